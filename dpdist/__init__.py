@@ -1,4 +1,4 @@
-"""dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated.
+"""The public functions of dpdist, such as `protect`: they run `release`, and open, compare and report releases.
 
 A public name is imported at its first use, so a process loads only the parts that it uses.
 """

@@ -1,4 +1,4 @@
-"""Starts the command line when the package is run by `python -m dpdist`."""
+"""Starts the command line, `cli.main`, when the package is run by `python -m dpdist`."""
 
 from dpdist.cli.main import main
 

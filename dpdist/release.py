@@ -1,4 +1,4 @@
-"""Runs a release from start to end: validate, plan, protect, publish, and evaluate for the custodian."""
+"""Runs a release for `cli` and `dpdist`: validate, plan, protect, publish, and evaluate for the custodian."""
 
 from __future__ import annotations
 

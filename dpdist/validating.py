@@ -1,4 +1,4 @@
-"""Checks a job against its data before a run, and says what the run would do and cost. Nothing is spent or written."""
+"""For `release` and `cli`: checks a job against its data before a run; nothing is spent or written."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""For the custodian: gates that decide under noise, and releases that wait for a decision."""
+"""For the custodian: gates on errors that decide under noise, and releases that wait for approval; `release` calls both."""

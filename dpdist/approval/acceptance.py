@@ -1,4 +1,4 @@
-"""Measures a release's gates under noise before publication: limits on errors that the release must meet.
+"""Measures a release's gates under noise before `release` publishes it: limits on errors that the release must meet.
 
 The noisy values, and so the decision to publish, are covered by ε (docs/methods.md, §7c). A gate limits an order statistic
 of the cells' errors: the largest or the median. A gate on coverage takes each interval's distance from its middle to the

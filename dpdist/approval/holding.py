@@ -1,4 +1,4 @@
-"""Handles a release that is held: opens it for inspection, then approves it, or refuses it with a reason.
+"""For `release` and `cli.verify`: opens a held release for inspection, then approves it, or refuses it with a reason.
 
 A job with `approval: required` publishes nothing without an approval under a key. A job with `publish: unless_refused`
 holds its release until the evaluation is made. Afterwards it holds the release only if the verdict says "do not publish".

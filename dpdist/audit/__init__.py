@@ -1,1 +1,1 @@
-"""For the privacy officer, and confidential: what records lose, what is proven of it, and what attacks find."""
+"""For the privacy officer, by `cli.trials`: record losses, lower bounds on ε, and attacks. Results are confidential."""

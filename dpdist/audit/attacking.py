@@ -1,4 +1,4 @@
-"""Attacks a finished release's synthetic records, with a hold-out file of people who were not in the confidential file.
+"""For `cli.trials`: attacks a release's synthetic records, with a hold-out file of people outside the confidential file.
 
 Results are confidential.
 """

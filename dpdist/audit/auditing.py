@@ -1,4 +1,4 @@
-"""Audits a finished release: leaves out records of each stratum, searches weights anew, and compares losses with claims.
+"""For `cli.trials`: audits a finished release by leaving out records of each stratum and searching privacy weights again.
 
 Results are confidential.
 """

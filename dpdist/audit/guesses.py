@@ -1,4 +1,4 @@
-"""Bounds ε from below by guesses: an attacker learns from releases of two files, and guesses which file others are of.
+"""For `studies.black_box`: bounds ε from below by an attacker who guesses which of two files each release is of.
 
 A fair coin chooses the file of every run that is guessed. Under a loss of ε the odds of the two files, given a release, are
 at most e^ε. So a guess is right with a probability of at most e^ε/(1 + e^ε), whatever was guessed before, and the attacker

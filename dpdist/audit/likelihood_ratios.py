@@ -1,4 +1,4 @@
-"""Computes log likelihood ratios of noisy sums and choices under two neighbouring files, for the strongest attacker.
+"""For `audit.lower_bounds`: log likelihood ratios of a mechanism's noisy sums and choices under two neighbouring files.
 
 This attacker knows all records but one.
 

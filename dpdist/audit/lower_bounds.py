@@ -1,4 +1,4 @@
-"""Proves lower bounds on ε by an attack: a file and its neighbour are each released many times, and distinguished.
+"""Proves lower bounds on ε for audits and attacks: releases a file and its neighbour often, and distinguishes them.
 
 Neighbours differ in one record, so the claim is what one record may lose. Results are confidential.
 """

@@ -1,4 +1,4 @@
-"""Warns in a plan, from public facts, that a run will probably fail, the guarantee is weak, or levels have no records."""
+"""Warnings for plan and report, from public facts: likely failure of a run, weak guarantee, levels without records."""
 
 from __future__ import annotations
 

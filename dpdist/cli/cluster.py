@@ -1,4 +1,4 @@
-"""The command `dpdist cluster`: certificates, a scheduler, workers and their number, and manifests for Kubernetes."""
+"""The command `dpdist cluster`: certificates, scheduler and workers (`runtime`), and Kubernetes files (`cli.manifests`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share: options, output, and errors, which have an exit code and a message that quotes no record."""
+"""What all commands in `cli` share: options, output, and errors, with exit codes and messages that quote no record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats confidential results (errors, verdict, audits) for the custodian: `cli.report`, `cli.releases`, `cli.trials`."""
+"""Formats confidential results of `quality` and `audit` for `cli.report`, `cli.releases` and `cli.trials`."""
 
 from __future__ import annotations
 

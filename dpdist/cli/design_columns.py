@@ -1,4 +1,4 @@
-"""Finds the columns of a survey's design (strata, PSUs, replicate weights) by their names, for a new job."""
+"""For `cli.init` and `cli.draft`: finds a survey's design columns (strata, PSUs, replicate weights) by their names."""
 
 from __future__ import annotations
 

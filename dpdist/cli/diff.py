@@ -1,4 +1,4 @@
-"""The command `dpdist diff`: prints the differences of two releases; like diff, it exits with 1 if there are any."""
+"""The command `dpdist diff`: prints what `publish.differences` finds between two releases; exits with 1 if any."""
 
 from __future__ import annotations
 

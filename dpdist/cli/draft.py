@@ -1,4 +1,4 @@
-"""Writes the text of a new job: the known facts about its columns, and a TODO for every open decision."""
+"""For `cli.init`: writes the text of a new job: facts about its columns, a TODO for every decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on job files: `init` drafts one from column names, types and public files; `show` and `schema` print."""
+"""The commands on job files: `init` drafts one by `cli.draft` and `survey.domains`; `show` and `schema` print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows a command's progress in the terminal, as bars, JSON lines or sentences (`cli.observing` is for operators)."""
+"""For `cli.releases` and `cli.trials`: shows `core.progress` events in the terminal as bars, JSON lines or sentences."""
 
 from __future__ import annotations
 

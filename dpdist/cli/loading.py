@@ -1,4 +1,4 @@
-"""Reads a job for a command; if the job is refused, names the columns that the file does not have."""
+"""For `cli.releases`: reads a job by `job.loading`; if refused, names columns that the file lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports a run to operators by JSON log, metrics, traces and status file (`cli.listening` is for the terminal).
+"""For `cli.releases`: reports a run to operators by JSON log, metrics, status file, and traces of `cli.tracing`.
 
 Metrics are for Prometheus, and the status file is for `dpdist status`. All are made from the events of the run. An event
 has counts, names of stages and numbers of strata and blocks, but no data. Events do not show which strata took a fallback,

@@ -1,4 +1,4 @@
-"""Formats a plan as text for the terminal: what a run would do and cost, its predicted errors, and warnings."""
+"""For `cli.releases`: formats a plan (`planning.plan`) for the terminal, with cost, predicted errors and warnings."""
 
 from __future__ import annotations
 

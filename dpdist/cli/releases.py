@@ -1,4 +1,4 @@
-"""The commands on one release: check its job, plan it, run it, publish it again, report on it, show its status."""
+"""The commands on one release, by `dpdist.release`: validate, plan, run, publish again, report, show status."""
 
 from __future__ import annotations
 

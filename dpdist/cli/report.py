@@ -1,4 +1,4 @@
-"""Formats a release as text for the terminal: guarantee, tables and warnings."""
+"""The command `dpdist report`: formats a release as text for the terminal, with guarantee, tables and warnings."""
 
 from __future__ import annotations
 

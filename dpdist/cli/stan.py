@@ -1,4 +1,4 @@
-"""The command `dpdist stan`: compiles the programs of `sampling.stan` before a run, and shows the Stan installation."""
+"""The command `dpdist stan`: compiles Stan programs by `sampling.toolchain` before a run, and shows the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats facts and tables as text for the terminal, with aligned figures, and a word in place of a missing figure."""
+"""For all of `cli`: formats tables as text, with aligned figures, and a word in place of a missing figure."""
 
 from __future__ import annotations
 

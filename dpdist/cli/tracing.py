@@ -1,4 +1,4 @@
-"""Sends a run's trace to an OpenTelemetry collector: one span for the run, one for each stage and one for each task.
+"""For `cli.observing`: sends a run's trace to an OpenTelemetry collector, one span for each stage and task.
 
 Spans are made from the events that operators may see (`observing.outward`). Their attributes are counts, and numbers of
 strata and blocks. So a trace shows no more than the lines of JSON do. Traces need the extra `tracing`.

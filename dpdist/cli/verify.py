@@ -1,4 +1,4 @@
-"""The commands `dpdist verify`, `approve`, `sign` and `keygen`: whether a release is whole, and who vouches for it."""
+"""The commands `verify`, `approve`, `sign`, `keygen`: check a release by `opening.verifying`, vouch by `core.minisign`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Confidential types. Publication, the public halves of mechanisms and the command line never import them."""
+"""The type of confidential records. Publication, public halves of mechanisms and the command line never import it."""

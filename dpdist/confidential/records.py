@@ -1,4 +1,4 @@
-"""Defines records, which are confidential."""
+"""Defines `Records`, confidential survey records, for all that sums or samples them; `publish` never sees this type."""
 
 from __future__ import annotations
 

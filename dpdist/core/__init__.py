@@ -1,1 +1,1 @@
-"""The lowest layer of the package: errors, keys, files, progress and record types. It imports no other part of dpdist."""
+"""The lowest layer, used by all others: errors, keys, files, progress and record types. It imports only libraries."""

@@ -1,4 +1,4 @@
-"""Wraps confidential values in a type that public functions do not accept, so that they cannot be published by mistake."""
+"""A type around confidential values of `engine` and `audit`; public functions do not accept it, so none is published."""
 
 from __future__ import annotations
 

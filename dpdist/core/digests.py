@@ -1,4 +1,4 @@
-"""Computes a checksum of a structured value. Equal values have equal checksums in every process."""
+"""Checksums of structured values, equal in every process, by which `runtime` and mechanisms recognise their inputs."""
 
 from __future__ import annotations
 

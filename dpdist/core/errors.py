@@ -1,4 +1,4 @@
-"""Defines errors: they state fault, place, what is allowed, and remedy, but no record's values or control characters."""
+"""Error classes of the whole package: fault, place, what is allowed, remedy, but no record's values."""
 
 from __future__ import annotations
 

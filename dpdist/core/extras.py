@@ -1,4 +1,4 @@
-"""Libraries that the main install leaves out: the extra that brings each, and the error if a library is missing."""
+"""For all who import an optional library: which extra of the install brings it, and the error without it."""
 
 from __future__ import annotations
 

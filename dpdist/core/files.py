@@ -1,4 +1,4 @@
-"""Writes files so that a reader sees the old or the new file, whole, even after a power cut; sets their modes."""
+"""Writes files for every room: readers see the old or the new file, whole, even after power cuts."""
 
 from __future__ import annotations
 

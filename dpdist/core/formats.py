@@ -1,4 +1,4 @@
-"""Format numbers of all that dpdist writes and reads again, and the one refusal of a number that it does not know.
+"""Format numbers of job, folder, ledger and proof record, for all their readers; refuses an unknown number.
 
 A number rises where an older dpdist would misread what a newer one writes. docs/explanation/versions.md is the policy.
 What has no number is of format 1: version 0.1.1 and earlier wrote few.

@@ -1,4 +1,4 @@
-"""Secret and seed keys: a key and an address give models, runtime and studies the same random draws in every process."""
+"""Secret and seed keys: a key and an address give models, runtime and studies the same random draws everywhere."""
 
 from __future__ import annotations
 

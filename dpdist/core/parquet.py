@@ -1,4 +1,4 @@
-"""Reads Parquet files: one in parts, so that memory does not grow with the file; or tables of a folder by name."""
+"""Reads Parquet for `survey`, `storage` and `publish`: one file in parts of bounded memory, or a folder's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the members of one kind, dpdist's and those of plug-ins, by name and place; each is imported at its first use.
+"""Lists members (families, mechanisms, weight rules, readers), dpdist's and plug-ins', for `job`, `models` and `survey`.
 
 A plug-in is a member that another installed distribution brings, by an entry point. It states `CONTRACT`, the version of
 dpdist's contract that it was written for. One that cannot be used is refused by its name and its distribution's, and only

@@ -1,4 +1,4 @@
-"""Defines progress events, which contain counts and never data, and hides secret numbers of records from listeners."""
+"""Progress events: counts, never data. All stages send them; `cli` listens. Secret numbers of records are hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads public files that may come from others, and checks them: regular, unchanged by their manifest, well-formed.
+"""Reads public files that may come from others, for `opening`, `publish`, `survey`; refuses changed or malformed ones.
 
 Later code trusts what this module reads, so every check is made here.
 """

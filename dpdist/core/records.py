@@ -1,4 +1,4 @@
-"""Defines the frame, which is sample counts by combination of public columns, and the types of arrays."""
+"""Defines, for all rooms, the frame (sample counts by combination of public columns) and the types of arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the cells of a table: all combinations of its columns' levels, with margins (level "Total")."""
+"""Cells of a table, for `estimation`, `publish` and `quality`: combinations of levels, with margins (level "Total")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to hold of this process: one start, one thread of linear algebra, open streams, no copy of its memory."""
+"""What `cli`, `runtime` and `release` need of this process: one start, one thread of linear algebra, open streams."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs a mechanism, in memory or on workers: answers its requests for sums over records, draws and noise."""
+"""Runs a mechanism for `runtime` and `audit`: answers its requests for sums over records, draws and noise."""

@@ -1,4 +1,4 @@
-"""Defines how a mechanism is written: as a generator that yields requests, and receives only totals over records.
+"""The interface between mechanisms and `engine.rounds`: a generator yields requests, and receives only totals over records.
 
     total = yield Pass(kernel, combine)      # run the kernel on every block of records; combine results in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records

@@ -1,4 +1,4 @@
-"""Answers a mechanism's requests, one after the other, until it returns. The caller's function visits the records."""
+"""Answers a mechanism's requests until it returns, for `runtime`, `quality`, `studies`; the caller visits records."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Design-based statistics, as pure functions of sums: estimators, variances, domains and raking."""
+"""Design-based statistics for `publish`, `quality` and `mechanisms`: estimators, variances, domains and raking of sums."""

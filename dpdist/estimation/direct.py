@@ -1,4 +1,4 @@
-"""Computes direct survey-weighted estimates from confidential records, block by block; the results are confidential."""
+"""Direct survey-weighted estimates from records, block by block, for `quality` and `studies`. Results are confidential."""
 
 from __future__ import annotations
 

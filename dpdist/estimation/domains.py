@@ -1,4 +1,4 @@
-"""Estimates counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
+"""For `estimation.further` and `survey`: counts, means, ratios and quantiles of a sample, in many domains at once.
 
 Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
 computed again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it.

@@ -1,4 +1,4 @@
-"""Donors: records of a reference, by cell, from which synthetic records take weight and outcomes together (METHODS §7b).
+"""Reference records by cell, from which `reference_tables` takes weight and outcomes together (METHODS §7b).
 
 A donor is a whole tuple (weight, outcomes), as in a hot deck. Donors are public because the reference is.
 """

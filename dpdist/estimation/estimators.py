@@ -1,4 +1,4 @@
-"""Estimates counts, means and totals of cells from sums by frame row, with their variances and intervals.
+"""Counts, means and totals of cells from sums by frame row, with variances and intervals, for `publish` and `quality`.
 
 Direct estimates, synthetic records and models share this code. Variances are Taylor-linearised (`variance`): each is the
 variance of a sum Σ u, with u = w for a count and u = w(y − R)/Ŵ for a mean R. Here w is the weight, y the outcome and Ŵ

@@ -1,4 +1,4 @@
-"""Writes the public frame as an Arrow table and reads it back; also reads the job of a release.
+"""The public frame as an Arrow table, written by `runtime` and `publish`, read back by `opening`; also a release's job.
 
 A row is a combination of public columns with its number of sample records. Levels are text; their order is in the schema's
 metadata.

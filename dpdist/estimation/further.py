@@ -1,4 +1,4 @@
-"""Computes direct estimates of any statistic from the records of a file, with variances under the survey design.
+"""Direct estimates of any statistic from a file's records, with design-based variances, for `quality` and `planning`.
 
 Results are confidential, unless the records are those of a public reference.
 """

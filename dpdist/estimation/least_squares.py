@@ -1,4 +1,4 @@
-"""Finds the additive figures that are nearest to noisy ones in least squares, for many draws of noise at once.
+"""Least squares for `laplace`, `modips`, `partitions`: additive figures nearest to noisy ones, for many draws at once.
 
 A figure is the sum of x over the frame rows of its cell: the figures are M x, with M the 0/1 matrix (cell, frame row). The
 solution is x = M⁺ y, the shortest of all x with the least sum of squares |y − M x|².

@@ -1,4 +1,4 @@
-"""Computes statistics of cells as functions of sums, and each unit's contribution to the linearised statistic.
+"""For `publish.refit` and further statistics: statistics as functions of sums, and each unit's linearised contribution.
 
 A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile, or
 a difference of two of these.

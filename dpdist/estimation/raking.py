@@ -1,4 +1,4 @@
-"""Rakes weights to public totals by iterative proportional fitting: all records of a frame row get one factor."""
+"""For `publish`: rakes weights to public totals by iterative proportional fitting, one factor for each frame row."""
 
 from __future__ import annotations
 

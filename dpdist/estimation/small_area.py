@@ -1,4 +1,4 @@
-"""Small-area estimation: mixes a cell's own estimate with an estimate from similar cells, by size and similarity."""
+"""For `reference` and mechanisms: mixes a cell's own estimate with one from similar cells, by size and similarity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes variances of weighted totals: strata, PSUs, finite populations, two stages, single PSUs and replicates."""
+"""Variances of weighted totals, for all of `estimation`: strata, PSUs, finite populations, two stages, replicates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores a release's weighted points, which the next release uses as its reference: cells, weights and outcomes.
+"""Stores the weighted points of a `reference_tables` release, which `survey` reads as the next release's reference.
 
 A point is a pair of weight and outcome that represents records of its cell.
 """

@@ -1,4 +1,4 @@
-"""Defines the job, a release's settings as a YAML file states them: sections that are validated once and then frozen.
+"""The job, a release's settings as a YAML file states them, for all rooms: sections validated once, then frozen.
 
 Public domains and bounds of columns are stated in the job. They are never inferred from the confidential file.
 """

@@ -1,4 +1,4 @@
-"""Settings of a privacy budget: size, neighbouring files, privacy unit, the part for sample counts, the ledger."""
+"""Sections `budget` and `privacy_unit` of a job, for `job.whole` and `ledger`: ε, neighbouring files, part for counts."""
 
 from __future__ import annotations
 

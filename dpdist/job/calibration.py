@@ -1,4 +1,4 @@
-"""Defines a calibration: constants that `dpdist calibrate` tuned on an earlier period, as its file has them."""
+"""For `job.whole`: constants that `quality.calibrate` tuned on an earlier period, as their file has them."""
 
 from __future__ import annotations
 

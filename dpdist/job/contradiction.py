@@ -1,4 +1,4 @@
-"""Defines what checks of a job share: the view of a job that they see, the contradictions that they yield, and helpers."""
+"""For `job.checks` and mechanisms' `spec`: the view of a job that checks see, and contradictions that they yield."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the confidential file: where it is, its columns with their public domains, and the universe."""
+"""Sections `input`, `columns` and `universe` of a job, for `job.whole`: the confidential file and its columns' domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the survey's design: weights, design strata, PSUs, population sizes, replicate weights."""
+"""Section `survey` of a job, for `job.whole`: weights, design strata, PSUs, population sizes, replicate weights."""
 
 from __future__ import annotations
 

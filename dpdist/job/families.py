@@ -1,4 +1,4 @@
-"""Lists the families of likelihoods, each with the outcomes that it allows, its use of the weight, and its samplers.
+"""Families of likelihoods, for the job's checks: outcomes allowed, use of the weight, samplers. `models` has them.
 
 A new family is a name in `Family`, a line in `FAMILIES` and in `MODELS`, and a file in dpdist/models. One of another
 distribution is an entry point.

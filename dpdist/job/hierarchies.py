@@ -1,4 +1,4 @@
-"""Hierarchies: columns that are nested by a public map, such as region, state and county."""
+"""Section `hierarchies` of a job, for `job.whole`: columns nested by a public map (`core.nesting`), as county and state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines what every mechanism's specification states: constants, guarantee, facts for the rest of dpdist, and refusals.
+"""Base class of every mechanism's `spec.py`: constants, guarantee, facts for the other rooms, and refusals.
 
 The rest of dpdist asks a job's mechanism for these facts, and never for its name. This module holds what several mechanisms
 share; `mechanisms` lists the specifications.

@@ -1,4 +1,4 @@
-"""Makes the field of a job that names a member of one kind: one of dpdist, or one of a plug-in that can be used."""
+"""For `job.specs`, `job.families`, `job.weights`: the field of a job that names a member of dpdist or a plug-in."""
 
 from __future__ import annotations
 

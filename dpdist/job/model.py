@@ -1,4 +1,4 @@
-"""Settings of the likelihood that is fitted in every stratum: family, predictors, synthesis, prior, a user's program."""
+"""Section `model` of a job, for `job.whole`: family, predictors, synthesis, prior, a user's Stan program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists names that a job may use, such as those of adjacencies and samplers; a test compares them with registries."""
+"""For all sections in `job`: names that a job may use, such as those of adjacencies and samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a release's presentation: labels, notes and rules of print. They are public text and change no figure."""
+"""Section `presentation` of a job, for `publish`: labels, notes, rules of print. It is public and changes no figure."""
 
 from __future__ import annotations
 

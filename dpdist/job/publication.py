@@ -1,4 +1,4 @@
-"""Settings of what stands between a run and its publication: gates, approval, and what a correction states."""
+"""Sections `accept`, `approval` and `correction` of a job, which `approval` reads: gates, approval, what is corrected."""
 
 from __future__ import annotations
 

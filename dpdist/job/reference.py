@@ -1,4 +1,4 @@
-"""A job's reference in four forms: file, simulated survey, earlier release, noisy histograms, and of its fit."""
+"""Section `reference` of a job, for `survey`: a file, a simulated survey, an earlier release, or noisy histograms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of how a job is run: the sampler and its diagnostics, what is stored, and where tasks run."""
+"""Sections `sampler`, `diagnostics`, `record` and `runtime` of a job, for `sampling` and `runtime`."""
 
 from __future__ import annotations
 

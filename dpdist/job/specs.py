@@ -1,4 +1,4 @@
-"""Lists the specification of every mechanism, from which a job's key `mechanism: {name: …}` selects one.
+"""Lists the `spec.py` of every mechanism for `job.validation`; the key `mechanism: {name: …}` selects one.
 
 A specification is the file `spec.py` of the mechanism's folder. It is imported where a job names the mechanism.
 """

@@ -1,4 +1,4 @@
-"""Tables as a job writes them. An entry is one table, or shorthand for several that share everything but their columns.
+"""For `job.loading`: tables as a job writes them; one entry can stand for several that differ only by columns.
 
     {name: pay, by: [[state, sex], [state, age]], statistics: [count]}      → pay-state-sex, pay-state-age
     {name: pay, every_pair_of: [state, sex, age], statistics: [count]}      → pay-state-sex, pay-state-age, pay-sex-age

@@ -1,4 +1,4 @@
-"""Settings of the published tables: their cells and statistics, copied columns, and public totals that they must meet."""
+"""Sections `tables` and `rake` of a job, for `publish`: cells, statistics, and public totals to be met."""
 
 from __future__ import annotations
 

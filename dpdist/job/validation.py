@@ -1,4 +1,4 @@
-"""Validates the content of a YAML file: gives a frozen object, or reports every problem with its line and a remedy."""
+"""For `job.loading` and `studies.file`: turns YAML into a frozen object, or reports every problem with its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the types of values in a job, such as exact budgets, names and levels, and the base class of its sections."""
+"""Types of values for all sections of a job, such as exact budgets and levels, and the sections' base class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the rule by which privacy weights follow from record bounds, and the list of such rules."""
+"""For `mechanism` in a job and `privacy.weight_rules`: the rule that turns record bounds into privacy weights."""
 
 from __future__ import annotations
 

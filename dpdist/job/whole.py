@@ -1,4 +1,4 @@
-"""Defines the whole job: its top-level keys, the parts of its budget, and facts that follow from several keys."""
+"""The class `Job`, which `job` exports: all sections, the parts of its budget, facts from several keys."""
 
 from __future__ import annotations
 

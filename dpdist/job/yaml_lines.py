@@ -1,4 +1,4 @@
-"""Reads YAML and keeps the line number of every key, so that problems can be reported with their lines.
+"""Reads YAML for `job.loading`, `studies` and `cli`, with every key's line number, for messages.
 
 It refuses keys given twice, values that contain themselves, control characters, and text that takes long to read.
 """

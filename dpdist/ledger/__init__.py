@@ -1,1 +1,1 @@
-"""The ledger records the cost of every release of a dataset before it starts, and enforces limits on the sums."""
+"""The ledger records every release's privacy cost before it starts, and limits the sums; `release` and `cli` use it."""

@@ -1,4 +1,4 @@
-"""Sums the costs of a dataset's releases exactly, and compares the sums with limits. It works on entries read elsewhere.
+"""For `ledger.book` and `ledger.charging`: exact sums of a dataset's costs, compared with limits.
 
 Costs of different classes, or under different adjacencies, are never added: each such pair is an account.
 """

@@ -1,4 +1,4 @@
-"""Defines a ledger: a release is charged before it begins, and settled when it is made. No entry is changed or removed."""
+"""The ledger that `cli.ledger` and runs use: charges a release before it begins, settles it afterwards, removes nothing."""
 
 from __future__ import annotations
 

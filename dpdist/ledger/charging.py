@@ -1,4 +1,4 @@
-"""Charges a job: finds its ledger, and computes its cost and what the limits leave."""
+"""For `ledger.runs` and plans: finds a job's ledger, and computes the job's cost and what the limits leave."""
 
 from __future__ import annotations
 

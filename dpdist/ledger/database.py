@@ -1,4 +1,4 @@
-"""Stores ledger entries in one append-only table in SQLite or PostgreSQL, with one writer at a time."""
+"""For `ledger.book`: stores entries in one append-only table in SQLite or PostgreSQL, with one writer at a time."""
 
 from __future__ import annotations
 

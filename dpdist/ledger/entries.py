@@ -1,4 +1,4 @@
-"""Defines a ledger's entries and their chain: each entry holds the SHA-256 of the previous entry's canonical JSON.
+"""Entries of a ledger, for all of `ledger`: each holds the SHA-256 of the previous entry's canonical JSON.
 
 (RFC 8785.) All values are texts, whole numbers or null. Budgets are exact texts, so that no reader rounds them.
 """

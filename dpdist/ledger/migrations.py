@@ -1,4 +1,4 @@
-"""Brings a ledger's tables from an earlier schema to this one: numbered steps, forwards only, in one transaction.
+"""For `ledger.database`: brings tables of an earlier schema to this one, in numbered steps and one transaction.
 
 The first writer of a later dpdist takes the steps. Both databases undo tables with their transaction, so that a killed
 process leaves the earlier schema or this one, and no schema between them. No step may change an entry.

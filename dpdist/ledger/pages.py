@@ -1,4 +1,4 @@
-"""Shows a ledger to people: a page for each dataset, class and adjacency, with a line for each period; and as CSV."""
+"""For `cli.ledger`: shows a ledger to people, a page for each dataset, class and adjacency; also as CSV."""
 
 from __future__ import annotations
 

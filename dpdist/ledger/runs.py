@@ -1,4 +1,4 @@
-"""Charges a run before its first fit, and settles the charge before publication; a resumed run is charged only once."""
+"""For `release`: charges a run before its first fit, settles it before publication; a resumed run pays once."""
 
 from __future__ import annotations
 

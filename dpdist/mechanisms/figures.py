@@ -1,4 +1,4 @@
-"""Types and texts for `measurements.parquet`, the public list of all noisy figures of a release.
+"""For every mechanism's `post` and `publish.model_outputs`: types and texts of `measurements.parquet`, all noisy figures.
 
 Each mechanism's `post.py` lists its figures with them.
 """

@@ -1,4 +1,4 @@
-"""Learns what a mechanism fixes on its reference's records of a stratum, before any outcome of the current file is used."""
+"""For `runtime.reference`: what a mechanism learns from a stratum's reference before it uses any current outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads the parts of a mechanism from its package: its protection, model, texts and list of noisy figures.
+"""For `mechanisms.registry` and `publish`: loads a mechanism's parts from its folder: query, model, texts, noisy figures.
 
 The specification names the package (`MechanismSpec.package`). A part is imported when it is asked for. So publishing, which
 asks for models and texts only, loads no code that sees a record.

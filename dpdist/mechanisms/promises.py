@@ -1,4 +1,4 @@
-"""Builds the promise of a mechanism before data are seen: its guarantee, the guarantee's conditions, and the target.
+"""For mechanisms' `query`: the promise before data are seen, which is guarantee, conditions and target.
 
 The target limits the logarithm of a record's factor in the posterior. It is the bound Δ* of a pseudo posterior, or the
 clamp M.

@@ -1,4 +1,4 @@
-"""Lists the mechanisms that a job may name; a mechanism's `query.py` is loaded on first use."""
+"""The mechanisms that a job may name, for `runtime`, `planning`, `audit`; loads a mechanism's `query.py` on first use."""
 
 from __future__ import annotations
 

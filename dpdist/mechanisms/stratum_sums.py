@@ -1,4 +1,4 @@
-"""Mechanisms that add noise to sums of a stratum's records: their kernel, base class, queries and released sets."""
+"""Base class of mechanisms that add noise to sums of a stratum's records: kernel, queries and released sets."""
 
 from __future__ import annotations
 

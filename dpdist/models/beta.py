@@ -1,4 +1,4 @@
-"""Models of shares, without and with predictors: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), with mean φ and precision λ.
+"""Models of proportions, by `models`' registry: y ~ Beta(λφ, λ(1 − φ)), mean φ and precision λ.
 
 See [G], Supplement 2, and METHODS §5. Without predictors the priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5),
 restricted to λ ≤ 1e6, which leaves out 3e-11 of the prior. Draws are made on a grid of (logit φ given λ, log λ), see

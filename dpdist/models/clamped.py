@@ -1,4 +1,4 @@
-"""A clamped posterior, which has no sufficient statistics and so holds its records."""
+"""A clamped posterior as `engine` passes it to `sampling`: it has no sufficient statistics, so it holds records."""
 
 from __future__ import annotations
 

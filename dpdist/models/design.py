@@ -1,4 +1,4 @@
-"""Builds design matrices from public predictors with treatment coding.
+"""For models and mechanisms' `post`: design matrices of public predictors with treatment coding.
 
 A column that is a linear combination of earlier columns is dropped, as in R's lm.
 """

@@ -1,4 +1,4 @@
-"""Protocols of what a reference teaches before the current file is seen: asked of models, and of what they learned."""
+"""Protocols of models that learn from a reference, asked by `mechanisms.learning`, `planning` and `publish`."""
 
 from __future__ import annotations
 

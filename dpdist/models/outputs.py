@@ -1,4 +1,4 @@
-"""Protocols of what some models hand over to publication, beside parameters, expectations and records.
+"""Protocols of optional outputs that mechanisms' `post` hands to `publish`: measurements, marginals, donors, own tables.
 
 Publication asks a model for these, and knows no mechanism. A model implements those that it has.
 """

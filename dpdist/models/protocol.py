@@ -1,4 +1,4 @@
-"""Protocols of models: each states one capability, and a model implements those that it has.
+"""Protocols of models, one capability each: families and mechanisms implement them, `engine` and `publish` ask.
 
 A model is frozen, picklable and public: it is built from the job and the frame, never from records.
 """

@@ -1,4 +1,4 @@
-"""The public half of a stratum's model: its design, the form of its parameters, and figures of frame rows."""
+"""Base class of mechanisms' models in `post.py`: design, form of parameters, figures of frame rows."""
 
 from __future__ import annotations
 

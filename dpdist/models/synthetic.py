@@ -1,4 +1,4 @@
-"""Synthetic records in the form in which models take records, so that public code can fit a model to them."""
+"""For `publish.refit`: synthetic records in the form of `Records`, so that public code can fit models."""
 
 from __future__ import annotations
 

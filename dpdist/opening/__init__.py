@@ -1,1 +1,1 @@
-"""Opens finished runs again: verifies and signs public folders, and reads confidential by-products."""
+"""Opens finished runs for `cli` and `dpdist`: verifies and signs public folders, reads confidential by-products."""

@@ -1,4 +1,4 @@
-"""Derives the claim of a public folder again from its proof record, and compares record, job, statement and noisy figures.
+"""For `opening.verifying`: derives a folder's claim again from its proof record; compares job, statement, noisy figures.
 
 A record must be that of the folder's job. The loss that follows from it may not be above the statement's. No noisy figure
 may have less noise than the record states. What only the publisher could show is listed in words.

@@ -1,4 +1,4 @@
-"""Opens the results of a run: the release for everybody; evaluations, posterior and log likelihood for the custodian."""
+"""For `dpdist` and `cli`: opens a run's release, and for the custodian its evaluations, posterior, log likelihood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifies a public folder: its files, the claims that follow from its job, and on request its signature."""
+"""For `cli.verify` and `approval`: verifies a public folder's files, its claims against the job, and its signature."""
 
 from __future__ import annotations
 

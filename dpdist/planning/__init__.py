@@ -1,1 +1,1 @@
-"""Plans a run from public facts, before any budget is spent: its checks, its strata and tasks, and its noise."""
+"""Plans a run for `release` from public facts, before any budget is spent: checks, strata, tasks, expected noise."""

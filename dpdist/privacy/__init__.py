@@ -1,1 +1,1 @@
-"""Privacy theory: guarantees and their claims, queries and their losses, noise, and privacy weights."""
+"""Privacy theory for mechanisms, `ledger` and `publish`: guarantees, claims, queries' losses, noise, privacy weights."""

@@ -1,4 +1,4 @@
-"""Writes sentences on the files that a guarantee compares: which are admitted, which are neighbours, and what is protected.
+"""For `privacy.claims`, plan and statement: sentences on neighbouring files, admitted files, and what is protected.
 
 Under a public frame, no ε covers a record that moves to another combination of table columns: `substitution` exchanges
 outcome and weight alone, at the same public columns x (`exchange: same_x`). With `exchange: anywhere` every column may

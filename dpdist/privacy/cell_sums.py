@@ -1,4 +1,4 @@
-"""Sensitivity of sums of base cells under public bounds, for strict Laplace tables (METHODS §7).
+"""For strict Laplace tables and gates: sensitivity of sums of base cells under public bounds (METHODS §7).
 
 A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], clipped to these bounds when the file is read; c and R are the
 middle and the half width of [L, H]. It enters only its base cell, by the pair (a, b) = (w/U, w(y − c)/(UR)), in whole

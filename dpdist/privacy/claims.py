@@ -1,4 +1,4 @@
-"""Writes what a guarantee of each class claims, from the published promise, and lists claims that did not hold."""
+"""For plan, statement and verification: what a guarantee of each class claims, and claims that did not hold."""
 
 from __future__ import annotations
 

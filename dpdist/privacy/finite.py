@@ -1,4 +1,4 @@
-"""Computes exact privacy losses on small finite spaces: over all databases, neighbours and parameters (METHODS §2).
+"""For `studies.kinds.guarantees`: exact privacy losses on small finite spaces, over all databases (METHODS §2).
 
 A space has K record values z and T parameter points θ. A mechanism is a function u(D) that gives, for a database D, the log
 factor of each value and parameter. It draws θ with probability proportional to prior(θ) exp Σ_i u(z_i, θ). Its loss between

@@ -1,4 +1,4 @@
-"""Defines the classes of guarantee as types, with adjacency and composition (METHODS §2). Classes are never added."""
+"""Classes of guarantee as types, for mechanisms and `ledger`: adjacency, composition; classes are never added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes noisy sample counts for jobs that protect predictors and sizes (METHODS §7d).
+"""For `runtime.intake`: noisy sample counts, if a job protects predictors and sizes (METHODS §7d).
 
 The frame is measured under noise at up to three nested levels of detail: all records, the cells of the tables, and every
 combination of declared levels. Adding or removing a record moves one count of each level by 1; exchanging it for another

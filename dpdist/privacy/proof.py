@@ -1,4 +1,4 @@
-"""The proof record of a release: its queries, their distances, laws and scales of noise, and the loss that follows.
+"""The proof record of a release, which `opening` checks: its queries, distances, laws and scales of noise, loss.
 
 A record is written from the job and the queries from which promise, charge and rounds are computed. So it says nothing of
 the confidential file. `rederived` reads the record alone, by the formulas that it states. Losses of queries add up. k

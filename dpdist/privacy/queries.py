@@ -1,4 +1,4 @@
-"""What a query under noise loses, of one record and of a privacy unit; losses of queries add up (METHODS §2, §10).
+"""Queries under noise, for every mechanism's `sensitivity`: the loss of a record and of a privacy unit (METHODS §2).
 
 A query gives sums of whole numbers under noise. Neighbouring files move the exact sums by a distance D. Discrete Laplace
 noise of scale b loses D/b, an ε, with D in L1. Discrete Gaussian noise loses D²/2σ², a ρ, with D in L2. Several queries

@@ -1,4 +1,4 @@
-"""Warns of sample counts so small that publishing them singles people out, and refuses a run that would publish them."""
+"""For plan, `release`, statement: warns of small sample counts that single people out; refuses to publish them."""
 
 from __future__ import annotations
 

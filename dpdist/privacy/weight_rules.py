@@ -1,4 +1,4 @@
-"""Defines the weight rules, each with its constants, its search and what losses were measured under it (METHODS §3).
+"""The weight rules that `pseudo_posterior` applies: constants, search, and the losses measured (METHODS §3).
 
 A *rule* searches for privacy weights whose database bound meets a target. One of another distribution derives from
 `WeightRule` as well. It states `CONTRACT`, and gives a step for a constant c, or a search of its own.

@@ -1,4 +1,4 @@
-"""Defines the steps from record bounds to privacy weights α, and applies them to records (METHODS §3).
+"""For `pseudo_posterior` and `weight_rules`: steps from record bounds to privacy weights α (METHODS §3).
 
 A *step* maps a record's (F, α, F(α)) to its new weight. F is the record bound max_s |f_i(θ_s)|, the largest absolute log
 likelihood of record i over draws θ_s of the unweighted fit. F(α) is the same for the fit with the present weights.

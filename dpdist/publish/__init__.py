@@ -1,1 +1,1 @@
-"""The public folder: tables, errors, synthetic sets and statement, made from what was released; no record is seen."""
+"""Makes the public folder for `release`, without records: tables, errors, synthetic sets and statement."""

@@ -1,4 +1,4 @@
-"""Writes the privacy statement's texts on standard errors: which errors they include, and which they leave out."""
+"""For `publish.statement`: texts on standard errors, which errors they include, and which they leave out."""
 
 from __future__ import annotations
 

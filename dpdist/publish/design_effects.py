@@ -1,4 +1,4 @@
-"""Finds the public design effect of a published figure, which the job states or which its reference's records gave."""
+"""For `publish.standard_errors` and tables: a figure's public design effect, from the job or its reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares two releases from their public folders: what differs, and differences between periods with standard errors.
+"""For `cli.diff`: compares two public folders, by what differs and by differences between periods with standard errors.
 
 A standard error of a difference is √(a² + b²), where a and b are the published ones. This holds for independent samples
 with independent noise. Two releases may share records, people, a reference, or a chain. Then it may be too large, but not

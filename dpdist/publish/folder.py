@@ -1,4 +1,4 @@
-"""Writes the public folder from the released object alone: builds it in another folder, then swaps it in.
+"""For `release`: writes the public folder from the released object alone, beside the old one, then swaps.
 
 The manifest is written last.
 """

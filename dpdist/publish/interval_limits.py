@@ -1,4 +1,4 @@
-"""Sets the limits of published intervals: within public bounds, and wide enough for cells that noise leaves unidentified.
+"""For `publish.tables`: keeps intervals within public bounds, and wide enough for cells that noise leaves unidentified.
 
 A cell is unidentified where noisy sums give only a range for its mean weight or mean outcome. A figure over several
 cells includes the ranges of its unidentified cells; a figure of such cells alone has limits and no estimate. Public

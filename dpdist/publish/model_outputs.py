@@ -1,4 +1,4 @@
-"""Writes what a model hands over beside tables and records: noisy measurements, and tables that it makes itself.
+"""For `publish.folder`: writes a model's optional outputs, which are noisy measurements and tables that it makes.
 
 `measurements.parquet` has one row for each cell and statistic. Values and noise scales are in one unit, in which a record
 that is not clipped counts as at most 1. Draws of a weighted posterior measure nothing, and have no such file.

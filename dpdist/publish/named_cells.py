@@ -1,4 +1,4 @@
-"""Names cells in the privacy statement: borrowed, shared, drifted, unidentified or uncertain ones, and a failed bound.
+"""For `publish.statement`: names cells that are borrowed, shared, drifted, unidentified or uncertain, and a failed bound.
 
 All lists follow from released figures alone.
 """

@@ -1,4 +1,4 @@
-"""Computes intervals of figures that were released under noise themselves, and errors of any figure by noise alone.
+"""For `publish.tables`: intervals of figures released under noise, and any figure's error by noise alone.
 
 Where bounds are public, a variance has two parts: the noise, which is simulated again, and the sample's composition over
 cells. Where the noise scale follows from the file's sensitivities, which are confidential, there are no standard errors.

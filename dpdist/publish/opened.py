@@ -1,4 +1,4 @@
-"""Opens a public folder as an object that gives its tables, synthetic sets and statement. Reads public files alone."""
+"""For `dpdist` and `opening`: a public folder as an object with tables, synthetic sets and statement."""
 
 from __future__ import annotations
 

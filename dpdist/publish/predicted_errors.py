@@ -1,4 +1,4 @@
-"""Names the published figures, margins among them, that may be far from direct ones. It reads nothing but the release.
+"""For `publish.statement`: names published figures that may be far from direct ones, from the release alone.
 
 The predicted error, in direct standard errors, is the error by noise, reference and mechanism over the sample's own.
 Figures above FAR are named: at 2, one figure of twenty is more than 4 direct standard errors off, if errors are normal.

@@ -1,4 +1,4 @@
-"""Lays out a published table for print: labels in rows and above columns, rounded figures, margins of error.
+"""For `publish.writers`: lays out tables for print, with labels, rounded figures and margins of error.
 
 Nothing is estimated anew: figures are rounded, and margins of error follow from the published standard errors.
 """

@@ -1,4 +1,4 @@
-"""Holds estimates to what is public: bounds of weights and outcomes, and totals. All of it is post-processing."""
+"""For tables and synthesis in `publish`: holds estimates to public bounds of weights and outcomes, and totals."""
 
 from __future__ import annotations
 

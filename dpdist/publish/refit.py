@@ -1,4 +1,4 @@
-"""Simulates how the estimates of a fit with searched privacy weights would vary over samples, from released figures.
+"""For `publish.standard_errors`: simulates how estimates with searched privacy weights vary over samples.
 
 Privacy weights trim tails, so a sample drawn under the released parameters θ is trimmed less than the file was. Models that
 can correct this (`Untrimmed`) draw it under parameters for which search and fit give back θ, by a step of indirect

@@ -1,4 +1,4 @@
-"""Holds the released object: all that publication needs, and the only object that leaves the confidential side."""
+"""The released object that `release` collects for all of `publish`; nothing else leaves the confidential side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON schemas of a release's manifest, statement and proof record, for readers in other languages.
+"""JSON schemas of manifest, statement and proof record, for docs and readers in other languages.
 
 The pages are in docs/reference/schemas.
 

@@ -1,4 +1,4 @@
-"""Computes the variance T of every figure in published tables, from released figures alone (docs/methods.md, §6).
+"""For `publish.tables`: the variance T of every published figure, from released figures alone (docs/methods.md, §6).
 
 Notation: θ_1..θ_m are the released parameters of m synthetic sets; x is a record's public columns, y its outcome, w its
 sampling weight, and α its privacy weight. Then T = V_x + V_c + V_α/m + bias²; `variances` says what these are.

@@ -1,4 +1,4 @@
-"""Composes the privacy statement of a release, `statement.json`: claims, assumptions, costs and public facts."""
+"""For `publish.folder`: composes the privacy statement, `statement.json`: claims, assumptions, costs, public facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts a finished public folder in place of the old one, so that a kill at any moment leaves one of them whole."""
+"""For `publish.folder` and `approval`: swaps a finished folder for the old one; kills leave one whole."""
 
 from __future__ import annotations
 

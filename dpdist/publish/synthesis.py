@@ -1,4 +1,4 @@
-"""Writes the synthetic sets: for every sample record one synthetic record with the same public x, stratum by stratum.
+"""For `publish.folder`: writes synthetic sets, one synthetic record with the same public x per sample record.
 
 The records have the columns that the model distinguishes: a design stratum or a column of totals only if modelled.
 """

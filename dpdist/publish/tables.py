@@ -1,4 +1,4 @@
-"""Computes published tables: every cell and statistic, from the released parameters and from the synthetic records."""
+"""For `publish.folder`: computes every cell and statistic of tables, from released parameters and synthetic records."""
 
 from __future__ import annotations
 

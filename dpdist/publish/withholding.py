@@ -1,4 +1,4 @@
-"""Withholds published figures that say nothing: those whose standard error exceeds a multiple of their size.
+"""For `publish.folder` and printed tables: withholds figures whose standard error exceeds a multiple of their size.
 
 The rule follows from the job and from released figures alone. It is fixed before records are read, and costs nothing. A
 withheld figure is blank like every figure without an estimate, with the reason beside it; its limits stay.

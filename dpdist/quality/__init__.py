@@ -1,1 +1,1 @@
-"""For the methodologist, and confidential: published figures and records beside direct ones, and beside comparators."""
+"""For the methodologist, confidential, by `release` and `cli`: published figures beside direct ones and comparators."""

@@ -1,4 +1,4 @@
-"""Tunes a mechanism's constants on a public file of an earlier period, to a target ε and a measure of utility."""
+"""For `cli.trials`: tunes a mechanism's constants on an earlier period's public file, to a target ε."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparators that fit no model: tables with Laplace noise, and strict tables that use a reference (METHODS §7, §7b).
+"""Comparators without a model, for `quality.compare` and `studies`: Laplace tables, and strict tables with a reference.
 
 Nothing is released. `guarantee_of` states what their figures would promise if they were.
 """

@@ -1,4 +1,4 @@
-"""Compares published tables with direct estimates, comparators and (in simulations) the truth; results are confidential."""
+"""For `quality.evaluate`: compares published tables with direct estimates, comparators and a simulation's truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates a finished release against direct estimates, and writes evaluation/<table>.parquet for the custodian alone."""
+"""For `release`: evaluates a release against direct estimates, in evaluation/<table>.parquet for the custodian."""
 
 from __future__ import annotations
 

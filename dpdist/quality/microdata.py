@@ -1,4 +1,4 @@
-"""Measures how similar two files of coded records are, weighted or not. Comparisons with real records are confidential."""
+"""For `quality.evaluate` and `studies`: how similar two files of coded records are, weighted or not."""
 
 from __future__ import annotations
 

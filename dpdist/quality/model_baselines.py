@@ -1,4 +1,4 @@
-"""Fits two comparators, synthesis under the sample (FBS) and under the population (FBP), at the release's ε.
+"""For `quality.evaluate`: fits two comparators at the release's ε, under the sample (FBS) and the population (FBP).
 
 Each comparator has the figures that the `weighted` mechanism with the lognormal model would have published. Nothing is
 released ([T]; METHODS §5). A comparator's guarantee is asymptotic, and stated beside a strict

@@ -1,4 +1,4 @@
-"""Collects what the custodian's report is made of: a workspace with its release, evaluations and records."""
+"""For `quality.report_page` and its sections: collects a workspace's release, evaluations and records."""
 
 from __future__ import annotations
 

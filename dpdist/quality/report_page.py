@@ -1,4 +1,4 @@
-"""Writes `confidential/report.html`, a self-contained page on a release's quality, for the custodian alone."""
+"""For `cli.report` and `release`: writes `confidential/report.html`, a page on a release's quality for the custodian."""
 
 from __future__ import annotations
 

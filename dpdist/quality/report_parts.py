@@ -1,4 +1,4 @@
-"""Defines the parts of a section in the custodian's report: sentences, tables and figures."""
+"""For `quality.report_sections` and `predicted.page`: parts of a report's section: sentences, tables, figures."""
 
 from __future__ import annotations
 

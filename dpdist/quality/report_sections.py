@@ -1,4 +1,4 @@
-"""Makes all sections of the custodian's report from the files of a run's workspace. They are confidential."""
+"""For `quality.report_page`: makes the report's sections from a workspace's files. They are confidential."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summarises an evaluation for the custodian: errors of the release and of comparators, worst cells, missing figures."""
+"""For reports and `cli.custodian`: summarises errors of a release and comparators, worst cells, missing figures."""
 
 from __future__ import annotations
 

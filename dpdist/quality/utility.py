@@ -1,4 +1,4 @@
-"""Compares two data sets of one outcome: distances between distribution functions; mean and quantiles with intervals."""
+"""For `quality.calibrate` and `studies`: distances between an outcome's distributions; mean and quantiles."""
 
 from __future__ import annotations
 

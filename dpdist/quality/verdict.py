@@ -1,4 +1,4 @@
-"""Judges whether published intervals contain the direct estimates of the same sample often enough.
+"""For reports and `studies`: judges whether published intervals contain the same sample's direct estimates often enough.
 
 Confidential.
 

@@ -1,1 +1,1 @@
-"""What a public reference teaches of a table: limits, tails, shapes of cells and how they drift; no record is read here."""
+"""For `reference_tables`: what a public reference teaches of a table: limits, tails, shapes, drift; no records."""

@@ -1,4 +1,4 @@
-"""Small-area borrowing: mixes a cell's reference records with the records of a group of similar cells (METHODS §7b).
+"""For `reference.collapsing`: mixes a cell's reference records with those of similar cells (METHODS §7b).
 
 The borrowed shape holds all records of the group, relative to their cells' means. It is scaled to the cell's mean weight
 and clipped statistics, which no single record changes much. Own records and borrowed shape are weighted by their

@@ -1,4 +1,4 @@
-"""For `reference_tables`: calibrates donor records to a cell's released means, by weights first, then by outcomes.
+"""For `reference_tables.points`: calibrates donor records to a cell's released means, by weights, then by outcomes.
 
 Weights become w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)), with the released mean weight and the released means m_k. These are
 the weights nearest to w in relative entropy (raking; Deville & Särndal 1992). The weighted shares of atoms are kept as

@@ -1,4 +1,4 @@
-"""A table cell's reference records, and their clipped statistics under given limits and log scales (METHODS §7b).
+"""For all of `reference`: a cell's reference records, and their clipped statistics under given limits (METHODS §7b).
 
 A record with weight w and outcome y has v = min(w, U)/U and c = clip((y − μ)/R, −1, 1); the statistics are the means of v
 and vc. The current file is modelled as the reference with weights times exp(s) and outcomes times exp(g). Two-valued

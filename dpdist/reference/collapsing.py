@@ -1,4 +1,4 @@
-"""Collapses cells that noise would drown: several small cells share one noisy sum (METHODS §7b).
+"""For `reference_tables`: lets several small cells share one noisy sum if noise would drown them (METHODS §7b).
 
 Cells that share a sum are a unit. A unit's statistics give one scale of weights and one of outcomes. Otherwise, cells keep
 their shapes and means in the reference. The reference alone decides what is collapsed.

@@ -1,4 +1,4 @@
-"""How far cells have drifted from the reference, and what a drift of shape does to their errors (METHODS §7b).
+"""For `reference.inversion`: how far cells have drifted from the reference, and errors by drifting shapes (METHODS §7b).
 
 Without drift, log scales (s, g) differ from 0 by sampling of both files and by noise. Estimates follow a drift of scale,
 not one of shape. So a drifted cell's errors include, as a bias, what the planned drift of shape does at the cell's

@@ -1,4 +1,4 @@
-"""Heaped answers: many records have the same round values, such as multiples of 1,000 or 24,000.
+"""For `reference_tables.points`: finds heaped answers, round values that many records share, such as 24,000.
 
 A reference's shape is moved to the released means, and its heaps with it. But people round to the same values every year.
 So ties of a shape are first spread evenly, which leaves no heaps. A quantile of the spread shape is then set to the value

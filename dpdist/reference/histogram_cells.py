@@ -1,4 +1,4 @@
-"""A table cell whose reference is a noisy histogram: its own clipped figures, and its group's tails beyond them.
+"""For `reference.limits` and `inversion`: a cell whose reference is a noisy histogram, with its group's tails.
 
 A group of cells shares its histograms (METHODS §7b), a mixture of cells of different scales. So clipping of weights is not
 inverted: a mean weight is the clipped mean weight plus a part of what the group has beyond its caps (`with_own_tails`). A

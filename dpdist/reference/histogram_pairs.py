@@ -1,4 +1,4 @@
-"""Pairs weights with outcomes in a group of cells that share histograms, from noisy sums (METHODS §7b).
+"""For `reference_tables.post`: pairs weights with outcomes in cells that share histograms, from noisy sums.
 
 Separate histograms do not show the dependence. The noisy sums give the weighted mean of clipped outcomes in the group. So
 weights and outcomes get the normal copula that gives this mean. First, the mean's distance from independence is shrunk for

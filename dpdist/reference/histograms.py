@@ -1,4 +1,4 @@
-"""Noisy histograms in public bins: the bins, the groups of cells that share them, and their smoothing (METHODS §7b).
+"""For `reference_tables.histograms`: public bins, groups of cells that share noisy histograms, and smoothing (METHODS §7b).
 
 Shares p = softmax(θ) are fitted to noisy counts of n records. The error of a count, of variance s² + n p_b, is taken as
 logistic, because Laplace noise has heavy tails too. The prior makes third differences of log p small, by as much as is

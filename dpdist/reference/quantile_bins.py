@@ -1,4 +1,4 @@
-"""For `reference_tables`: bins at quantiles of an earlier release, shapes updated by noisy histograms (METHODS §7b).
+"""For `reference_tables.histograms`: bins at an earlier release's quantiles; noisy histograms update its shapes.
 
 The points are public, and so are the edges. Cells of a group have different edges, but share their counts. So a histogram
 shows the current distribution relative to the earlier one (Handcock and Morris 1999). One scale and one spread are fitted

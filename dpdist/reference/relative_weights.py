@@ -1,4 +1,4 @@
-"""The scale of relative weights, estimated again from the noisy sums of a table (METHODS §7b).
+"""For `reference_tables.post`: estimates the scale of relative weights again, from a table's noisy sums.
 
 Cells of one group have weights of one histogram, times a typical weight that was measured under noise. The noisy sums of
 all the group's cells show its scale better. The scale has a Laplace prior about the typical weight, as the noise is

@@ -1,1 +1,1 @@
-"""Schedules work: executors, tasks, journal, the scheduler's connections. It holds no statistics."""
+"""Schedules work for `release`: executors, tasks, journal, scheduler. It holds no statistics."""

@@ -1,4 +1,4 @@
-"""Runs a task on a worker, and turns failures of tasks and workers into errors: at once, or together at the end."""
+"""For executors in `runtime`: runs a task on a worker, and turns failures into errors, at once or together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs tasks on Dask workers, of a cluster on this machine or of an external scheduler."""
+"""For `runtime.executors`: runs tasks on Dask workers, of this machine or of an external scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines executors, which run one task for each key and give results as tasks finish: in this process, or on Dask.
+"""For `release` and `runtime.strata`: runs one task for each key, here or on Dask, and gives results as tasks finish.
 
 Tests compare the results of the two.
 """

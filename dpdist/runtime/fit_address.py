@@ -1,4 +1,4 @@
-"""Addresses of fits: a task carries an address and a key, never data, and opens the fit's files by its address."""
+"""Addresses of fits for `runtime.tasks` and `audit`: a task carries address and key, and opens the fit's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores what fits read: typed records, those of the reference, and the frame, with noise where it is protected."""
+"""For `release`: stores what fits read: typed records, reference records, and the frame, noisy where protected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handles Ctrl-C: remembers that it was pressed, and delays its effect while the processes of a cluster start."""
+"""For `cli.main` and `runtime.dask_executor`: remembers Ctrl-C, and delays its effect while a cluster starts."""
 
 from __future__ import annotations
 

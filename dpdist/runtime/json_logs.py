@@ -1,4 +1,4 @@
-"""Writes the logs of a scheduler and of workers to standard error as lines of JSON."""
+"""For `runtime.services` and workers: writes logs to standard error as lines of JSON."""
 
 from __future__ import annotations
 

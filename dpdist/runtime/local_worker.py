@@ -1,4 +1,4 @@
-"""Starts each worker of this machine as a program of its own, `worker_process`.
+"""For `runtime.dask_executor`: starts this machine's workers, each a program (`runtime.worker_process`).
 
 Dask would start it by `multiprocessing`, whose new process imports the main module of the caller. A script that calls
 `dpdist.run` at its top level would then run once more in each worker, and be charged again.

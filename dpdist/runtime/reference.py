@@ -1,4 +1,4 @@
-"""Learns constants from the job's reference, stratum by stratum, before any outcome of the current file is used."""
+"""For `release` and `runtime.strata`: learns constants from the job's reference by stratum (`mechanisms.learning`)."""
 
 from __future__ import annotations
 

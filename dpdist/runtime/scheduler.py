@@ -1,4 +1,4 @@
-"""Connects to an external Dask scheduler, checks its workers, and names the cause where this fails."""
+"""For `runtime.dask_executor`: connects to an external Dask scheduler, checks workers, names the cause of failures."""
 
 from __future__ import annotations
 

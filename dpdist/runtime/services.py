@@ -1,4 +1,4 @@
-"""Runs a cluster's long-running services, a scheduler and workers, on encrypted links and without a dashboard.
+"""For `cli.cluster`: runs a scheduler and workers as services, on encrypted links and without a dashboard.
 
 Over HTTP, by default on loopback only, they show their health and Prometheus figures, but nothing about tasks.
 """

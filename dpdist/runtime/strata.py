@@ -1,4 +1,4 @@
-"""Fits all strata of a run, by the fallback that the job declares where one cannot be released; collects the results."""
+"""For `release`: fits all strata by `runtime.tasks`, with the job's fallback where needed, and collects results."""
 
 from __future__ import annotations
 

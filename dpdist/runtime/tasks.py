@@ -1,4 +1,4 @@
-"""Defines the tasks that protect strata: small strata whole, several in a task; giant strata round by round, in spans."""
+"""Tasks that `runtime.strata` and `reference` schedule: several small strata in one, giant strata round by round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the TLS certificates of a cluster, and encrypted links to its scheduler; names the cause where a link fails.
+"""For `cli.cluster` and `runtime.scheduler`: TLS certificates and encrypted links; names the cause of failed links.
 
 Dask does not compare host names, so whoever holds a signed certificate may take part in the cluster. Therefore the
 cluster's own authority signs certificates for its roles only.

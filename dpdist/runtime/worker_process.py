@@ -1,4 +1,4 @@
-"""Prepares every Dask worker at its start, and is the program of a worker on this machine.
+"""The program that `runtime.local_worker` starts for a worker; it also prepares workers of external schedulers.
 
 That program gets its settings from the driver over a link, and ends with that link. It is started by `local_worker`, and
 never imports the main module of whoever started the run.

@@ -1,4 +1,4 @@
-"""Makes the sampler of a job, which draws parameters from posteriors: `exact`, `grid`, or `stan` by Markov chains."""
+"""Makes a job's sampler for `runtime` and `quality`: `exact`, `grid`, or `stan` by Markov chains."""
 
 from dataclasses import dataclass
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""Builds executables from Stan programs: finds their files, declares a toolchain, and runs stanc and C++ compilers."""
+"""For `sampling.toolchain`: builds executables from Stan programs, by stanc and C++ compilers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws from a clamped posterior of two parameters, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] 3.6), by rejection."""
+"""For `sampling.samplers`: draws by rejection from a clamped posterior of two parameters ([G] 3.6)."""
 
 from __future__ import annotations
 

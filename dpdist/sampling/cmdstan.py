@@ -1,4 +1,4 @@
-"""The toolchain `cmdstan`, which is the user's CmdStan; and access to cmdstanpy and to what it installs.
+"""For `sampling.toolchain` and `stan`: the user's CmdStan as a toolchain, and access to cmdstanpy.
 
 Only this file imports cmdstanpy, and only at first use. It silences cmdstanpy's log, which would name private folders.
 """

@@ -1,4 +1,4 @@
-"""Declares what a sampler does; and the samplers `exact` and `grid`, whose draws are independent."""
+"""The protocol of samplers, for `engine` and `runtime`; and the samplers `exact` and `grid`, with independent draws."""
 
 from __future__ import annotations
 

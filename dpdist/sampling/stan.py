@@ -1,4 +1,4 @@
-"""Runs compiled Stan programs through cmdstanpy: sampling by NUTS, generated quantities, log densities. It knows no model.
+"""For `sampling.markov`: runs compiled Stan programs through cmdstanpy: NUTS, generated quantities, log densities.
 
 Draws depend on program, data, settings and seed, and never on threads. Each run has a folder of its own in the given
 folder, which is removed after its results are read. If this process is killed, its Stan processes end too. Then the folder

@@ -1,4 +1,4 @@
-"""Compiles a Stan program once to an executable that cmdstanpy can run, and keeps it in the user's cache folder.
+"""For `sampling.markov` and `cli.stan`: compiles a Stan program once, and keeps it in the user's cache.
 
 There are two toolchains. `cmdstan` is the user's installation of CmdStan. `embedded` takes Stan from the wheel httpstan,
 with a C++ compiler and the driver in `stan/driver/`. `auto` takes `cmdstan` if cmdstanpy finds an installation. Programs in

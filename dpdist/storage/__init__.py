@@ -1,1 +1,1 @@
-"""Where a workspace lies: folders and object stores, completion records, arrays, noise that is drawn once."""
+"""Files of a run's workspace, for `release` and `runtime`: folders, object stores, arrays, noise drawn once."""

@@ -1,4 +1,4 @@
-"""Keeps a workspace in an object store. This process has its files in a scratch folder, under the same names.
+"""For `storage.workspace`: keeps a workspace in an object store, with local copies in a scratch folder.
 
 An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record is
 stored. Noise, key and completion records are stored only if absent, so of several writers one wins. Files that this process

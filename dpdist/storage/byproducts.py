@@ -1,4 +1,4 @@
-"""Stores a stratum's confidential by-products. Its completion record is written last, and lists all its files."""
+"""For `runtime.tasks`: stores a stratum's confidential by-products; the completion record comes last, listing all files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets one run at a time work on an object store: it holds a lease, an object that it renews as long as it lives.
+"""For `storage.bucket`: lets one run at a time use an object store, by an object that it renews.
 
 Clocks are not compared: a process that finds a lease watches whether it is renewed. The lease only saves double work. That
 two runs cannot mix their releases follows from conditional puts of key, identity, noise and completion records.

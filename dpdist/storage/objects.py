@@ -1,4 +1,4 @@
-"""Reads and writes whole objects in an object store, through obstore. Some writes require that the object does not exist.
+"""For all of `storage`: reads and writes whole objects in an object store through obstore, some put-if-absent.
 
 The library retries by itself. Its messages may quote requests or answers that contain credentials, so they are not passed
 on. dpdist's messages name the cause and a remedy instead.

@@ -1,4 +1,4 @@
-"""Claims a workspace for one job, input, key and process, or refuses it; a replay takes over another run's noise."""
+"""For `release`: claims a workspace for one job, input, key and process; a replay reuses stored noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names all files of a run. Only the owner can read those in `confidential`."""
+"""For `release`, `runtime`, `quality`: names all files of a run; only the owner reads `confidential`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares a store, which makes a workspace's files visible to other processes and later runs; and completion records.
+"""The protocol of stores, for `runtime` and `storage`: makes files visible to other processes; completion records.
 
 All code reads and writes files in a folder, the root. If the folder is shared, nothing else is needed. With an object
 store, the root is a scratch folder of this process: files are copied from the store before they are read, and to the store

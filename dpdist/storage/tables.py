@@ -1,4 +1,4 @@
-"""Reads and writes tables on disk: records as Arrow batches for tasks, the frame and by-products as Parquet."""
+"""For `runtime`, `audit`, `quality`: records as Arrow batches for tasks, frame and by-products as Parquet."""
 
 from __future__ import annotations
 

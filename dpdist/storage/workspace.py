@@ -1,4 +1,4 @@
-"""Defines a run's workspace: whose run it is, its confidential and public folders, their store, and the run's log."""
+"""A run's workspace, for `release`, `cli`, `audit`: owner, confidential and public folders, store, log."""
 
 from __future__ import annotations
 

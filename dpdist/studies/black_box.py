@@ -1,4 +1,4 @@
-"""Bounds the loss between two given files from below, by releases of both alone, whatever the mechanism is.
+"""For `cli.trials`: bounds the loss between two given files from below, by releases alone (`audit.guesses`).
 
 Every run releases one of the files anew, in a folder of its own that is then deleted. The attacker has what the public
 folder has: figures of tables, noisy sums, released parameters, and sums over synthetic records. Half of the runs teach it

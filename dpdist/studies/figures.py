@@ -1,4 +1,4 @@
-"""Draws a study's figures as inline SVG with real text: over replicates, over periods, and of single records."""
+"""For `studies.run` and `rehearsal`: a study's figures as inline SVG, over replicates, periods and single records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a study of any kind from a YAML file, and refuses wrong files.
+"""For `studies.run` and `overview`: reads a study of any kind from YAML, and refuses wrong files.
 
 Every error has a line number. For an unknown key it suggests the nearest known key.
 """

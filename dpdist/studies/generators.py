@@ -1,4 +1,4 @@
-"""Simulates confidential data from a known law, and computes that law's mean and quantiles as the truth.
+"""For simulations in `studies.kinds`: draws confidential data from known laws, whose mean and quantiles are the truth.
 
 Laws with predictors stand for the surveys of [G] §5, [V] §5 and [V], Appendix 2, which are not in this project. They have
 about the figures that a paper prints, such as the mean. How much of the spread is due to a predictor is a choice.

@@ -1,4 +1,4 @@
-"""Gives a study's page and figures their input: results by case, mechanism, ε and measure, with names and colours."""
+"""For `studies.run` and `figures`: results by case, mechanism, ε and measure, with names and colours."""
 
 from __future__ import annotations
 

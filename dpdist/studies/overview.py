@@ -1,4 +1,4 @@
-"""Runs several studies, and writes one page that sets their published figures beside this run's."""
+"""For `cli.trials`: runs several studies, and writes one page of published figures beside this run's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a rehearsal: tries every mechanism that a job allows on thirds of a public file, and recommends one.
+"""For `cli.trials`: tries every mechanism that a job allows on thirds of a public file, and recommends one.
 
 One third plays the current file, one its reference, and one the truth. The job's own input is never opened. The recommended
 mechanism must be good enough on another third too, whose errors did not influence the choice. Results are stored as soon as

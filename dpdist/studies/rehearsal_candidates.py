@@ -1,4 +1,4 @@
-"""Builds the jobs that a rehearsal tries: the given job under every registered mechanism that its columns allow.
+"""For `studies.rehearsal`: the given job under every registered mechanism that its columns allow.
 
 Each has the job's own ε. Settings that a mechanism refuses are changed, by as few of `CHANGES` as possible, and listed.
 """

@@ -1,4 +1,4 @@
-"""Splits the public file of a rehearsal into three parts, and judges published figures by the third part, the truth.
+"""For `studies.rehearsal`: splits a public file into thirds, and judges published figures by the third third.
 
 The parts are independent samples of one population, with the same number n of records in every base cell. So errors
 are computed with cell sizes held fixed: cells are strata of independent draws, whatever the survey's design.

@@ -1,4 +1,4 @@
-"""Runs trials of mechanisms on thirds of a public file, ranks them by errors, and advises where none is good enough."""
+"""For `studies.rehearsal`: runs trials of mechanisms on thirds, ranks them by errors, and advises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores a study's results: one Parquet file for each replicate, then the table of all of them and its summary."""
+"""For `studies.run` and `overview`: stores replicates as Parquet files, then their table and summary."""
 
 from __future__ import annotations
 

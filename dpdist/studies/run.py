@@ -1,4 +1,4 @@
-"""Runs a study: computes replicates in parallel, and writes results, summary and page. Killed runs can be resumed."""
+"""For `cli.trials` and `dpdist`: runs a study's replicates in parallel, writes results and page; resumable."""
 
 from __future__ import annotations
 

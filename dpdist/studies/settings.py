@@ -1,4 +1,4 @@
-"""Settings that all kinds of study share: seed, replicates, and what the page shows and checks. They are frozen."""
+"""Settings that all kinds of study share: seed, replicates, and what the page shows and checks."""
 
 from __future__ import annotations
 

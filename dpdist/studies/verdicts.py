@@ -1,4 +1,4 @@
-"""Decides, from a run's replicates, whether published figures reproduce and limits are met, and words it for the page."""
+"""For the pages of `studies.run` and `overview`: whether published figures reproduce and limits are met."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reads files: the confidential one, references and codebooks; checks records and places them by stratum."""
+"""Reads files for `planning` and `runtime`: the confidential one, references, codebooks; checks and places records."""

@@ -1,4 +1,4 @@
-"""Reads a survey file in batches of checked, typed records, and numbers the records' combinations of categories."""
+"""For `survey.census` and `placement`: a file in batches of checked, typed records, with numbered categories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a survey file once before a run: checks every record, and counts the records in every row of the frame."""
+"""For `planning`: reads a survey file once, checks every record, and counts records in every frame row."""
 
 from __future__ import annotations
 

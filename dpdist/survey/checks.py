@@ -1,4 +1,4 @@
-"""Checks a batch of raw records against the job's rules: returns typed values and notes every problem."""
+"""For `survey.batches`: checks raw records against the job's rules, returns typed values, notes every problem."""
 
 from __future__ import annotations
 

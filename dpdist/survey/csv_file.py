@@ -1,4 +1,4 @@
-"""Reads CSV files in blocks of text, with the encoding and the separator that the job names."""
+"""The CSV reader that `survey.readers` lists: blocks of text, in the job's encoding and separator."""
 
 from __future__ import annotations
 

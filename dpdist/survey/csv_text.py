@@ -1,4 +1,4 @@
-"""Explains why a CSV file cannot be read (its encoding or separator), and finds the lines of its rows for messages."""
+"""For `survey.csv_file` and `domains`: explains an unreadable CSV file, and finds rows' lines for messages."""
 
 from __future__ import annotations
 

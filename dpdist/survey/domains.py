@@ -1,4 +1,4 @@
-"""Proposes levels and bounds of columns for a new job, from a public file or a codebook; also finds columns' types."""
+"""For `cli.init`: proposes levels, bounds and types of columns for a new job, from public file or codebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that an earlier release may be the reference of this job: it fits the cells, and is from other periods."""
+"""For `planning` and `runtime.reference`: checks that an earlier release may be this job's reference: cells and periods."""
 
 from __future__ import annotations
 

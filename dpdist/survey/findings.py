@@ -1,4 +1,4 @@
-"""Reads the values of a batch of records as the job describes them, and counts the problems of a file by their kind."""
+"""For `survey.checks` and `census`: reads a batch's values by the job, and counts problems by kind."""
 
 from __future__ import annotations
 

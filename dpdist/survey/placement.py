@@ -1,4 +1,4 @@
-"""Sorts a file's records into the order of the frame, in memory-mapped scratch files, so that memory use stays small.
+"""For `runtime.intake` and `quality`: sorts records into frame order, in memory-mapped scratch files.
 
 The sort is a counting sort: the census has counted the records of every frame row, so each record's place is known.
 """

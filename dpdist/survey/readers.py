@@ -1,4 +1,4 @@
-"""Lists the readers of files by the file's suffix, and holds those of other distributions to what they state."""
+"""For `survey.source`: readers of files by suffix; those of plug-ins are held to what they state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a job's reference, a file that the job declares public, with the job's own columns, universe and design.
+"""For `planning` and `runtime`: reads a job's reference, a public file, with the job's columns and design.
 
 The reference must not be the confidential file, because constants taken from it must not depend on confidential records.
 The confidential file is refused under any name or format. A file is refused too if it shares more records with the

@@ -1,4 +1,4 @@
-"""Reads an earlier release of reference_tables as a reference: its points, guarantee and chain of earlier releases.
+"""For `survey.earlier_release`: reads a `reference_tables` release as a reference: points, guarantee, earlier releases.
 
 A chain is a series of releases, each of which has the one before as its reference. All facts read here are public.
 Given all earlier releases, each release costs its own ε. So a person in all files of a chain loses at most the sum. The

@@ -1,4 +1,4 @@
-"""Checks the columns that a job needs of a file, and their types, before any record is read."""
+"""For `survey.source` and `checks`: the columns and types that a job needs of a file, before records."""
 
 from __future__ import annotations
 

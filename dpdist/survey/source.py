@@ -1,4 +1,4 @@
-"""Opens a job's microdata, which may be a file, a table in memory or a simulated survey, behind one protocol."""
+"""For `release`, `planning`, `cli`: opens a job's microdata: a file, a table in memory or a simulation."""
 
 from __future__ import annotations
 

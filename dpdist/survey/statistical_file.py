@@ -1,4 +1,4 @@
-"""Reads files of SAS, Stata and SPSS in chunks through pyreadstat (`dpdist[formats]`), as codes without their labels."""
+"""The reader of SAS, Stata and SPSS files that `survey.readers` lists: codes in chunks, through pyreadstat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files with typed columns (Parquet, SAS, Stata, SPSS): what their sources share, and the error for an unreadable one."""
+"""For readers of Parquet, SAS, Stata and SPSS files in `survey`: shared columns, types and errors."""
 
 from __future__ import annotations
 

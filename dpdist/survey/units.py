@@ -1,4 +1,4 @@
-"""Keeps at most the stated number of records of every privacy unit (such as a household), in the file's order.
+"""For `survey.batches` and `census`: keeps at most the stated number of records of every privacy unit.
 
 A unit's name is its exact text, or its whole number in a numeric column. A file is refused if two names differ in
 spelling alone, because nobody can know whether they mean one unit. If they did, the unit would have twice its records,

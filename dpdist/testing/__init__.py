@@ -1,4 +1,4 @@
-"""Checks for authors of plug-ins, which dpdist's members pass as well. A failed check says what is wrong, with a remedy."""
+"""Checks for authors of plug-ins, in their tests and ours; a failed check says what is wrong."""
 
 from dpdist.testing.families import check_family
 from dpdist.testing.mechanisms import check_mechanism

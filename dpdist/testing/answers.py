@@ -1,5 +1,6 @@
-"""What becomes of the answers that a mechanism gets under noise: all that it releases follows from them, each set has
-answers of its own, and what a release states of their noise is what was drawn.
+"""For `testing.mechanisms`: checks that all that a mechanism releases follows from its noisy answers.
+
+Each synthetic set has answers of its own. The noise that a release states is the noise that was drawn.
 
 A check returns sentences that say what is wrong; a mechanism that keeps its contract has none.
 """

@@ -1,4 +1,4 @@
-"""Checks the model of a family of an outcome alone, whose draws need no Markov chain.
+"""Checks a plug-in's model of one outcome (`models.protocol`), whose draws need no Markov chain.
 
 Limits of statistical checks: two-sided normal tail 1e-6 a figure.
 """

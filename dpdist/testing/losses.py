@@ -1,4 +1,4 @@
-"""What the queries of a mechanism cost: distances of exact sums between neighbouring files, over the scale of noise.
+"""For `testing.mechanisms`: measures distances of exact sums between neighbouring files, over the noise's scale.
 
 A small job is run up to its first stratum, to have its model, its records and what its reference fixed. The mechanism's
 own rounds are then driven, in memory, over neighbouring files with the same answers. The costs of all queries of a

@@ -1,4 +1,4 @@
-"""Checks a mechanism: its entry point, its halves, its promises, its noise and its statement, on small jobs."""
+"""Checks a plug-in's mechanism on small jobs: entry point, halves, promises, noise and statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks a reader of files: columns, types and values, row by row, and what it says of a file that it cannot read."""
+"""Checks a plug-in's reader of files (`survey.readers`): columns, types, values, and its errors."""
 
 from __future__ import annotations
 

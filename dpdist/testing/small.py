@@ -1,4 +1,4 @@
-"""A small survey, and the small jobs of it that a specification accepts."""
+"""For `testing.mechanisms`: a small survey, and the small jobs of it that a specification accepts."""
 
 from __future__ import annotations
 

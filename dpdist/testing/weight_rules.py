@@ -1,4 +1,4 @@
-"""Checks a weight rule: its steps record by record, its searches on made-up fits, its constants and its words."""
+"""Checks a plug-in's weight rule (`privacy.weight_rules`): steps, searches on made-up fits, constants, words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the keys of a job against each other when it is read. Every problem has its path and a remedy."""
+"""For `job.loading`: checks the keys of a job against each other; every problem has its path and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the columns of a job: roles, universe, design effects, privacy unit, hierarchies, noisy predictors."""
+"""For `job.checks`: checks a job's columns: roles, universe, design effects, privacy unit, hierarchies, predictors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks how a job is fitted and run: likelihood, sampler, budget, comparators, reference, calibration and scheduler."""
+"""For `job.checks`: checks how a job is fitted and run: likelihood, sampler, budget, reference, calibration, scheduler."""
 
 from __future__ import annotations
 

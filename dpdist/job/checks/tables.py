@@ -1,4 +1,4 @@
-"""Checks the tables of a job: statistics, promises, raking, gates, labels and rules of print, and what holds them back."""
+"""For `job.checks`: checks a job's tables: statistics, promises, raking, gates, labels, rules of print, withholding."""
 
 from __future__ import annotations
 

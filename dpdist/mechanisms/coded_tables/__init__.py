@@ -1,1 +1,1 @@
-"""Shared code of mechanisms that add noise to weighted tables of coded columns: `weighted_marginals` and `privbayes`."""
+"""Shared base of `weighted_marginals` and `privbayes`, which add noise to weighted tables of coded columns."""

@@ -1,4 +1,4 @@
-"""Estimates what the weights' public bound U cuts off, cell by cell, from the weights of a reference (METHODS §9b).
+"""For `coded_tables` and `weighted_marginals`: estimates from a reference what the weights' bound U cuts off (METHODS §9b).
 
 The reference's weights are multiplied by one factor, under which its mean clipped weight is the current file's. A cell's
 clipped count V then gets the factor ρ = Σw/Σmin(w, U) of the reference; cells with few records lean on the whole table. All

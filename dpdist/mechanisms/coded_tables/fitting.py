@@ -1,4 +1,4 @@
-"""Makes noisy tables of coded columns agree: one total, one margin for every column, and tables that sum to these margins.
+"""For `coded_tables` and its two mechanisms: makes noisy tables agree in their total and in every column's margin.
 
 Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
 column's degree is its number of pairs. So pairs that agree define this distribution. Tables of three columns or more are

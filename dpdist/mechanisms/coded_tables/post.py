@@ -1,4 +1,4 @@
-"""What is made of noisy tables of coded columns: their distribution, synthetic records, estimates and measurements.
+"""Base model of `privbayes` and `weighted_marginals`: a distribution from noisy tables, synthetic records, estimates.
 
 A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw² ≥
 Σw/U. Sampling errors are computed as for Σv records, so they are not too small.

@@ -1,4 +1,4 @@
-"""Sums records into weighted tables of coded columns, in one pass, and adds noise to every cell."""
+"""Base query of `privbayes` and `weighted_marginals`: sums records into weighted tables, and adds noise to every cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitivity of weighted tables of coded columns, and the scale of their noise.
+"""For `query` and `post` of `privbayes` and `weighted_marginals`: sensitivity of weighted tables, and scale of noise.
 
 A record of weight w adds v = min(w, U)/U in [0, 1] to one cell of every measured table, with the public bound U; without
 weights v = 1. v is rounded to whole multiples of 1/UNIT, so that sums are exact.

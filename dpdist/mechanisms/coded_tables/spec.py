@@ -1,4 +1,4 @@
-"""What specifications of mechanisms with tables of coded columns share: levels of columns, and what columns must state."""
+"""Base specification of `privbayes` and `weighted_marginals`: levels of coded columns, and what columns must state."""
 
 from __future__ import annotations
 

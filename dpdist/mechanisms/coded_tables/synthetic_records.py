@@ -1,4 +1,4 @@
-"""Makes synthetic records of all columns from tables that agree: levels by systematic sampling, and raked weights.
+"""For models of `privbayes` and `weighted_marginals`: synthetic records from agreeing tables, with raked weights.
 
 A column is filled given its parents, the columns of its table that were filled before. Among g records with the same levels
 of the parents, a level of probability p gets g p records, rounded down or up. Weights are then scaled to the wanted tables.

@@ -1,4 +1,4 @@
-"""Makes tables of released counts and of means of columns with their errors, at no privacy cost (METHODS §9b).
+"""For `coded_tables.post`: tables of released counts and means, with errors, at no privacy cost (METHODS §9b).
 
 A count's error is an upper bound without a reference: noise, and the sampling error of Σw with all w ≤ U, Var Σw ≤ U Σw.
 With a reference it holds the error of what lies beyond the bound (`beyond_bound`). Clipping without a reference, and the

@@ -1,4 +1,4 @@
-"""What `laplace_strict` makes of noisy sums of base cells: tables, errors, synthetic records and measurements.
+"""Public half of `laplace_strict` and `weight_regularisation`: tables, errors, records from noisy sums of cells.
 
 Tables are made from the released sums as they are. A sum over cells is then unbiased, while
 a cell alone may lie outside of its public bounds. Setting every cell into its bounds would only push sparse ones up.

@@ -1,4 +1,4 @@
-"""Sums of base cells under noise, in one pass over records (METHODS §7). The sensitivity is in `privacy.cell_sums`."""
+"""Confidential half of `laplace_strict`, for `engine`: noisy sums of base cells (sensitivity in `privacy.cell_sums`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of `laplace_strict`, which has none of its own."""
+"""Job section of `laplace_strict`, loaded by `job.specs`; it has no settings of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `laplace` and `laplace_composed` make of noisy figures of whole tables: published figures, errors, measurements.
+"""Public half of `laplace` and `laplace_composed`, for `query` and `publish`: figures of tables, errors, measurements.
 
 Cells without a sample record are known to be empty. If the job asks for consistent figures, the figures of all tables
 agree. They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of

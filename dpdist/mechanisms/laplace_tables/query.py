@@ -1,4 +1,4 @@
-"""Adds independent noise to every figure of every table, and states the guarantee (METHODS §7)."""
+"""Confidential half of `laplace` and `laplace_composed`, for `engine`: independent noise on every figure of every table."""
 
 from __future__ import annotations
 

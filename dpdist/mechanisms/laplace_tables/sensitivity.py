@@ -1,4 +1,4 @@
-"""Sensitivities of the figures of whole tables, where margins get noise as cells do ([T]; METHODS §7).
+"""For `query` and `post` of `laplace` and `laplace_composed`: sensitivities of whole tables, margins included ([T]).
 
 Public sensitivities: a record enters every cell that contains it, over all tables, by its pair of sums
 (`privacy.cell_sums`). A pair has the L1 sensitivity 2, or 1 where no table needs the outcome. So K cells have 2K.

@@ -1,4 +1,4 @@
-"""Settings of `laplace` and `laplace_composed`: the sensitivity of tables, and whether margins are made consistent."""
+"""Job section of `laplace` and `laplace_composed`, read by `post`: sensitivity of tables, consistency of margins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MODIPS makes of noisy sums: laws from the posterior given them, tables, records, measurements ([M]; METHODS §8).
+"""Public half of `modips`, for `query` and `publish`: laws given noisy sums, tables, records, measurements ([M]).
 
 The noise is not modelled: the posterior is conditional on the released sums, clipped to their public range. Weights w enter
 as v = w/U, where U is the weight's public bound. So Σv is at most the effective number of records, and the posterior is at

@@ -1,4 +1,4 @@
-"""Sums bounded sufficient statistics of records in one pass, and releases them under noise ([M]; METHODS §8)."""
+"""Confidential half of `modips`, for `engine`: bounded sufficient statistics of records in one pass, under noise ([M])."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitivities of MODIPS's bounded sufficient statistics, and the noise scales that follow (METHODS §8).
+"""For `query` and `post` of `modips`: sensitivities of bounded sufficient statistics, and noise scales (METHODS §8).
 
 A record has a weight w in [L, U], its public bounds, and v = w/U in [0, 1]. It has u in [−1, 1]: its outcome (or
 log outcome), less the middle of the bounds, over their half width. It enters by (1 − v, vu, v(u² − 1/2)). For a fixed u

@@ -1,4 +1,4 @@
-"""Settings of the mechanism MODIPS: the law whose sufficient statistics get noise, and how the noise is applied."""
+"""Job section of `modips`, read by its `query` and `post`: the law, and how noise is applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps noisy whole sums within a public range: sets them to its nearest end, or draws from the truncated law.
+"""For `modips.query`: keeps noisy whole sums within a public range, at its nearest end or by a truncated law.
 
 Draws of the truncated law are made from noise without limits. Noise that is not negative has a geometric size g.
 Negative noise has the geometric size g = −1 − noise. The range has R values from the sum upwards, itself included, and

@@ -1,4 +1,4 @@
-"""What is made of noisy counts over a partition: tables, errors, synthetic records and measurements ([S]; METHODS §9).
+"""Public half of the partition mechanisms, for `query` and `publish`: tables, errors, records from noisy counts ([S]).
 
 Attributes are the outcomes, with their levels or bins; a cell is a combination of levels. The tree's root has the public
 number of records, less the noisy sum of 1 − v where there are weights. Synthetic records have the mean weight.

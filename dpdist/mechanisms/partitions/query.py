@@ -1,4 +1,4 @@
-"""Counts records over a partition under noise, and selects the attributes that split it ([S], eq. 4; METHODS §9)."""
+"""Confidential half of the partition mechanisms, for `engine`: noisy counts; selects attributes that split ([S], eq. 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitivity of counts over a tree and of scores of attributes, and the noise scales of both ([S]; METHODS §9).
+"""For `partitions.query` and `post`: sensitivity of a tree's counts and of attributes' scores, with noise scales ([S]).
 
 Counts. A record has v = min(w, U)/U in [0, 1], with weight w and its public bound U; v = 1 without weights. It adds v to
 one node of every layer, and 1 − v to one sum beside the first layer. So the L1 norm of its contributions to a layer is at

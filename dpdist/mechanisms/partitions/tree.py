@@ -1,4 +1,4 @@
-"""Builds a tree over the cells of a cross, and makes noisy counts consistent over its layers ([S]; METHODS §9).
+"""For `partitions.query` and `post`: a tree over a cross's cells, with counts consistent over layers ([S]; METHODS §9).
 
 A layer divides the cells, all combinations of levels, into nodes: it gives the node of every cell. Every layer refines the
 one before it, and the nodes of the last are the cells. Branches may split by different attributes.

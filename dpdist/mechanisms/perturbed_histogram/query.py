@@ -1,4 +1,4 @@
-"""Counts records of equal bins under noise, in one pass over records ([G], Supplement 1)."""
+"""Confidential half of `perturbed_histogram`, for `engine`: noisy counts of equal bins, in one pass ([G])."""
 
 from __future__ import annotations
 

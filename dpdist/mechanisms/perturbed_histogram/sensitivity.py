@@ -1,4 +1,4 @@
-"""How far neighbouring files move counts of bins, and the noise that this asks for ([G], Supplement 1)."""
+"""For `perturbed_histogram.query` and `post`: how far neighbouring files move counts of bins, and the noise needed."""
 
 from __future__ import annotations
 

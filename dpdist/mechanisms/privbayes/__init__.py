@@ -1,1 +1,1 @@
-"""Mechanism `privbayes`: coded columns in a network that is chosen under noise, and noisy tables along it."""
+"""Mechanism `privbayes`, on `coded_tables`: a network of coded columns chosen under noise, and noisy tables along it."""

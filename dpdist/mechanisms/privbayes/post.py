@@ -1,4 +1,4 @@
-"""What is made of `privbayes`: noisy tables of columns with their parents, in a network without loops (Zhang et al. 2017).
+"""Public half of `privbayes`, for `query` and `publish`: a distribution from noisy tables along a network.
 
 A column of a synthetic record is drawn given its parents. The weights of records then agree with all margins.
 """

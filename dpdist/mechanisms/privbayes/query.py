@@ -1,4 +1,4 @@
-"""Chooses the network, adds noise to its tables, and states the guarantee (Zhang et al. 2017)."""
+"""Confidential half of `privbayes`, for `engine`: chooses the network, adds noise to its tables (Zhang et al. 2017)."""
 
 from __future__ import annotations
 

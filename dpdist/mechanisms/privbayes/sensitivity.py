@@ -1,4 +1,4 @@
-"""Sensitivity of the scores by which a network's parents are chosen (Zhang et al. 2017), and the scale of their noise.
+"""For `privbayes.query` and `post`: sensitivity of the scores that choose a network's parents, and scale of noise.
 
 `coded_tables.sensitivity` shows by how much a record changes a table, `weighted_marginals.sensitivity` what a choice costs.
 

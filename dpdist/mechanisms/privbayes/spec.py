@@ -1,4 +1,4 @@
-"""Settings of `privbayes`: how large the tables of its network may be, and the part of ε that chooses them."""
+"""Job section of `privbayes`, read by its `query` and `post`: size of tables, part of ε for choices."""
 
 from __future__ import annotations
 

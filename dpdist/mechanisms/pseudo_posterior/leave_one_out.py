@@ -1,4 +1,4 @@
-"""Audits privacy weights by leaving out one record at a time, and compares the change of the posterior with the bound 2Δ.
+"""For `audit.auditing`: leaves out one record at a time, and compares the posterior's change with the bound 2Δ.
 
 The bound 2Δ takes the weights as given. Where weights are computed from the file itself, a record also moves the weights of
 all other records (METHODS §2, §3). The audit computes them anew. In the lognormal model the posterior densities with and

@@ -1,4 +1,4 @@
-"""Computes what a reference fixes for a stratum before the current file is seen: a parameter θ_ref, or privacy weights.
+"""For `pseudo_posterior.query` and `mechanisms.learning`: θ_ref or privacy weights that a stratum's reference fixes.
 
 The passes are over the reference's records alone (METHODS §2, §4b). f is a record's log likelihood and α its privacy
 weight. A weight rule may compute a privacy weight from one record and the reference's own fits. Such a weight depends on

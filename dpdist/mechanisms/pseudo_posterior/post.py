@@ -1,4 +1,4 @@
-"""The public half of pseudo and clamped posteriors: the likelihood of the job's family, and the texts of a statement."""
+"""Public half of pseudo and clamped posteriors, for `publish`: the family's model from `models`, statement texts."""
 
 from __future__ import annotations
 

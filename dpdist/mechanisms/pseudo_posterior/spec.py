@@ -1,4 +1,4 @@
-"""Specifications of mechanisms that draw from a posterior: with privacy weights, or with a clamped likelihood."""
+"""Job sections of mechanisms that draw from a posterior with privacy weights or a clamped likelihood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base cells of reference tables: their limits and units, fixed by a reference before the current file is read."""
+"""For `reference_tables` and `table_package`: base cells with limits and units, fixed by a reference beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noisy histograms of groups of cells: in place of a reference (`Histograms`), or to update one (`Refresh`) (METHODS §7b).
+"""For `reference_tables.query`: noisy histograms of groups of cells, in place of a reference or to update one.
 
 Groups follow from public sizes. Counts are smoothed and spread over points, or move the points of an earlier release.
 """

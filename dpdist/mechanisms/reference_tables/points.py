@@ -1,4 +1,4 @@
-"""Draws synthetic records for reference tables: copies of public donor records, scaled and weighted to released means.
+"""For models of `reference_tables` and `table_package`: synthetic records, public donors scaled to released means.
 
 First, outcomes of all cells are moved by one common scale, until the reference has the table's grand mean. This removes
 drift between periods. What then remains in a cell is mostly sampling error and noise; exponentially tilted weights of the

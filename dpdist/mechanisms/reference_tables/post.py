@@ -1,4 +1,4 @@
-"""The model of reference tables: noisy clipped sums of base cells, and means estimated with a reference (METHODS §7b).
+"""Public half of `reference_tables`, for `query` and `publish`: means from noisy clipped sums and a reference.
 
 The released parameters are the noisy sums with their clipping limits, and the mean weight and mean outcomes of every cell
 with covariances. The reference's points, moved to these means, are released for the next period. Margins are sums of

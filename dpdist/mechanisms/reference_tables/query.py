@@ -1,4 +1,4 @@
-"""Sums of base cells, clipped at limits from a reference, and counts of histograms, under noise (METHODS §7b).
+"""Confidential half of `reference_tables`, for `engine`: clipped sums of base cells and histogram counts, under noise.
 
 The sensitivity of both is in `sensitivity`.
 """

@@ -1,4 +1,4 @@
-"""The released parameters of reference tables: their form, what they tell of cells, and their means drawn again."""
+"""For `reference_tables.post`: the form of its released parameters, what they state of cells, and redrawn means."""
 
 from __future__ import annotations
 

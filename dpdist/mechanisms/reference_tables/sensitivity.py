@@ -1,4 +1,4 @@
-"""Sensitivity of what `reference_tables` asks of records: clipped sums of disjoint cells, and counts of histograms.
+"""For `reference_tables` and `sanitized_lognormal`: sensitivity of clipped sums of disjoint cells, and of histogram counts.
 
 A record of a base cell has a weight w and outcomes y_k, k = 1 … K. It enters by v = clip(w, 0, U)/U ∈ [0, 1] and by c_k =
 clip((y_k − μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.

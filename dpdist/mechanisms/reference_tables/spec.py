@@ -1,4 +1,4 @@
-"""Settings of `reference_tables`: whether cells are shrunk; and what it refuses."""
+"""Job section of `reference_tables`, read by its cells and texts: whether cells are shrunk; what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learns under ε which columns explain the weight, and how large weights typically are at their levels (METHODS §7b).
+"""For `reference_tables.query`: learns under ε which columns explain the weight, and typical weights at their levels.
 
 Histograms are then of weights relative to these. So cells of small and of large weights share one histogram, and each has
 limits of its own scale. No column needs to be named in the job.

@@ -1,4 +1,4 @@
-"""Texts for the statement of a release by `reference_tables`: sums that are clipped at limits from a reference."""
+"""Statement texts of `reference_tables` and `table_package`, whose sums are clipped at limits from a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of noisy winsorised moments and a reference: a lognormal law, tables, errors, records, measurements.
+"""Public half of `sanitized_statistics`, for `query` and `publish`: a lognormal law from noisy moments and a reference.
 
 The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
 with the cell's own mean and one covariance for all cells. A set's released parameters are the noisy sums, the public part

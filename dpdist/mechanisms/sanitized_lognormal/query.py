@@ -1,4 +1,4 @@
-"""Adds noise to whitened, winsorised sums of logarithms, and states the guarantee, in one pass (METHODS §8)."""
+"""Confidential half of `sanitized_statistics`, for `engine`: noisy sums of whitened, winsorised logarithms (METHODS §8)."""
 
 from __future__ import annotations
 

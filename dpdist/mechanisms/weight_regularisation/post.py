@@ -1,4 +1,4 @@
-"""The model of weight regularisation: the common weight, the degree λ, and noisy sums of base cells.
+"""Public half of `weight_regularisation`, for `query` and `publish`: common weight, degree λ, noisy sums of base cells.
 
 A record's weight w becomes (1 − λ)w + λt, where t is the common weight. Tables and synthetic records follow as for strict
 Laplace tables, with the bounds of the moved weights. Errors include the bias that the released distances predict.

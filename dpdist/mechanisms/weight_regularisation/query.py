@@ -1,4 +1,4 @@
-"""Measures the common weight, the degree of regularisation, and the sums of cells under moved weights, all with noise."""
+"""Confidential half of `weight_regularisation`, for `engine`: common weight, degree λ, moved sums, all under noise."""
 
 from __future__ import annotations
 

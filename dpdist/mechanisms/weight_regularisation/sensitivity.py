@@ -1,4 +1,4 @@
-"""Sensitivity of weight regularisation, the split of ε over its stages, and the choice of the degree λ.
+"""For `weight_regularisation.query` and `post`: sensitivity, the split of ε over stages, the choice of λ.
 
 A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public bounds. Let u = (y − c)/R ∈ [−1, 1], where c and R
 are the middle and the half width of [L, H]. The weight becomes w_λ = (1 − λ)w + λt, where t is a common weight. It is at

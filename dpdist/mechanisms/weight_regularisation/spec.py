@@ -1,4 +1,4 @@
-"""Settings of `weight_regularisation`: the common weight, and how far weights are moved towards it."""
+"""Job section of `weight_regularisation`, read by `query` and `post`: common weight, how far weights move."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Mechanism `weighted_marginals`: noisy weighted tables of coded columns, and synthetic records of all columns."""
+"""Mechanism `weighted_marginals`, on `coded_tables`: noisy weighted tables of coded columns, and synthetic records."""

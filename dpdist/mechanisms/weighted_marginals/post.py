@@ -1,4 +1,4 @@
-"""What is made of weighted marginals: the distribution of noisy tables of columns and of pairs, and measurements.
+"""Public half of `weighted_marginals`, for `query` and `publish`: a distribution from noisy tables of columns and pairs.
 
 As edges of a graph of columns, the chosen pairs make no loop. So the distribution of greatest entropy with these tables
 factors along a tree. Synthetic records are weighted until they have the tables of this tree.

@@ -1,4 +1,4 @@
-"""Adds noise to weighted tables, chooses pairs of columns, and states the guarantee."""
+"""Confidential half of `weighted_marginals`, for `engine`: noisy weighted tables, and pairs chosen under noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitivity of the scores of pairs and of sums of values, and the split of ε over tables and choices (METHODS §9b).
+"""For `weighted_marginals.query` and `post`: sensitivity of scores and sums, split of ε over tables and choices.
 
 What a record moves in a table is in `coded_tables.sensitivity`.
 

@@ -1,4 +1,4 @@
-"""Settings of the mechanism `weighted_marginals`: which tables are measured; and what coded columns must state."""
+"""Job section of `weighted_marginals`, read by `query` and `post`: which tables are measured, what columns must state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits the score model: computes weighted sums of normal scores by cell, then posteriors of its parameters (METHODS §5b).
+"""For `copula.model`: weighted sums of normal scores by cell, then posteriors of parameters (METHODS §5b).
 
 z_w and z_y are the normal scores of a record's weight and outcome, and α is its privacy weight. The records of a cell
 have two parts: part 0 with an outcome of 0, part 1 with any other outcome. All records are in part 1 if no outcome can be

@@ -1,4 +1,4 @@
-"""A distribution function F of a reference's values, and its inverse: values to normal scores and back (METHODS §5b)."""
+"""For `copula.shapes` and `copula.expectations`: a reference's distribution function F and its inverse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The score model: normal laws for the normal scores of weight and outcome, which a reference's distributions define.
+"""The score model of weight and outcome, by `models`' registry: normal laws for scores under a reference's distributions.
 
 METHODS §5b defines the scores z_w and z_y, and the model: z_w ~ N(μ, τ²) and z_y ~ N(b(z_w)'β, σ²), where b is a spline.
 

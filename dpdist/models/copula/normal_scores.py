@@ -1,4 +1,4 @@
-"""Normal scores of weights and outcomes under a reference's distributions, their density, and synthetic pairs.
+"""For `copula.model` and `fits`: normal scores of weights and outcomes, their density, and synthetic pairs.
 
 See METHODS §5b. z_w and z_y are the normal scores of a record's weight and outcome. A log density is a table of
 coefficients for them.

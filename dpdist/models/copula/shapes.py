@@ -1,4 +1,4 @@
-"""Estimates a reference's distributions of weights and outcomes by cell; small cells borrow from similar cells.
+"""For `copula.reference_summary`: a reference's distributions by cell; small cells borrow from similar cells.
 
 A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and of the
 records of similar cells, by its size and by how similar the cells are (`small_area`).

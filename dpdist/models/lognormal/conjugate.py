@@ -1,4 +1,4 @@
-"""The conjugate posterior of a normal regression with several components, given α-weighted sums (METHODS §5)."""
+"""For `lognormal.model` and `sanitized_lognormal`: conjugate posterior of a normal regression, given α-weighted sums."""
 
 from __future__ import annotations
 

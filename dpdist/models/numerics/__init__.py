@@ -1,1 +1,1 @@
-"""Numerical routines that several models share."""
+"""Numerical routines that several models share: χ quantiles, grids of a posterior, tiles of log densities."""

@@ -1,4 +1,4 @@
-"""Quantiles of the χ distribution for many uniforms at once."""
+"""For `copula`, `lognormal` and `modips`: quantiles of the χ distribution for many uniforms at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Independent draws from a smooth posterior of two parameters, on a grid, without Markov chains.
+"""For `models.beta`, `negative_binomial` and `sampling`: independent draws from a two-parameter posterior, on a grid.
 
 Coordinate v is one parameter on a public interval. Coordinate t is the other parameter, measured from its mode given v, in
 units of its scale there.

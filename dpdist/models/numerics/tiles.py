@@ -1,4 +1,4 @@
-"""Evaluates log densities of records under many draws tile by tile, so that all records × draws are never stored.
+"""For every family's model: log densities of records under many draws, tile by tile, in bounded memory.
 
 A density may be a dot product of features of the record and functions of the parameters. It is then computed by a matrix
 product for every pattern, a combination of predictor levels.

@@ -1,4 +1,4 @@
-"""Writes `codebook.json`: describes every CSV file as CSV on the Web metadata, with labels of columns and levels."""
+"""For `publish.folder`: `codebook.json`, CSV on the Web metadata of every CSV file, with labels."""
 
 from __future__ import annotations
 

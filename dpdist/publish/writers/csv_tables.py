@@ -1,4 +1,4 @@
-"""Writes tables as CSV that a spreadsheet can open: no text in them runs as a formula."""
+"""For `publish.folder` and other writers: tables as CSV in which no text runs as a spreadsheet's formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes `codebook.xml`: the synthetic records described in DDI Codebook 2.5, of the Data Documentation Initiative.
+"""For `publish.folder`: `codebook.xml`, the synthetic records described in DDI Codebook 2.5.
 
 Parquet and CSV files hold levels as texts; Stata and SPSS files hold numbered codes. So these two layouts are described as
 separate variables.

@@ -1,4 +1,4 @@
-"""Draws dot plots of a printed table: a line for each row, a dot for each estimate, a bar for its 90 % interval.
+"""For `publish.writers.page` and quality reports: dot plots of a printed table, with 90 % intervals as bars.
 
 Positions are per cent of the page's width, so a plot fits on a phone.
 """

@@ -1,4 +1,4 @@
-"""Writes the synthetic records in more formats than Parquet: CSV, and Stata and SPSS files with labels."""
+"""For `publish.folder`: synthetic records as CSV, and as Stata and SPSS files with labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes `index.html`: one self-contained page of a release that loads nothing from any network."""
+"""For `publish.folder`: `index.html`, a release's self-contained page. Reports and studies share its parts."""
 
 from __future__ import annotations
 

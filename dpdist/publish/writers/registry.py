@@ -1,4 +1,4 @@
-"""Writes `registry.yaml`: the release as an entry for the public registry of differential-privacy deployments, tier 3.
+"""For `publish.folder`: `registry.yaml`, an entry for the public registry of differential-privacy deployments, tier 3.
 
 Facts come from the privacy statement. What dpdist cannot know comes from the job's `presentation.registry`.
 """

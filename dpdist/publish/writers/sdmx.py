@@ -1,4 +1,4 @@
-"""Writes the folder `sdmx/`: every table as an SDMX dataflow.
+"""For `publish.folder`: the folder `sdmx/`, with every printed table as an SDMX dataflow.
 
 One message holds structures; SDMX-CSV 2.0 files hold figures.
 

@@ -1,1 +1,1 @@
-"""Predicts the errors of a release before anything is spent, by running its mechanism on public records."""
+"""For `cli`: predicts a release's errors before anything is spent, by running its mechanism on public records."""

@@ -1,4 +1,4 @@
-"""Finds the ε at which a release's predicted median error is as small as wanted."""
+"""For `cli.plan_text`: finds the ε at which a release's predicted median error is as small as wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps predictions in the user's cache folder, by their content. They follow from public records and public sizes."""
+"""For `predicted.prediction`: keeps predictions in the user's cache folder, by checksum of their public inputs."""
 
 from __future__ import annotations
 

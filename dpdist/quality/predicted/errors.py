@@ -1,4 +1,4 @@
-"""Errors of one replicate in every published cell, in direct standard errors, beside those of the reference alone."""
+"""For `predicted.prediction`: one replicate's errors in published cells, in direct standard errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a self-contained page of a plan's predicted errors: every statistic's figures, and their curve over ε."""
+"""For `cli.releases`: a self-contained page of a plan's predicted errors, and their curve over ε."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public records from which replicates of both files are drawn: those of the reference, by row of the current frame.
+"""For `predicted.prediction`: the reference's public records by frame row, from which replicates are drawn.
 
 A replicate has a current file with the public sizes of the confidential one, and a reference of its own size. Both are
 drawn with replacement from the reference's records. So it has the noise, limits and sampling errors of a run, and no drift

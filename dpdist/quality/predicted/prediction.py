@@ -1,4 +1,4 @@
-"""Predicts the errors of a job's release, at its ε and at others, from public records alone. Nothing is spent.
+"""For plans in `cli`: predicts errors of a job's release at several ε, from public records alone.
 
 Where a public file is known, the mechanism runs on replicates of it (`population`), or predicts its errors itself
 (`models.on_reference.PredictsErrors`). Otherwise nothing is predicted, and `why` says for what reason. No figure stands in

@@ -1,4 +1,4 @@
-"""Runs a job's mechanism on public records in memory, with noise from keys. Nothing is spent, stored or released."""
+"""For `predicted.prediction`: runs a job's mechanism on public records in memory, with noise from keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts on predicted errors, for the terminal: lines of a plan, alarms, and the ε for a wanted error."""
+"""For plans in `cli`: texts on predicted errors, alarms, and the ε for a wanted error."""
 
 from __future__ import annotations
 

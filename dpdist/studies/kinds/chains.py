@@ -1,4 +1,4 @@
-"""Studies of chains: releases of `reference_tables`, year after year, each with the previous release as its reference.
+"""Studies of chains: yearly releases of `reference_tables`, each with the previous release as its reference.
 
 Meanwhile the survey changes, and the study shows how errors grow. All arms share the samples, and in each period the
 uniform random numbers from which noise is made.

@@ -1,4 +1,4 @@
-"""Studies of noisy counts over partitions and of weighted marginals, on public files with coded columns ([S], §4)."""
+"""Studies of `partitions` and `weighted_marginals` on public files with coded columns ([S], §4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies of releases: of public files that are split into parts, and of repeated samples of known populations."""
+"""Studies of whole releases: of public files split into parts, and of repeated samples of known populations."""
 
 from __future__ import annotations
 

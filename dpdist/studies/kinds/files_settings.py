@@ -1,4 +1,4 @@
-"""Settings of a study of real releases: how files are split, and the mechanisms (arms) tried on repeated samples."""
+"""For `kinds.files` and `repeated_samples`: how files are split, and which mechanisms (arms) are tried."""
 
 from __future__ import annotations
 

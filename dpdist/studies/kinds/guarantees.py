@@ -1,4 +1,4 @@
-"""Studies of guarantees: computes the exact worst-case privacy loss of clamped mechanisms on small finite spaces.
+"""Studies of guarantees: exact worst-case losses of clamped mechanisms on small finite spaces (`privacy.finite`).
 
 Losses are multiples of the promised ε, so a loss above 1 breaks the promise.
 """

@@ -1,4 +1,4 @@
-"""Studies of all mechanisms at one ε and one adjacency, by releases of public files and of simulated surveys.
+"""Studies of all mechanisms at one ε and adjacency, by releases of public files and simulated surveys.
 
 The job of a case runs under each mechanism as in a rehearsal, with as few other changes as possible.
 """

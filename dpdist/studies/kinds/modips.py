@@ -1,4 +1,4 @@
-"""Studies of MODIPS: do 95 % intervals from synthetic sets alone contain a normal law's mean ([M], section 3)?"""
+"""Studies of `modips`: do 95 % intervals from synthetic sets alone contain a normal law's mean ([M], section 3)?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases of a file that is one stratum with one frame row, under keyed noise, and how similar their records are."""
+"""For `kinds.coded_files` and `partitions`: releases a file that is one stratum and one frame row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies of noisy counts over a partition: how similar synthetic records are, and how regressions on them predict.
+"""Studies of `partitions`' noisy counts: similarity of synthetic records, and how regressions on them predict.
 
 As in [S], section 3: four categories with 2, 3, 4 and 5 levels, and a number that is normal given the categories and is cut
 into 15 bins.

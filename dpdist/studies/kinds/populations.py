@@ -1,4 +1,4 @@
-"""Simulates populations on which mechanisms with a reference are tested, and draws samples from them.
+"""For kinds of study with a reference: simulates populations, and draws samples from them.
 
 The population `smooth` meets the assumptions of these mechanisms, and each of the others breaks one of them.
 

@@ -1,4 +1,4 @@
-"""The interface that every kind of study implements: its settings, one replicate, and its texts on the page."""
+"""The interface that every kind of study implements for `studies.run`: settings, one replicate, texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one replicate of repeated samples: draws an informative sample of a known population, and releases it repeatedly.
+"""For `kinds.files` and `mechanisms`: draws one informative sample of a known population, and releases it repeatedly.
 
 Every mechanism releases the same sample. The reference is another sample, drawn before the population drifted. Seed and
 case determine the population; together with the replicate's number they determine both samples and all noise.

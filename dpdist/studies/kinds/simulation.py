@@ -1,4 +1,4 @@
-"""Studies of mechanisms on data simulated from known laws: rounds of a release, run in memory, and measures of their sets.
+"""Studies on data simulated from known laws (`studies.generators`): rounds of a release in memory, and measures.
 
 The key of all random numbers is (seed, case, replicate). So all mechanisms and ε of a replicate have the same data and
 uniform random numbers, and no result depends on the worker or the time.

@@ -1,4 +1,4 @@
-"""Settings of a simulation: laws of the data, models fitted to them, mechanisms to study, and measures."""
+"""For `kinds.simulation` and the figures: laws of data, models, mechanisms to study, and measures."""
 
 from __future__ import annotations
 

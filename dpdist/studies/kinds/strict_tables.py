@@ -1,4 +1,4 @@
-"""Studies of strict tables with a reference (METHODS §7b, §8): simulated surveys, errors against the truth in every cell.
+"""Studies of strict tables with a reference (METHODS §7b, §8): simulated surveys, errors against the truth.
 
 All arms share the samples, and at one ε the uniform random numbers of the noise.
 """

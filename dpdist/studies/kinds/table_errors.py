@@ -1,4 +1,4 @@
-"""Errors of tables, as several kinds of study measure them: statistics, ratios of errors by cell, and captions."""
+"""For several kinds of study: errors of tables, ratios of errors by cell, and captions."""
 
 from __future__ import annotations
 

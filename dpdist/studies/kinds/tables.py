@@ -1,4 +1,4 @@
-"""Studies that compare tables from synthetic records with tables under noise, against the truth in every cell (METHODS §7).
+"""Studies that compare tables from synthetic records with noisy tables, against the truth in every cell (METHODS §7).
 
 All arms share the sample, and arms with the same weight rule the released draws. So ratios compare errors on the same data.
 """
