@@ -22,7 +22,7 @@ from dpdist.core.records import Floats
 MISFIT = 0.5
 """Standard deviation of a histogram's error beyond the limits, relative to what its shape predicts there."""
 EDGE = 1e-9
-"""Relative distance within which an outcome counts as being at the end of a clipping interval."""
+"""Relative distance within which a weight counts as being at a cap, and an outcome at the end of a clipping interval."""
 DRIFT = 1.1
 """The planned drift of shape: weights and outcomes are raised to this power."""
 AT_THE_BOUND = 0.2
@@ -249,7 +249,7 @@ class Cell:
         """
         centre, cap, reach = limits
         v = np.minimum(self.weight * np.exp(s), cap) / cap
-        moving, made = v < 1.0, list[Floats]()
+        moving, made = below(v, 1.0), list[Floats]()
         slope = max(float((v * moving).mean()), FLAT)
         for some in np.array_split(np.exp(g)[:, None], ceil(len(g) * len(v) / AT_A_TIME)):
             outcome = np.clip(self.outcome * some, self.low, self.top)
@@ -263,8 +263,10 @@ class Cell:
         centre, cap, reach = limits
         v = np.minimum(self.weight, cap) / cap
         c = np.clip((self.outcome - centre) / reach, -1.0, 1.0)
-        below, within = self.weight < cap, self.within(centre, reach)
-        jacobian = np.array([[(v * below).mean(), 0.0], [(v * c * below).mean(), (v * within * self.rate / reach).mean()]])
+        moving, within = below(self.weight, cap), self.within(centre, reach)
+        jacobian = np.array(
+            [[(v * moving).mean(), 0.0], [(v * c * moving).mean(), (v * within * self.rate / reach).mean()]]
+        )
         pairs = np.column_stack([v, v * c])
         np.fill_diagonal(jacobian, np.maximum(np.diag(jacobian), FLAT))
         inverse = np.linalg.inv(jacobian)
@@ -354,6 +356,11 @@ class Cell:
         now, (down, up), whole = self.statistics(s, 0.0, limits)[1], self.movable, (self.top - self.low) / self.unit
         end = whole * (up if (q > now and up > FLAT) or down <= FLAT else -down)
         return (q - now) * end / (self.statistics(s, end, limits)[1] - now)
+
+
+def below(weight: Floats, cap: Floats | float) -> NDArray[np.bool_]:
+    """Marks weights below a cap, by more than rounding: many equal weights may lie at it."""
+    return np.asarray(weight < (1.0 - EDGE) * np.asarray(cap), dtype=np.bool_)
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.reference.clipping import FLAT, Cell
+from dpdist.reference.clipping import FLAT, Cell, below
 from dpdist.reference.histogram_cells import HistogramCell
 
 QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
@@ -76,7 +76,7 @@ def choose(cells: Sequence[Cell], n: int, noise: Noise, most: float = np.inf) ->
     predicted error is in variances of direct estimates: the tails' sampling in both files, noise, and a planned drift.
     """
     first, weighted = cells[0], cells[0].weighted
-    caps = np.unique(np.minimum(_caps(first), most)) if weighted else np.array([1.0])
+    caps = _distinct(np.minimum(_caps(first), most)) if weighted else np.array([1.0])
     windows = [_windows(cell) for cell in cells]
     best, limits = np.inf, _chosen(float(caps[-1]), [tried[-1] for tried in windows])
     moved = [cell.drifted() for cell in cells]
@@ -108,8 +108,14 @@ def _chosen(cap: float, windows: Sequence[Floats]) -> Chosen:
     return Chosen(tuple(float(centre) for centre, _ in windows), cap, tuple(float(reach) for _, reach in windows))
 
 
+def _distinct(values: Floats) -> Floats:
+    """The values in rising order; of values within EDGE of each other, which differ by rounding only, the largest."""
+    rising = np.unique(values)
+    return rising[np.append(below(rising[:-1], rising[1:]), True)]
+
+
 def _slope(cell: Cell, cap: float) -> float:
-    return float((np.minimum(cell.weight, cap) / cap * (cell.weight < cap)).mean()) if cell.weighted else np.inf
+    return float((np.minimum(cell.weight, cap) / cap * below(cell.weight, cap)).mean()) if cell.weighted else np.inf
 
 
 def _caps(cell: Cell) -> Floats:
@@ -171,17 +177,17 @@ def _of_means(cell: Cell, wider: Floats, caps: Floats, windows: Floats, n: int, 
         c = np.clip((cell.outcome[rows] - centre) / reach, -1.0, 1.0)
         moved = np.clip((wider[rows] - centre) / reach, -1.0, 1.0) - c
         within = cell.within(centre, reach, rows).astype(np.float64)
-        below, square = v * (cell.weight[rows, None] < caps), v * v
+        moving, square = v * below(cell.weight[rows, None], caps), v * v
         q += c @ v
         steep += within @ (v * rate[rows, None])
-        crossed += c @ below
+        crossed += c @ moving
         squared += c @ square
         shared += c @ (v * direct[rows, None])
         bias += moved @ v
         whole += (c * c) @ square
     sums /= len(direct)
     v = np.minimum(cell.weight[:, None], caps) / caps
-    slope, of_v = (v * (cell.weight[:, None] < caps)).mean(axis=0), v.mean(axis=0)
+    slope, of_v = (v * below(cell.weight[:, None], caps)).mean(axis=0), v.mean(axis=0)
     if not cell.weighted:
         slope = np.full(len(caps), np.inf)
     variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)

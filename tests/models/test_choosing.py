@@ -293,3 +293,19 @@ def test_a_root_is_that_of_halvings_alone_in_fewer_steps(root: float) -> None:
             low, high = (middle, high) if curve(middle) < 0 else (low, middle)
         assert bisect(curve) == (low + high) / 2.0
         assert len(steps) - BISECTIONS < 35
+
+
+def test_the_last_digit_of_equal_weights_does_not_decide_their_cap() -> None:
+    """A tenth of the weights, as those clipped in an earlier release, are equal up to rounding; 20 roundings."""
+    rng = np.random.default_rng(11)
+    weight, outcome = wages(rng, 2000)
+    weight = np.minimum(weight, np.quantile(weight, 0.9))
+    rounded = [weight * (1.0 + 1e-14 * rng.uniform(-1.0, 1.0, len(weight))) for _ in range(20)]
+    cells = [Cell.of(one, outcome, (0.0, 5e6)) for one in rounded]
+    most = 1.05 * float(weight.max())
+    chosen = [choose([cell], 61, NOISE, most) for cell in cells]
+    assert np.ptp([limits.cap for limits in chosen]) < 1e-9 * most
+    assert np.ptp([limits.reach for limits in chosen]) < 1e-9 * chosen[0].reach[0]
+    limits = (chosen[0].centre[0], float(weight.max()), chosen[0].reach[0])
+    inverse = np.array([cell.slopes(limits).inverse for cell in cells])
+    assert np.ptp(inverse, axis=0) == pytest.approx(0.0, abs=1e-9 * np.abs(inverse).max())
