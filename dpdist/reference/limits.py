@@ -111,7 +111,7 @@ def _chosen(cap: float, windows: Sequence[Floats]) -> Chosen:
 def _distinct(values: Floats) -> Floats:
     """The values in rising order; of values within EDGE of each other, which differ by rounding only, the largest."""
     rising = np.unique(values)
-    return rising[np.append(below(rising[:-1], rising[1:]), True)]
+    return np.asarray(rising[np.append(below(rising[:-1], rising[1:]), True)])
 
 
 def _slope(cell: Cell, cap: float) -> float:
