@@ -61,13 +61,13 @@ def test_the_structure_is_valid_by_sdmx_and_names_labels_and_the_guarantee(works
     statement = json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
     assert flow.description == statement["guarantee_in_words"]
     lists = {each.id: {code.id: code.name for code in each} for each in message.get_codelists()}
-    assert lists["CL_COUNTS_FIELD"] == {
+    assert lists["CL_SMALL_FIELD"] == {
         "_T": "Total",
         "SUM_A1": "=SUM(A1)",
         "C": "القانون",
         "ARTS_LETTERS": "arts & letters",
     }
-    assert lists["CL_COUNTS_STATISTIC"] == {"COUNT": "Count", "MEAN_SALARY": "Mean of salary"}
+    assert lists["CL_SMALL_STATISTIC"] == {"COUNT": "Count", "MEAN_SALARY": "Mean of salary"}
     assert set(lists["CL_OBS_STATUS"]) == {"A", "U", "O", "Q"}
     assert lists["CL_CONF_STATUS"] == {
         "F": "Free (free for publication)",
@@ -161,7 +161,7 @@ def test_without_an_agency_nothing_is_written_and_without_pysdmx_the_job_is_refu
 
 
 NEAR = """
-dataset: near
+dataset: OBS
 period: "2021"
 columns:
   b: {levels: [x, y]}
@@ -175,33 +175,45 @@ outcome: salary
 mechanism: {name: laplace_strict}
 budget: {epsilon: "8"}
 tables:
-  - {name: a-b, by: [c], statistics: [count, {mean: salary}]}
-  - {name: a_b, by: [status], statistics: [count]}
-  - {name: A.B, by: [b], statistics: [count]}
-  - {name: a, by: [b_c], statistics: [count]}
-  - {name: OBS, by: [status], statistics: [count]}
-  - {name: OBS-, by: [status], statistics: [count]}
+  - {name: a-b, by: [c, b], statistics: [count, {mean: salary}]}
+  - {name: a_b, by: [status], statistics: [{mean: salary}]}
+  - {name: A.B, by: [b], statistics: [count], margins: false}
+  - {name: a, by: [b_c, c], statistics: [count]}
 runtime: {executor: serial}
-presentation: {sdmx: {agency: AGENCY}}
+presentation: {title: Four tables, sdmx: {agency: AGENCY}}
 """
 
 
-def test_tables_columns_and_lists_of_like_names_have_ids_of_their_own(tmp_path: Path) -> None:
-    """Tables a-b, a_b; a-b with column c, a with column b_c; OBS with status, whose list is not that of OBS_STATUS."""
+def test_all_tables_share_one_structure_and_stand_in_one_cube(tmp_path: Path) -> None:
+    """Ids near each other: tables a-b and a_b, columns b and b_c, and a list of dataset OBS that is not OBS_STATUS's."""
     rng = np.random.default_rng(5)
     levels = {"b": ["x", "y"], "b_c": ["x", "y"], "c": ["u", "v", "w"], "status": ["s", "t"]}
     people = pd.DataFrame({name: rng.choice(texts, 400) for name, texts in levels.items()})
     people = people.assign(salary=np.exp(rng.normal(11.0, 0.4, 400)), weight=20.0)
-    folder = Path(dpdist.run(parse_job(NEAR), tmp_path / "ws", people)) / "sdmx"
+    job = parse_job(NEAR)
+    folder = Path(dpdist.run(job, tmp_path / "ws", people)) / "sdmx"
     message = read_sdmx(folder / "structure.json", validate=True)
-    for made in (message.get_dataflows(), message.get_codelists(), message.get_concept_schemes()):
-        assert len({each.id for each in made}) == len(made)
-    assert len(message.get_dataflows()) == 6
+    (structure,) = message.get_data_structure_definitions()
+    (concepts,) = message.get_concept_schemes()
+    assert (structure.id, structure.name) == ("OBS", "Four tables")
+    assert {each.id for each in concepts} == {each.id for each in structure.components}
     lists = {each.id: [code.id for code in each] for each in message.get_codelists()}
+    assert len(lists) == len(message.get_codelists()) == 4 + 1 + 2, "columns, statistics, two statuses"
     assert lists["CL_OBS_STATUS"] == ["A", "U", "O", "Q"]
-    for name, column in (("a-b", "C"), ("a_b", "STATUS"), ("A.B", "B"), ("a", "B_C"), ("OBS", "STATUS")):
-        (dataset,) = get_datasets(folder / f"{name}.csv", folder / "structure.json")
+    assert lists["CL_OBS_STATUS_2"] == ["_T", "S", "T"]
+    assert [flow.id for flow in message.get_dataflows()] == ["A_B", "A_B_2", "A_B_3", "A"]
+    cube = []
+    for table in job.tables:
+        (dataset,) = get_datasets(folder / f"{table.name}.csv", folder / "structure.json")
         observed = pd.DataFrame(dataset.data)
-        assert set(observed[column]) == {"_T", *(text.upper() for text in levels[column.lower()])}
-        published = pd.read_parquet(folder.parent / "tables" / f"{name}.parquet").query("estimator == 'parameters'")
+        for name, texts in levels.items():
+            total = {"_T"} if table.margins or name not in table.by else set()
+            codes = {text.upper() for text in texts} if name in table.by else set()
+            assert set(observed[name.upper()]) == total | codes
+        published = pd.read_parquet(folder.parent / "tables" / f"{table.name}.parquet").query("estimator == 'parameters'")
         assert np.array_equal(pd.to_numeric(observed["OBS_VALUE"]), published["estimate"])
+        cube.append(observed)
+    keys = ["C", "B", "STATUS", "B_C", "STATISTIC", "TIME_PERIOD"]
+    assert [each.id for each in structure.components.dimensions] == keys
+    figures = pd.concat(cube).astype({"OBS_VALUE": float}).groupby(keys)["OBS_VALUE"]
+    assert figures.ngroups < sum(map(len, cube)), "a cell of two tables has one key"

@@ -24,13 +24,13 @@ import scipy
 
 from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
-from dpdist.job import Job, Table
+from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import FLAGS, Sdmx
 from dpdist.publish.printed_tables import PrintedTable, head_of, rated, shown_rows
 from dpdist.publish.withholding import BECAUSE
 
 if TYPE_CHECKING:
-    from pysdmx.model import Codelist, Components, Schema
+    from pysdmx.model import Codelist, Components, ConceptScheme, Dataflow, DataStructureDefinition, Schema
 
 CREATED = datetime(2000, 1, 1, tzinfo=UTC)
 """Fixed value for the time of writing, so that the same release gives the same bytes."""
@@ -45,8 +45,6 @@ STATUS = {
     "Q": "Missing value; suppressed",
 }
 CONFIDENTIALITY = {"F": "Free (free for publication)", "N": "Not for publication, restricted for internal use only"}
-SHARED = {"OBS_STATUS": "CL_OBS_STATUS", "CONF_STATUS": "CL_CONF_STATUS"}
-"""Code lists that all tables share."""
 LIMITS = {
     "STD_ERROR": ("standard_error", "Standard error"),
     "LOWER_LIMIT": ("lower", "Lower limit of the 90 % interval"),
@@ -68,16 +66,16 @@ def write_sdmx(
     from pysdmx.model.message import Header
 
     folder.mkdir()
-    made: list[Any] = []
-    ids, lists = identifiers([table.name for table in job.tables]), list(SHARED.values())
+    release = Release(job, job.presentation.sdmx)
+    ids = identifiers([table.name for table in job.tables])
+    flows = []
     for table, (form, published) in zip(job.tables, tables, strict=True):
-        cube = Cube(job, job.presentation.sdmx, table, form, ids[table.name], lists)
-        made += [structure for structure in cube.structures(str(statement["guarantee_in_words"])) if structure not in made]
-        data = PandasDataset(structure=cube.schema, data=cube.observations(published, confidentiality(statement)))
+        flows.append(release.dataflow(ids[table.name], form.title, str(statement["guarantee_in_words"])))
+        figures = release.observations(table, form, published, confidentiality(statement))
+        data = PandasDataset(structure=release.schema(ids[table.name]), data=figures)
         write_csv([data], output_path=folder / f"{table.name}.csv")
-    header = Header(
-        id=identifier(job.dataset), prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_"))
-    )
+    header = Header(id=release.id, prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_")))
+    made = [*release.codelists.values(), release.concepts, release.definition, *flows]
     message = json.loads(str(write_structure(made, header=header)))
     for structure in message["data"]["dataStructures"]:  # pysdmx writes an empty list, which SDMX's schema refuses
         if not structure["dataStructureComponents"].get("groups", True):
@@ -108,6 +106,10 @@ def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
     return made
 
 
+def _named(statistic: Statistic) -> str:
+    return " ".join(filter(None, (statistic.label, statistic.about)))
+
+
 class Part(NamedTuple):
     """A component of a structure: its name, and its codes with labels or its type."""
 
@@ -118,38 +120,31 @@ class Part(NamedTuple):
     dtype: str | None = None
 
 
-class Cube:
-    """One table as a dataflow: its code lists, concepts, structure and observations.
+class Release:
+    """The structure that all tables of a job share: code lists, concepts and dimensions."""
 
-    `lists` holds ids of code lists that other tables use. This table adds its ids to it.
-    """
-
-    def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: PrintedTable, id: str, lists: list[str]):
-        self.job, self.sdmx, self.table, self.form, self.id = job, sdmx, table, form, id
+    def __init__(self, job: Job, sdmx: Sdmx):
+        self.job, self.sdmx, self.id = job, sdmx, identifier(job.dataset)
         self.time = "TIME_PERIOD" if PERIOD.fullmatch(job.period) else "PERIOD"
         fixed = ("STATISTIC", "OBS_VALUE", self.time, *LIMITS, "OBS_STATUS", "CONF_STATUS")
-        self.columns = identifiers(table.by, *fixed)
-        self.levels = {name: identifiers(list(map(str, job.columns[name].levels or ()))) for name in table.by}
-        self.statistics = list(identifiers([" ".join(filter(None, (s.label, s.about))) for s in table.statistics]).values())
+        names = list(dict.fromkeys(name for table in job.tables for name in table.by))
+        self.columns = identifiers(names, *fixed)
+        self.levels = {name: identifiers(list(map(str, job.columns[name].levels or ()))) for name in names}
+        self.heads = {_named(each): head_of(job.presentation, each) for table in job.tables for each in table.statistics}
+        self.statistics = identifiers(list(self.heads))
         self.parts = [*self._dimensions(), Part("OBS_VALUE", "Observation value", "M", dtype="Double")]
         self.parts += [Part(name, head, "A", dtype="Double") for name, (_, head) in LIMITS.items()]
         self.parts += [Part("OBS_STATUS", "Observation status", "A", STATUS)]
         self.parts += [Part("CONF_STATUS", "Confidentiality status", "A", CONFIDENTIALITY)]
-        self.lists = dict(SHARED)
-        for part in self.parts:
-            if part.codes is not None and part.role == "D":
-                self.lists[part.id] = identifier(f"CL_{id}_{part.id}", lists)
-                lists.append(self.lists[part.id])
 
     def _dimensions(self) -> Iterator[Part]:
         text = self.job.presentation
-        for name in self.table.by:
+        for name, column in self.columns.items():
             labels = {code: text.level(name, level) for level, code in self.levels[name].items()}
-            yield Part(
-                self.columns[name], text.label(name), "D", {**({ALL: TOTAL} if self.table.margins else {}), **labels}
-            )
-        heads = [head_of(text, statistic) for statistic in self.table.statistics]
-        yield Part("STATISTIC", "Statistic", "D", dict(zip(self.statistics, heads, strict=True)))
+            totals = any(table.margins or name not in table.by for table in self.job.tables)
+            yield Part(column, text.label(name), "D", {**({ALL: TOTAL} if totals else {}), **labels})
+        heads = {code: self.heads[statistic] for statistic, code in self.statistics.items()}
+        yield Part("STATISTIC", "Statistic", "D", heads)
         kind = "ObservationalTimePeriod" if self.time == "TIME_PERIOD" else "String"
         yield Part(self.time, "Period", "D", dtype=kind)
 
@@ -157,13 +152,29 @@ class Cube:
     def _owner(self) -> dict[str, str]:
         return {"agency": self.sdmx.agency, "version": self.sdmx.version}
 
-    def _codelist(self, part: Part) -> Codelist:
+    @cached_property
+    def codelists(self) -> dict[str, Codelist]:
+        """By the id of a component."""
         from pysdmx.model import Code, Codelist
 
-        assert part.codes is not None
-        return Codelist(
-            id=self.lists[part.id], name=part.name, items=[Code(id=c, name=n) for c, n in part.codes.items()], **self._owner
-        )
+        coded = [part for part in self.parts if part.codes is not None]
+        common = {part.id: f"CL_{part.id}" for part in coded if part.role == "A"}
+        return {
+            part.id: Codelist(
+                id=common.get(part.id) or identifier(f"CL_{self.id}_{part.id}", list(common.values())),
+                name=part.name,
+                items=[Code(id=code, name=label) for code, label in (part.codes or {}).items()],
+                **self._owner,
+            )
+            for part in coded
+        }
+
+    @cached_property
+    def concepts(self) -> ConceptScheme:
+        from pysdmx.model import Concept, ConceptScheme
+
+        items = [Concept(id=part.id, name=part.name) for part in self.parts]
+        return ConceptScheme(id=f"CS_{self.id}", name=self._title, items=items, **self._owner)
 
     @cached_property
     def components(self) -> Components:
@@ -171,8 +182,8 @@ class Cube:
 
         made = []
         for part in self.parts:
-            concept = ItemReference("Concept", self.sdmx.agency, f"CS_{self.id}", self.sdmx.version, part.id)
-            codes = self._codelist(part) if part.codes is not None else None
+            concept = ItemReference("Concept", self.sdmx.agency, self.concepts.id, self.sdmx.version, part.id)
+            codes = self.codelists.get(part.id)
             made.append(
                 Component(
                     id=part.id,
@@ -187,44 +198,44 @@ class Cube:
             )
         return Components(made)
 
+    @cached_property
+    def definition(self) -> DataStructureDefinition:
+        from pysdmx.model import DataStructureDefinition
+
+        return DataStructureDefinition(id=self.id, name=self._title, components=self.components, **self._owner)
+
     @property
-    def schema(self) -> Schema:
+    def _title(self) -> str:
+        return self.job.presentation.title or self.job.dataset
+
+    def schema(self, flow: str) -> Schema:
         from pysdmx.model import Schema
 
-        return Schema(context="dataflow", id=self.id, components=self.components, generated=CREATED, **self._owner)
+        return Schema(context="dataflow", id=flow, components=self.components, generated=CREATED, **self._owner)
 
-    def structures(self, guarantee: str) -> list[Any]:
-        """Returns code lists, concepts, data structure and dataflow.
+    def dataflow(self, id: str, title: str, guarantee: str) -> Dataflow:
+        """A table's dataflow, described by the guarantee in words."""
+        from pysdmx.model import Dataflow
 
-        The dataflow's description is the guarantee in words.
-        """
-        from pysdmx.model import Concept, ConceptScheme, Dataflow, DataStructureDefinition
+        return Dataflow(id=id, name=title, description=guarantee, structure=self.definition, **self._owner)
 
-        title, owner = self.form.title, self._owner
-        concepts = [Concept(id=part.id, name=part.name) for part in self.parts]
-        lists = [self._codelist(part) for part in self.parts if part.codes is not None]
-        definition = DataStructureDefinition(id=self.id, name=title, components=self.components, **owner)
-        flow = Dataflow(id=self.id, name=title, description=guarantee, structure=definition, **owner)
-        return [*lists, ConceptScheme(id=f"CS_{self.id}", name=title, items=concepts, **owner), definition, flow]
-
-    def observations(self, published: pa.Table, confidentiality: str) -> pd.DataFrame:
-        """Returns the unrounded figures of the default estimator, one row for each cell and statistic."""
-        rows = shown_rows(published, self.form.estimator).to_pandas()
-        made = pd.DataFrame(
-            {
-                self.columns[name]: [ALL if v == TOTAL else self.levels[name][v] for v in rows[name]]
-                for name in self.table.by
-            }
-        )
-        made["STATISTIC"] = np.resize(np.array(self.statistics, dtype=object), len(rows))
+    def observations(self, table: Table, form: PrintedTable, published: pa.Table, confidentiality: str) -> pd.DataFrame:
+        """Returns a table's unrounded figures of the default estimator, one row for each cell and statistic."""
+        rows = shown_rows(published, form.estimator).to_pandas()
+        made = pd.DataFrame(index=range(len(rows)))
+        for name, column in self.columns.items():
+            codes = {TOTAL: ALL, **self.levels[name]}
+            made[column] = [codes[level] for level in rows[name]] if name in table.by else ALL
+        statistics = [self.statistics[_named(statistic)] for statistic in table.statistics]
+        made["STATISTIC"] = np.resize(np.array(statistics, dtype=object), len(rows))
         made[self.time] = self.job.period
-        shape = (-1, len(self.statistics))
+        shape = (-1, len(statistics))
         value, error, df = (
             rows[name].to_numpy(dtype=float).reshape(shape) for name in ("estimate", "standard_error", "df")
         )
         with np.errstate(invalid="ignore"):
             margin = scipy.special.stdtrit(df, 0.95) * error
-        names = [statistic.name for statistic in self.table.statistics]
+        names = [statistic.name for statistic in table.statistics]
         quality = rated(self.job.presentation.quality, names, value, error, margin)
         shown = quality.printed.ravel()
         columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
