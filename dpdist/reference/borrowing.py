@@ -14,7 +14,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.small_area import composite, shrunk
-from dpdist.reference.clipping import Cell, condensed
+from dpdist.reference.clipping import FLAT, Cell, condensed
 
 POOLED_POINTS = 2_000
 """Largest number of points of a borrowed shape and of a mixed cell.
@@ -33,6 +33,7 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
     The levels decide which cells are similar; without them all are. Only cells with multiplied outcomes take part.
     """
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
+    cells = _with_similar(cells, group)
     completed = list(cells)
     for number in np.unique(group):
         scaled = [k for k in np.flatnonzero(group == number).tolist() if cells[k].scaled]
@@ -43,6 +44,45 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
             for place, k in enumerate(scaled):
                 completed[k] = mixed(cells[k], borrowed[place], float(shares[place]), float(unlike[place]))
     return completed
+
+
+def _with_similar(cells: Sequence[Cell], group: Ints) -> list[Cell]:
+    """The cells with the relative points of their group, or of all cells where a cell is alone in its group.
+
+    Cells with multiplied and with shifted outcomes have separate groups.
+    """
+    shaped, scaled = list(cells), np.array([cell.scaled for cell in cells])
+    for kind in (False, True):
+        every = np.flatnonzero(scaled == kind)
+        for number in np.unique(group[every]) if len(every) > 1 else ():
+            rows = every[group[every] == number]
+            shape = _relative([cells[k] for k in (rows if len(rows) > 1 else every).tolist()], kind)
+            for k in rows.tolist():
+                shaped[k] = replace(cells[k], similar=shape)
+    return shaped
+
+
+def _relative(cells: Sequence[Cell], scaled: bool) -> tuple[Floats, Floats]:
+    """The cells' records relative to means that are shrunk towards each other; outcomes only where they are `scaled`.
+
+    Relative to its own mean, no record of m is above m. So the means of small cells would hide a tail.
+    """
+    records = np.array([cell.records for cell in cells])
+    means = np.log([[max(cell.mean_weight, FLAT), cell.mean if scaled else 1.0] for cell in cells])
+    levels = means
+    for _ in range(2):
+        weight = np.concatenate([cell.weight / level for cell, level in zip(cells, np.exp(levels[:, 0]), strict=True)])
+        outcome = np.concatenate([cell.outcome / level for cell, level in zip(cells, np.exp(levels[:, 1]), strict=True)])
+        shape = Cell(weight, outcome, 0.0, np.inf, scaled, len(weight))
+        variance = (shape.direct_influence() / [1.0, shape.mean if scaled else 1.0]).var(axis=0)
+        levels = np.column_stack(
+            [
+                shrunk(column, np.zeros(len(cells)), one / records).values
+                for column, one in zip(means.T, variance, strict=True)
+            ]
+        )
+    weight, outcome = condensed(weight / shape.mean_weight, outcome / (shape.mean if scaled else 1.0), POOLED_POINTS)
+    return weight, outcome
 
 
 def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:

@@ -70,6 +70,7 @@ class Cell:
     - `blur`: the histograms' noise, if the points come from noisy histograms.
     - `borrowed`: the share of points that come from similar cells.
     - `unlike`: the standard deviation of those cells' log mean outcome about this cell's (small-area borrowing).
+    - `similar`: weights and outcomes of similar cells, relative to their cells' means.
     - `shrunk_within`: cells with the same number are shrunk towards each other; −1: not shrunk.
     - `group`: cells of one group share their histograms.
     - `at_bound`: the share of the group's weights at or beyond their public upper bound. It is 0 if it may be mere noise,
@@ -86,6 +87,7 @@ class Cell:
     blur: Blur | None = None
     borrowed: float = 0.0
     unlike: float = 0.0
+    similar: tuple[Floats, Floats] | None = None
     shrunk_within: int = 0
     group: int = 0
     at_bound: float = 0.0
@@ -101,6 +103,17 @@ class Cell:
         `weight` and `outcome` of a point are relative to the means of the cell that it comes from.
         """
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
+
+    @cached_property
+    def as_similar(self) -> Cell:
+        """The cell with the points of similar cells at its means; itself without similar cells."""
+        if self.similar is None:
+            return self
+        weight, outcome = self.similar
+        if self.scaled:
+            return self.with_borrowed(weight, outcome)
+        # Outcomes that are shifted have no common shape: the cell's values are repeated.
+        return replace(self, weight=weight * self.mean_weight, outcome=np.resize(self.outcome, len(weight)))
 
     def under(self, s: float, g: float) -> Self:
         """The cell with log scales s and g applied to its points."""

@@ -57,6 +57,10 @@ AT_END = 0.999
 """Part of the largest log scale from which a solved one is at the end of the search."""
 LEAST_VARIANCE = 1e-12
 """Smallest variance used as a divisor."""
+FEW = 8.0
+"""Number of a cell's records beyond a limit as which those of similar cells count."""
+FARTHEST_LEAN = 3.0
+"""Largest lean of a small reference, in standard errors of its records: the end of a search is no solution."""
 OWN = 0.5
 """Part of a misfit's variance that is specific to a cell. The rest is common to its group and cancels in differences."""
 
@@ -66,7 +70,8 @@ class ClippingInversion(NamedTuple):
 
     - `estimate`: mean weight and mean outcome.
     - `sampling`, `noise`: covariances of (log mean weight, mean outcome) from sampling and from noise, (cell, 2, 2).
-    - `common`: standard deviations of an error that cells have in common: the error of the mean to which they are shrunk.
+    - `common`: standard deviations of an error that cells have in common: of the mean to which they are shrunk, and of
+      what few reference records leave out beyond the limits.
     - `tail`: standard deviations of the error that noise in histograms and their tails cause.
     - `scale`: the log scales (s, g) of the estimate.
     - `drift`: A, the variance between cells.
@@ -120,13 +125,15 @@ def invert_clipping(
             kept[rows], moved[rows], own_noise[rows], spread[rows], together[rows] = found_in
     estimate: list[tuple[float, float]] = []
     covariances: tuple[list[Floats], list[Floats]] = ([], [])
+    unseen = np.zeros_like(raw)
     grown = [cell.growth(g) for cell, g in zip(cells, moved[:, 1].tolist(), strict=True)]
     for k, cell in enumerate(cells):
         rates = np.diag([1.0, cell.mean_rate]) @ np.diag(kept[k])
         influence = slopes_of_cells[k].influence @ rates.T
-        tail = cell.direct_influence() - influence
         if cell.blur is None:
-            own_sampling = influence.T @ influence / len(influence) / count[k] + tail.T @ tail / len(tail) / cell.records
+            scales = (float(moved[k, 0]), float(moved[k, 1]))
+            tail, unseen[k] = tail_of_reference(cell, own_limits[k], scales, kept[k])
+            own_sampling = influence.T @ influence / len(influence) / count[k] + tail / cell.records
         else:
             direct = cell.direct_influence()
             own_sampling = direct.T @ direct / len(direct) / count[k]
@@ -146,10 +153,34 @@ def invert_clipping(
     misfit = np.array([cell.misfit(*figures) for cell, *figures in zip(cells, moved.tolist(), own_limits, strict=True)])
     of_sampling, of_noise = (np.array(figures) for figures in covariances)
     of_noise[:, [0, 1], [0, 1]] += OWN * misfit**2
+    common = np.hypot(together * rate, unseen)
     tail = np.sqrt(blurred + (1.0 - OWN) * misfit**2)
-    return ClippingInversion(
-        np.array(estimate), of_sampling, of_noise, together * rate, tail, moved, spread, departure, kept
-    )
+    return ClippingInversion(np.array(estimate), of_sampling, of_noise, common, tail, moved, spread, departure, kept)
+
+
+def tail_of_reference(
+    cell: Cell, limits: tuple[float, float, float], scales: tuple[float, float], kept: Floats
+) -> tuple[Floats, Floats]:
+    """The reference's error in (log mean weight, mean outcome): its covariance for one record, (2, 2), and its lean, (2,).
+
+    The covariance is of what clipped sums do not determine. `scales` are the log scales (s, g), with the weights `kept`.
+    """
+    # A reference of few records may have none beyond the limits, and then shows no error there. So the records of similar
+    # cells count as FEW of the cell's own. By their shape the same clipped sums give other means: this is the lean.
+    (centre, cap, half_width), similar = limits, cell.as_similar
+    covariances, means = [], []
+    seen = cell.statistics(*scales, limits)
+    for shape in (cell, similar):
+        left = shape.direct_influence() - shape.slopes(limits).influence * (kept * [1.0, shape.mean_rate])
+        covariances.append(left.T @ left / len(left))
+        s, g = scales if shape is cell else shape.solve(*seen, limits)
+        means.append([s, shape.mean_at(g)])
+    beyond = cell.records * np.array([(cell.weight > cap).mean(), (np.abs(cell.outcome - centre) > half_width).mean()])
+    share = FEW / (FEW + beyond) * [1.0, cell.scaled]
+    own, lent = np.sqrt(1.0 - share), np.sqrt(share)
+    covariance = np.outer(own, own) * covariances[0] + np.outer(lent, lent) * covariances[1]
+    lean = share * kept * np.abs(np.diff(means, axis=0)[0])
+    return covariance, np.minimum(lean, FARTHEST_LEAN * np.sqrt(np.diag(covariance) / cell.records))
 
 
 def _shrunk_within(
