@@ -3,8 +3,10 @@
 The predicted error, in direct standard errors, is the error by noise, reference and mechanism over the sample's own.
 Figures above FAR are named: at 2, one figure of twenty is more than 4 direct standard errors off, if errors are normal.
 
-Where a reference completes cells, the sample's own error is that of as many records like the released points. The other
-error is what T has beyond it, and at least the noise: T's sampling part holds the reference's sampling error, too.
+Where a reference completes cells, the sample's own error D is that of as many records like the released points. An
+estimate follows the part k of a cell's own figure, and the common figure for the rest. Its covariance with the direct
+figure is so kD. The other error is T + D − 2kD, and at least the noise. Cells of one noisy sum follow the sum, of which a
+figure has its share only.
 
 Noisy sums do not tell how records vary within a cell. Under such mechanisms a direct error is at least that of as many
 independent records, all of like weight, whose outcomes vary by as much as their mean.
@@ -13,11 +15,12 @@ independent records, all of like weight, whose outcomes vary by as much as their
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import Cells, counted_and_named, cross
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Table
@@ -29,7 +32,7 @@ from dpdist.publish.tables import Grounds
 
 FAR = 2.0
 """Predicted error, in direct standard errors, above which a figure is named."""
-OFF = 4.0
+FAR_NAMED = 4.0
 """Distance from the direct figure, in its standard errors, of which a statement warns."""
 EXACT = 1e-6
 """Relative error of a figure that is taken for exact, or fixed by the design."""
@@ -37,8 +40,8 @@ MOST = 99.0
 """Ratio that stands for itself and all larger ones."""
 IN_WORDS = (
     f"The error of these published figures is predicted at more than {FAR:g} direct standard errors, with this ratio. So "
-    f"they may be more than {OFF:g} direct standard errors off. The prediction follows from this release alone, margins "
-    "included."
+    f"they may be more than {FAR_NAMED:g} direct standard errors off. The prediction follows from this release alone, "
+    "margins included."
 )
 
 Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]
@@ -65,7 +68,7 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
 
 
 def predicted(
-    released: ReleasedObject, table: Table, cells: Cells, grounds: Grounds, within: Floats | None = None
+    released: ReleasedObject, table: Table, cells: Cells, grounds: Grounds, within: Within | None = None
 ) -> list[Floats]:
     """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN where not known.
 
@@ -84,10 +87,10 @@ def predicted(
         values = [drawn.mean(axis=0) for drawn in cell_estimates(cells, n, weight, product)]
         parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
         if within is not None:
-            sampling = _direct_variances(released, cells, grounds, values, within)
+            both = _direct_variances(released, cells, grounds, values, within)
             parts = [
-                VarianceParts(direct, np.fmax(part.total - direct, part.other))
-                for direct, part in zip(sampling, parts, strict=True)
+                VarianceParts(direct, np.fmax(part.total - direct + 2.0 * left, part.other))
+                for (direct, left), part in zip(both, parts, strict=True)
             ]
     varying = grounds.noised is None and not isinstance(released.model(0), Unbiased)
     records, errors = cells.membership @ n, []
@@ -101,37 +104,83 @@ def predicted(
     return errors
 
 
-def within_cells(released: ReleasedObject) -> dict[str, Floats]:
-    """By outcome, var(w), cov(w, wy) and var(wy) of a record of every frame row, (3, row), by the released points.
+class Within(NamedTuple):
+    """Of an outcome: var(w), cov(w, wy) and var(wy) of a record of every frame row by the released points, (3, row).
 
-    Empty where no reference completes cells, and where public totals rake figures: points do not show what totals fix.
+    `followed` is the part of them that estimates follow, and `sum` the number of each row's noisy sum, (row,).
     """
-    strata = released.completed_strata
+
+    moments: Floats
+    followed: Floats
+    sum: Ints
+
+
+def within_cells(released: ReleasedObject) -> dict[str, Within]:
+    """How records vary within cells, by outcome. Empty where no reference completes cells, and where public totals rake
+    figures: points do not show what totals fix.
+    """
+    strata, size = released.completed_strata, len(released.frame)
     if len(strata) < len(released.frame.stratum_labels) or released.job.rake:
         return {}
-    within = {outcome: np.empty((3, len(released.frame))) for outcome in released.job.outcomes}
+    sums = np.empty(size, dtype=np.int64)
+    within = {outcome: Within(np.empty((3, size)), np.empty((3, size)), sums) for outcome in released.job.outcomes}
+    first = 0
     for stratum in strata:
         by_outcome, _ = stratum.model.points_of_cells(released, stratum.number)
         rows, pattern = released.frame.rows_of(stratum.number), stratum.model.design.pattern
-        for outcome, of_cells in zip(released.job.outcomes, by_outcome, strict=True):
+        kept = stratum.facts.kept_shares
+        sums[rows] = first + stratum.facts.noisy_sum[pattern]
+        first = int(sums[rows].max()) + 1
+        for number, (outcome, of_cells) in enumerate(zip(released.job.outcomes, by_outcome, strict=True), start=1):
             crossed = np.array([np.cov(pairs[:, 0], pairs.prod(axis=1), bias=True) for pairs in of_cells])
-            within[outcome][:, rows] = crossed[pattern][:, [0, 0, 1], [0, 1, 1]].T
+            moments = crossed[:, [0, 0, 1], [0, 1, 1]].T
+            mean = np.array([np.average(pairs[:, 1], weights=pairs[:, 0]) for pairs in of_cells])
+            within[outcome].moments[:, rows] = moments[:, pattern]
+            within[outcome].followed[:, rows] = _followed(moments, mean, kept[:, 0], kept[:, number])[:, pattern]
     return within
 
 
+def _followed(moments: Floats, mean: Floats, of_weight: Floats, of_outcome: Floats) -> Floats:
+    """The moments (3, cell) with these parts of the variances of w and of w(y − mean), (cell,) each."""
+    square, both, product = moments
+    about, residual = both - mean * square, product - 2.0 * mean * both + mean**2 * square
+    square, about, residual = of_weight * square, 0.5 * (of_weight + of_outcome) * about, of_outcome * residual
+    return np.array([square, about + mean * square, residual + 2.0 * mean * about + mean**2 * square])
+
+
 def _direct_variances(
-    released: ReleasedObject, cells: Cells, grounds: Grounds, values: Sequence[Floats], within: Floats
-) -> list[Floats]:
-    """Sampling variances of direct counts, means and totals of records like the released points, (cell,) each."""
+    released: ReleasedObject, cells: Cells, grounds: Grounds, values: Sequence[Floats], within: Within
+) -> list[tuple[Floats, Floats]]:
+    """Of counts, means and totals of records like the points: sampling variances, and the parts that are not followed.
+
+    All are (cell,). Estimates have the direct figures' numbers of records, so these are followed.
+    """
     assert grounds.expected is not None
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     composed = composition(released, cells, grounds.expected)
-    of_weight, both, of_product = (cells.membership @ (released.frame.count * moments) for moments in within)
-    count, mean, _ = values
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_mean = (of_product - 2.0 * mean * both + mean**2 * of_weight) / count**2
-    inner = of_weight, of_mean, of_product
-    return [effect * (part.variance + more) for effect, part, more in zip(effects, composed, inner, strict=True)]
+    n, (count, mean, _) = released.frame.count.astype(float), values
+    row = np.arange(len(n))
+
+    def by_sum(values_of_rows: Floats) -> scipy.sparse.csr_array:
+        in_sums = scipy.sparse.csr_array((values_of_rows, (row, within.sum)))
+        return scipy.sparse.csr_array(cells.membership @ in_sums)
+
+    counted = n * np.mean([weight for weight, _ in grounds.expected], axis=0)
+    of_sum = np.maximum(np.bincount(within.sum, counted), np.finfo(float).tiny)
+    shares = by_sum(counted / of_sum[within.sum])
+    parts = (
+        [cells.membership @ (n * moment) for moment in within.moments],
+        [shares.multiply(by_sum(n * moment)).sum(axis=1) for moment in within.followed],
+    )
+    variances = []
+    for of_weight, both, of_product in parts:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_mean = (of_product - 2.0 * mean * both + mean**2 * of_weight) / count**2
+        variances.append((of_weight, of_mean, of_product))
+    return [
+        (effect * (part.variance + whole), effect * (whole - followed))
+        for effect, part, whole, followed in zip(effects, composed, *variances, strict=True)
+    ]
 
 
 def entry(ratios: Ratios) -> dict[str, Any]:
@@ -154,6 +203,6 @@ def cautions(ratios: Ratios) -> Iterator[str]:
         for statistic, cells in statistics.items():
             worst_first = sorted(cells, key=cells.__getitem__, reverse=True)
             yield (
-                f"{table}, {statistic}: figures may be more than {OFF:g} direct standard errors off; `beyond_direct` in "
-                f"statement.json names all. They are {counted_and_named(worst_first)}"
+                f"{table}, {statistic}: figures may be more than {FAR_NAMED:g} direct standard errors off; `beyond_direct` "
+                f"in statement.json names all. They are {counted_and_named(worst_first)}"
             )

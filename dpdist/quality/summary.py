@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.table_cells import counted_and_named
+from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.verdict import (
-    FAR,
-    FAR_NAMED,
     FAR_RECORDS,
     NOMINAL,
     Errors,

@@ -23,6 +23,7 @@ import scipy
 from dpdist.core.records import TOTAL, Floats
 from dpdist.core.table_cells import cell_name
 from dpdist.estimation.estimators import NORMAL_90
+from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 
 # - `error_ratio`: the median ratio of published to direct standard errors, over a table's base cells with a positive
 #   direct one. Below SMALL_RATIO a 90 % interval would contain the population's figure in fewer than LEAST_COVERED of
@@ -174,10 +175,6 @@ FAR_RECORDS = 10
 """Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
 """Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
-FAR = 2.0
-"""Error, in direct standard errors, above which a plan names a cell: one of twenty is then beyond FAR_NAMED."""
-FAR_NAMED = 4.0
-"""Error, in direct standard errors, above which a published cell is named, margins too."""
 
 
 class Errors(NamedTuple):

@@ -11,12 +11,13 @@ import numpy as np
 from dpdist.job import budget_text
 from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
+from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.publish.writers.page import environment
 from dpdist.quality.predicted.prediction import Prediction, Statistics, number
 from dpdist.quality.predicted.words import UNIT, alarms, not_known, proposals, worth
 from dpdist.quality.report_parts import Axis, Cell, Figure, Grid, Section, axis, lines
 from dpdist.quality.summary import brief
-from dpdist.quality.verdict import FAR, FAR_NAMED, FAR_RECORDS
+from dpdist.quality.verdict import FAR_RECORDS
 from dpdist.survey.reference_file import ReferenceFile
 
 MOST_DRAWN = 60

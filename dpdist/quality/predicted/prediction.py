@@ -33,11 +33,12 @@ from dpdist.models.on_reference import PredictsErrors
 from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
+from dpdist.publish.predicted_errors import FAR
 from dpdist.quality.predicted.cache import kept, known_before
 from dpdist.quality.predicted.errors import Replicate, published, replicate, rows_of, truths_of
 from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.replicates import release_of, tables_of, taught
-from dpdist.quality.verdict import FAR, FAR_RECORDS, Errors
+from dpdist.quality.verdict import FAR_RECORDS, Errors
 from dpdist.sampling import Unconverged, sampler_of
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.reference_file import open_reference as open_public

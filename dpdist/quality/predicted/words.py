@@ -7,9 +7,10 @@ from math import isnan
 
 from dpdist.core.table_cells import first_named
 from dpdist.planning.plan import Plan
+from dpdist.publish.predicted_errors import FAR_NAMED
 from dpdist.quality.predicted.prediction import BETTER, Prediction, Statistics, predicted_before
 from dpdist.quality.summary import errors_in_words
-from dpdist.quality.verdict import FAR_NAMED, FAR_RECORDS
+from dpdist.quality.verdict import FAR_RECORDS
 
 UNIT = (
     "errors are |published − direct estimate| over the direct standard error, as in a run's verdict. They follow from "
