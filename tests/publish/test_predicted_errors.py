@@ -182,7 +182,7 @@ def test_the_statement_predicts_the_errors_that_a_plan_does(name: str, epsilon: 
     """Root mean squares over a plan's replicates, of all published cells.
 
     At the lower ε cells share a noisy sum, and follow the reference rather than their sample. The ratio was .46, as if they
-    followed the sample. Control: noise alone is less than the error.
+    followed the sample. Control: noise alone is less.
     """
     for half, seed in (("now", 1), ("before", 2)):
         rows_of(name, seed).to_parquet(tmp_path / f"{half}.parquet")
@@ -204,4 +204,4 @@ def test_the_statement_predicts_the_errors_that_a_plan_does(name: str, epsilon: 
     errors = np.sqrt(np.mean(squares, axis=0))
     ratios = np.median(np.median(stated, axis=0) / errors, axis=1)
     assert ((ratios > 0.8) & (ratios < 1.3)).all(), ratios
-    assert (np.median(np.median(of_noise, axis=0) / errors, axis=1) < 0.9).all()
+    assert (np.median(np.median(of_noise, axis=0) / errors, axis=1) < ratios - 0.05).all()
