@@ -83,10 +83,14 @@ def bias_line(name: str, grand: Grand) -> str:
 
 
 def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
-    """Yields a line for each statistic that has a figure of all records."""
+    """Yields a line for each figure of all records. One that several tables of a package have stands once."""
+    tables = dict[str, list[str]]()
     for name, verdict in verdicts:
         if verdict is not None and verdict.grand is not None:
-            yield bias_line(name, verdict.grand)
+            table, _, statistic = name.partition(", ")
+            tables.setdefault(bias_line(statistic, verdict.grand), []).append(table)
+    for line, names in tables.items():
+        yield f"{names[0] if len(names) == 1 else f'{len(names)} tables'}, {line}"
 
 
 def in_words(name: str, verdict: Verdict) -> str:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpdist.core.records import TOTAL
-from dpdist.quality.summary import bias_line, in_words, large, overall
+from dpdist.quality.summary import bias_line, bias_lines, in_words, large, overall
 from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, by_chance, judge, too_small
 
 
@@ -275,6 +275,15 @@ def test_the_grand_figure_stands_beside_the_direct_one() -> None:
     assert bias_line("homes, count", grand) == (
         "homes, count, all records: 59.1 M, direct 62.8 M, −5.9 %, 4.1 published SE, 7.4 SE of the noise alone"
     )
+    other = grand._replace(published=59.4e6)
+    tables = {"homes, count": grand, "region, count": other, "rooms, count": grand, "rooms, mean of rent": grand}
+    judged = verdict(rows)
+    lines = bias_lines((name, replace(judged, grand=figure)) for name, figure in tables.items())
+    assert [line.split(":")[0] for line in lines] == [
+        "2 tables, count, all records",
+        "region, count, all records",
+        "rooms, mean of rent, all records",
+    ], "one figure of a package of tables stands once"
     assert [large(each) for each in (3.21e9, 84321.4, 0.4123)] == ["3.21 bn", "84,321", "0.412"]
 
 
