@@ -173,6 +173,7 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     package = said("table_package", "substitution", "package")
     several = [*package["tables"], {"name": "u", "by": ["sex"], "statistics": ["count", {"total": "salary"}]}]
     yield "table_package-two-tables", _with(package, tables=several, mechanism__strategy="per_table")
+    yield "table_package-histogram", _with(package, reference={"histogram": histogram})
     yield "table_package-gaussian", _with(package, mechanism__noise="gaussian", budget__delta="1e-6")
     sanitized = said("sanitized_statistics", "zero_out", "lognormal")
     yield "sanitized-gaussian", _with(sanitized, mechanism__noise="gaussian", budget__delta="1e-6")

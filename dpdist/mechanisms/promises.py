@@ -94,14 +94,17 @@ CHAINED = (
     "own ε. So a person in files of several periods loses at most the sum of theirs (adaptive composition; the chain "
     "stands under reference). What the first release was fixed on is public as that release says."
 )
-BINNED = (
+BINNED_COUNTS = (
     "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups of "
     "cells fixed by public sizes. Where public sizes leave columns to choose from, a quarter of ε₀ learns typical weights "
     "before. It buys a noisy total of positions of weights, a noisy choice of columns, and noisy sums of positions by "
     "their levels. Weights are then binned relative to these. A record enters one bin of the weight at most, and one of "
     "every outcome. All have discrete Laplace noise of scale h/ε (2h/ε under substitution) for h histograms, where ε is "
     "what is left of ε₀. The table costs the rest for every value of theirs, so that all together cost ε₀ + ε₁ (adaptive "
-    "composition). A cell's limits have the least predicted error, "
+    "composition)."
+)
+BINNED = f"{BINNED_COUNTS} " + (
+    "A cell's limits have the least predicted error, "
     "from the noisy histograms and the noise's law alone. The public bounds are among those tried. A cell's count is its "
     "clipped sum, with what its group's histogram holds beyond the limit. Its mean is the clipped one, with what the "
     "group's outcomes hold beyond the window. Weights and outcomes are taken to be independent within a group."
@@ -262,8 +265,14 @@ def referred(job: Job) -> tuple[str, ...]:
         what,
         *refreshed,
         *refused,
-        *((PROVENANCE.format(reference.provenance),) if reference is not None and reference.provenance else ()),
+        *provenance(job),
     )
+
+
+def provenance(job: Job) -> tuple[str, ...]:
+    """What the job says of where its reference comes from, if anything."""
+    stated = job.reference.provenance if job.reference is not None else None
+    return (PROVENANCE.format(stated),) if stated else ()
 
 
 def strict(job: Job) -> Strict:

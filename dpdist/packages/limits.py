@@ -11,6 +11,7 @@ the others measured.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -31,6 +32,21 @@ LIMIT_FACTORS = np.array([1.0, 1.3, 2.0])
 EDGE = 1e-9
 TAIL_MISFIT = 0.1
 """Planned error of what lies beyond the limits, as a part of it."""
+
+
+class Unknown(NamedTuple):
+    """What is not known of a cell before it is measured, beside sampling.
+
+    `level` is the standard deviation of its levels about its group's; `misfit` the error of what lies beyond the limits, as
+    a part of it.
+    """
+
+    level: float = 0.0
+    misfit: float = TAIL_MISFIT
+
+
+SAMPLED = Unknown()
+"""Levels are a reference's."""
 
 
 class Clipping(NamedTuple):
@@ -104,12 +120,14 @@ class CellLimits:
     """What a measured sum of outcomes holds of 1 − a, (cell,); 0 unless the clipping is the whole public range."""
     share: Floats
     """What a measured sum of outcomes holds of q, (cell,)."""
+    misfit: float = TAIL_MISFIT
+    """Error of what lies beyond the limits, as a part of it."""
 
     @cached_property
     def tail_drift(self) -> Floats:
         """Standard deviations per record of the drift of e and of e r beyond the limits, (cell, 2)."""
         groups = zip(self.shapes, self.clippings, strict=True)
-        return TAIL_MISFIT * np.array([shape.beyond(clipping) for shape, clipping in groups])[self.group]
+        return self.misfit * np.array([shape.beyond(clipping) for shape, clipping in groups])[self.group]
 
 
 def limits_of(
@@ -128,25 +146,33 @@ def limits_of(
     group = _groups(workload, records)
     e, r = levels.standardised(records)
     held = group[records.cell]
+    members = [np.flatnonzero(held == number) for number in range(int(group.max()) + 1)]
+    shapes = [shape_of(e[rows], r[rows], levels.scaled) for rows in members]
     two_valued = len(np.unique(records.outcome)) <= 2
-    half_range = (bounds[1] - bounds[0]) / 2.0
-    shapes, clippings = [], []
-    for number in range(int(group.max()) + 1):
-        members, cells = np.flatnonzero(held == number), group == number
-        shape = _shape(e[members], r[members], levels.scaled)
+    number = np.array([len(rows) for rows in members], dtype=np.float64)
+    return cell_limits(workload, levels, group, shapes, number, bounds, size, noise, two_valued)
+
+
+def cell_limits(
+    workload: Workload,
+    levels: Levels,
+    group: Ints,
+    shapes: Sequence[Shape],
+    number: Floats,
+    bounds: tuple[float, float],
+    size: Floats,
+    noise: Floats,
+    two_valued: bool,
+    unknown: Unknown = SAMPLED,
+) -> CellLimits:
+    """Limits of the least predicted error from the groups' shapes, which stand for `number` (group,) records each."""
+    half_range, clippings = (bounds[1] - bounds[0]) / 2.0, []
+    for k, shape in enumerate(shapes):
+        cells = group == k
         widest = max(2.0 * half_range / float(np.median(levels.unit[cells])), float(np.abs(shape.r).max()))
         n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
-        shapes.append(shape)
-        clippings.append(
-            _clipping(
-                shape.thinned,
-                n,
-                len(members) * n / max(float(workload.count[cells].sum()), 1.0),
-                variance,
-                widest,
-                two_valued,
-            )
-        )
+        reference = float(number[k]) * n / max(float(workload.count[cells].sum()), 1.0)
+        clippings.append(_clipping(shape.thinned, n, reference, variance, widest, two_valued, unknown))
     cap, centre, half = (
         np.array([getattr(clipping, name) for clipping in clippings])[group] for name in ("cap", "centre", "half")
     )
@@ -161,6 +187,7 @@ def limits_of(
         tuple(clippings),
         np.where(whole, (levels.mean - middle) / half_range, 0.0),
         np.where(whole, levels.unit * half / half_range, 1.0),
+        unknown.misfit,
     )
 
 
@@ -180,12 +207,15 @@ def _groups(workload: Workload, records: ReferenceRecords) -> Ints:
     return np.asarray(np.unique(group, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
 
-def _shape(e: Floats, r: Floats, scaled: bool) -> Shape:
+def shape_of(e: Floats, r: Floats, scaled: bool) -> Shape:
+    """The law of records with these e and r."""
     order = np.argsort(r, kind="stable")
     return Shape(e[order], r[order], 1.0 + r[order] if scaled else np.ones_like(r))
 
 
-def _clipping(shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool) -> Clipping:
+def _clipping(
+    shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool, unknown: Unknown
+) -> Clipping:
     """The limits of the least predicted error of a cell's count and total with n records."""
     tail = n * (1.0 + n / max(reference, 1.0))
     best, chosen = np.inf, Clipping(float(shape.e.max()), 0.0, widest, True)
@@ -199,19 +229,26 @@ def _clipping(shape: Shape, n: float, reference: float, noise: float, widest: fl
         v = np.minimum(shape.e / cap, 1.0)
         if float((v * (shape.e < cap)).mean()) < 0.02 and shape.e.std() > 1e-9:
             continue
-        beyond = n * TAIL_MISFIT * float((shape.e - cap * v).mean())
-        of_weight = _passed(tail * float(v.var()), noise)
+        beyond = n * unknown.misfit * float((shape.e - cap * v).mean())
+        moved = _moved(shape, Clipping(float(cap), 0.0, widest, True), n * unknown.level)
+        of_weight = _passed(tail * float(v.var()) + moved[2], noise)
         count = (tail * _left(shape.e, v[:, None]) + of_weight * cap**2 + beyond**2) / direct[0] / n
         for k, h, whole in [*((k, h, False) for k, h in clippings), (0.0, widest, True)]:
             c = np.clip((shape.r - k) / h, -1.0, 1.0)
             left = _left(shape.e * shape.r, np.column_stack([v, v * c]))
             reach = (h / 2.0 if whole else h) * cap
-            lost = n * TAIL_MISFIT * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
-            of_outcome = _passed(tail * float((v * c).var()), noise * (reach / (h * cap)) ** 2)
+            lost = n * unknown.misfit * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
+            moved = _moved(shape, Clipping(float(cap), float(k), float(h), whole), n * unknown.level)
+            of_outcome = _passed(tail * float((v * c).var()) + moved[3], noise * (reach / (h * cap)) ** 2)
             total = (tail * left + of_outcome * (h * cap) ** 2 + of_weight * (cap * k) ** 2 + lost**2) / direct[1] / n
             if count + total < best:
                 best, chosen = count + total, Clipping(float(cap), float(k), float(h), whole)
     return chosen
+
+
+def _moved(shape: Shape, clipping: Clipping, deviation: float) -> Floats:
+    """Variances of the four sums by deviations of the levels, whose standard deviation times records is given, (4,)."""
+    return np.zeros(4) if deviation == 0.0 else np.asarray(((deviation * shape.slopes(clipping)) ** 2).sum(axis=1))
 
 
 def _passed(prior: float, noise: float) -> float:

@@ -15,6 +15,7 @@ import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.estimates import mean_sums
+from dpdist.packages.group_shapes import GroupShapes
 from dpdist.packages.levels import Levels, ReferenceRecords, Terms, levels_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
 from dpdist.packages.posterior import MOST_SUMS, Posterior, Prior, Sums, measured_sums, published_sums
@@ -111,6 +112,32 @@ def _moments(shape: Shape) -> Floats:
     return np.array([(e**2).mean(), (e**2 * r).mean(), (e**2 * r**2).mean()])
 
 
+Source = ReferenceRecords | GroupShapes
+"""What tells levels, limits and what lies beyond them: a reference's records, or noisy histograms in place of them."""
+
+
+def _levels(source: Source, workload: Workload, terms: Terms, bounds: tuple[float, float]) -> Levels:
+    if isinstance(source, GroupShapes):
+        return source.levels(workload, terms, bounds)
+    return levels_of(workload, terms, source, bounds)
+
+
+def _prior(
+    source: Source,
+    workload: Workload,
+    terms: Terms,
+    levels: Levels,
+    bounds: tuple[float, float],
+    size: Floats,
+    noise: Floats,
+) -> Prior:
+    if isinstance(source, GroupShapes):
+        return source.prior(workload, terms, levels, bounds, size, noise)
+    limits = limits_of(workload, levels, source, bounds, size, noise)
+    prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, source))
+    return prior.tied(source)
+
+
 class Chosen(NamedTuple):
     """What a package chose of its measurements: the parts of the budget, and whether groups have a common centre."""
 
@@ -120,7 +147,7 @@ class Chosen(NamedTuple):
 
 def package(
     workload: Workload,
-    reference: ReferenceRecords,
+    reference: Source,
     bounds: tuple[float, float],
     law: Law,
     strategy: Strategy,
@@ -129,20 +156,20 @@ def package(
     """The package under one strategy; `chosen` is what it chose before. Raises `ValueError` for what cannot be held or
     learned, with the reason."""
     terms = Terms.of(workload)
-    levels = levels_of(workload, terms, reference, bounds)
+    levels = _levels(reference, workload, terms, bounds)
     return _package(workload, terms, levels, reference, bounds, law, strategy, chosen)
 
 
 def best_package(
     workload: Workload,
-    reference: ReferenceRecords,
+    reference: Source,
     bounds: tuple[float, float],
     law: Law,
     strategies: Sequence[Strategy] = STRATEGIES,
 ) -> list[Package]:
     """The packages of all strategies, the one of the least predicted objective first."""
     terms = Terms.of(workload)
-    levels = levels_of(workload, terms, reference, bounds)
+    levels = _levels(reference, workload, terms, bounds)
     kept = [strategy for strategy in strategies if strategy.most_cells is None or len(workload) <= strategy.most_cells]
     made = [_package(workload, terms, levels, reference, bounds, law, strategy) for strategy in kept]
     return sorted(made, key=lambda package: objective(package.posterior))
@@ -152,7 +179,7 @@ def _package(
     workload: Workload,
     terms: Terms,
     levels: Levels,
-    reference: ReferenceRecords,
+    reference: Source,
     bounds: tuple[float, float],
     law: Law,
     strategy: Strategy,
@@ -161,9 +188,7 @@ def _package(
     aggregations = strategy.aggregations(workload)
     fine = sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations)
     size, noise = _typical(workload, aggregations, law.variance(whole_shares([1.0] * max(fine, 1))[0]))
-    limits = limits_of(workload, levels, reference, bounds, size, noise)
-    prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
-    prior = prior.tied(reference)
+    prior = _prior(reference, workload, terms, levels, bounds, size, noise)
     if chosen is not None:
         return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.shares)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
@@ -194,7 +219,7 @@ def _measuring(
     if len(sums) > MOST_SUMS:
         fault = f"{len(sums):,} sums to measure by {strategy.name}"
         raise ValueError(f"{fault}: a package may have {MOST_SUMS:,}, so drop or coarsen columns of its largest tables")
-    posterior = Posterior(prior, sums, constant, _noise(made, shares, law))
+    posterior = Posterior(prior, sums, constant, _noise(made, shares, law), prior.drifting.before)
     if len(made) > 1 and chosen is None:
         shares = _shares(posterior, made, law)
         posterior = replace(posterior, noise=_noise(made, shares, law))

@@ -36,7 +36,7 @@ PLANNED_DRIFT = 0.003
 """Relative drift since the reference that is planned for before the file is seen: its median a priori."""
 DRIFT_LOG_SD = 2.0
 """Standard deviation a priori of the logarithm of the drift."""
-DRIFTS = np.array([0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25])
+DRIFTS = (0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25)
 """Standard deviations of drift that are tried."""
 OVERALL = 5.0
 """Standard deviation of the drift that all cells share, over that of a term."""
@@ -55,8 +55,25 @@ class Drift(NamedTuple):
     outcome: float = PLANNED_DRIFT
 
 
-DRIFT_BEFORE = Drift()
-"""The drift before the file is seen."""
+class DriftPrior(NamedTuple):
+    """What is known of drift before the file is seen.
+
+    `planned` is its median, and `log_sd` the standard deviation of its logarithm; `tried` are the sizes tried. `cell` is
+    the standard deviation of what a base cell has alone.
+    """
+
+    planned: float = PLANNED_DRIFT
+    log_sd: float = DRIFT_LOG_SD
+    tried: tuple[float, ...] = DRIFTS
+    cell: float = CELL_DRIFT
+
+    @property
+    def before(self) -> Drift:
+        """The drift that is planned for."""
+        return Drift(self.planned, self.planned)
+
+
+SINCE_REFERENCE = DriftPrior()
 
 
 class Sums(NamedTuple):
@@ -95,6 +112,7 @@ class Prior:
     linearised_at: Floats
     ties: Floats
     """What ties to the reference's own margins add to the mean sums of a record, (cell, 4)."""
+    drifting: DriftPrior = SINCE_REFERENCE
 
     @classmethod
     def of(
@@ -104,6 +122,7 @@ class Prior:
         levels: Levels,
         limits: CellLimits,
         tails: tuple[Deviations, Deviations],
+        drifting: DriftPrior = SINCE_REFERENCE,
     ) -> Prior:
         """The prior at the reference's levels. Raises `ValueError` for more shared terms than can be held."""
         if terms.matrix.shape[1] > MOST_TERMS:
@@ -111,7 +130,8 @@ class Prior:
             raise ValueError(
                 f"{fault}: a package may have {MOST_TERMS:,}, so drop or coarsen columns of its largest tables"
             )
-        return cls(workload, terms, levels, limits, tails, np.zeros((len(workload), 2)), np.zeros((len(workload), 4)))
+        cells = len(workload)
+        return cls(workload, terms, levels, limits, tails, np.zeros((cells, 2)), np.zeros((cells, 4)), drifting)
 
     def tied(self, records: ReferenceRecords) -> Prior:
         """This prior, tied to the reference's own margins."""
@@ -166,7 +186,7 @@ class Prior:
     @cached_property
     def alone(self) -> Floats:
         """Variances of the deviations that each cell has alone, (cell, 2)."""
-        return np.column_stack([self.levels.of_weight.alone, self.levels.of_mean.alone]) + CELL_DRIFT**2
+        return np.column_stack([self.levels.of_weight.alone, self.levels.of_mean.alone]) + self.drifting.cell**2
 
     def block(self) -> Floats:
         """Covariances of the sums without what cells share, (cell, 4, 4)."""
@@ -305,7 +325,7 @@ class Posterior:
     measured: Sums
     constant: Floats
     noise: Floats
-    drift: Drift = DRIFT_BEFORE
+    drift: Drift = SINCE_REFERENCE.before
 
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
@@ -402,20 +422,21 @@ def learned(posterior: Posterior, x: Floats) -> Posterior:
 
 def _drifted(posterior: Posterior, x: Floats) -> Posterior:
     """The median of the drift given the noisy measurements, by turns for weights and outcomes."""
+    prior = posterior.prior.drifting
     residual = posterior.residual(x)
     covariance = Drifting.of(posterior)
 
     def likelihood(drift: Drift) -> float:
         quadratic, log_det = covariance.forms(residual, drift)
-        a_priori = sum((np.log(size / PLANNED_DRIFT) / DRIFT_LOG_SD) ** 2 for size in drift)
+        a_priori = sum((np.log(size / prior.planned) / prior.log_sd) ** 2 for size in drift)
         return float(-0.5 * (quadratic + log_det + a_priori))
 
-    best = Drift()
+    best, tried = prior.before, np.array(prior.tried)
     for _ in range(2):
         for name in Drift._fields:
-            logs = np.array([likelihood(best._replace(**{name: float(size)})) for size in DRIFTS])
+            logs = np.array([likelihood(best._replace(**{name: float(size)})) for size in tried])
             below = np.cumsum(np.exp(logs - logs.max()))
-            best = best._replace(**{name: float(DRIFTS[np.searchsorted(below, below[-1] / 2.0)])})
+            best = best._replace(**{name: float(tried[np.searchsorted(below, below[-1] / 2.0)])})
     return replace(posterior, drift=best)
 
 

@@ -105,6 +105,9 @@ def _check_scale(job: Job, model: StratumModel) -> None:
         fault = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
         remedy = "raise epsilon, or publish fewer figures or sets"
         raise JobError(job.dataset, [Problem("budget.epsilon", fault, "a scale of at most 2^46 units", remedy)])
+    if fault := getattr(model, "too_large", ""):
+        remedy = "drop or coarsen columns of the largest tables"
+        raise JobError(job.dataset, [Problem("tables", fault, "fewer cells that occur", remedy)])
     if (score := getattr(model, "largest_score", 0)) > LARGEST_SCORE:
         fault = f"a score of {float(score):.3g} units, which is not exact"
         remedy = "raise epsilon, merge levels, or name the pairs"

@@ -223,6 +223,8 @@ def _public(released: ReleasedObject) -> list[str]:
             what = f"an earlier release (its manifest's checksum stands under reference){also}"
         elif binned:
             what = "points made of noisy histograms. The noisy counts themselves are not published"
+            if released.points is None:
+                what = "noisy histograms of the current file (released/set-1.json)"
         facts.append(f"the reference, {what}")
     if released.facts:
         what = VERBATIM if _on_a_file(released) else "points of the earlier release, as they were"

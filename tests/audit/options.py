@@ -109,6 +109,8 @@ VARIANTS: dict[str, list[Said]] = {
         {"mechanism": {"noise": "gaussian", "shrinkage": False}},
     ],
     "table_package": [
+        {"reference": {"histogram": {"epsilon": "1/3"}}},
+        {"reference": {"histogram": {"epsilon": "1/3"}}, "survey": {}, "tables": CROSSING},
         {"mechanism": {"strategy": "per_table"}},
         {"mechanism": {"noise": "gaussian"}},
         {"survey": {}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dpdist
 import dpdist.packages.package as packages
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.table_package import post
 from dpdist.mechanisms.table_package.post import WORDS, PackageCells, _prepared
 from dpdist.models.outputs import ReleaseView
 from dpdist.publish.folder import publish
@@ -84,6 +87,39 @@ def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy
         run(parse_job(job(tmp_path, mechanism={"name": "reference_tables"})), tmp_path / "refused")
 
 
+def test_without_a_reference_a_package_is_released_from_its_own_histograms(tmp_path: Path) -> None:
+    """It was refused. Both rounds together lose the budget exactly, and no text claims a reference's records. Control:
+    with a reference there are donors, and one query."""
+    stated = {}
+    for name, reference in (("with", {"path": str(tmp_path / "earlier.parquet")}), ("without", None)):
+        run(parse_job(job(tmp_path, reference=reference)), tmp_path / name)
+        public = tmp_path / name / "public"
+        proof = json.loads((public / "released" / "proof.json").read_text())
+        losses = [Fraction(q["distance"]["same_x"]) / Fraction(q["scale"]) for q in proof["queries"]]
+        texts = json.loads((public / "statement.json").read_text())
+        stated[name] = (public / "released" / "donors.parquet").exists(), len(losses), "record of the reference" in str(texts)
+        assert sum(losses) == 4
+        table = pd.read_parquet(public / "tables" / "t.parquet")
+        assert np.isfinite(table["standard_error"]).all()
+        wide = table.pivot_table(index=["field", "sex", "statistic"], columns="estimator", values="estimate")
+        np.testing.assert_allclose(wide["records"], wide["parameters"], rtol=1e-9)
+        publish(read_released(public / "released"), tmp_path / f"{name} again")
+        again = pd.read_parquet(tmp_path / f"{name} again" / "tables" / "t.parquet")
+        pd.testing.assert_frame_equal(table, again)
+    assert stated == {"with": (True, 1, True), "without": (False, 5, False)}
+
+
+def test_a_package_without_reference_that_is_too_large_is_refused_before_anything_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: the same job is planned where so many sums may be measured."""
+    made = parse_job(job(tmp_path, reference=None))
+    dpdist.plan(made)
+    monkeypatch.setattr(post, "MOST_SUMS", 4)
+    with pytest.raises(JobError, match="sums to measure, and a package may have 4"):
+        dpdist.plan(made)
+
+
 @pytest.mark.parametrize(
     ("survey", "words", "other"),
     [
@@ -144,6 +180,15 @@ def test_publishing_builds_a_model_and_its_package_once_whatever_the_tables(
         ({"strata": ["field"]}, "measures the tables of the whole file"),
         ({"budget": {"epsilon": "4", "adjacency": "add_remove"}}, "public numbers of records"),
         ({"synthetic_sets": 2}, "releases one package"),
+        (
+            {
+                "reference": None,
+                "mechanism": {"name": "table_package", "noise": "gaussian"},
+                "budget": {"epsilon": "4", "delta": "1e-6", "adjacency": "substitution"},
+            },
+            "have Laplace noise",
+        ),
+        ({"reference": {"release": "earlier"}}, "or from noisy histograms of the current file alone"),
     ],
 )
 def test_what_is_not_built_is_refused_with_a_remedy(keys: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 
@@ -39,11 +40,38 @@ from dpdist.reference.histograms import (
 from dpdist.reference.quantile_bins import Moved, QuantileLevels, nearest, numbers, towards, transported
 
 
+class SizedCells(Protocol):
+    """Base cells of a stratum with public sizes and public bounds."""
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]: ...
+
+    @property
+    def codes(self) -> Codes: ...
+
+    @property
+    def count(self) -> Floats: ...
+
+    @property
+    def weighted(self) -> bool: ...
+
+    @property
+    def public_weights(self) -> tuple[float, float]: ...
+
+    def pattern(self, frame_row: Codes) -> Codes: ...
+
+
 @dataclass(frozen=True)
 class Histograms:
     """Histograms of groups of cells; the statistics are counts (group, bin), first of the weight, then of each outcome."""
 
-    model: ReferenceCells
+    model: SizedCells
     group: Codes
     """Group of every cell, (cell,)."""
     bins: tuple[Bins, ...]
@@ -56,7 +84,7 @@ class Histograms:
     """Standard deviation of the logarithm of `typical`, (cell,)."""
 
     @classmethod
-    def build(cls, job: Job, model: ReferenceCells, epsilon: Fraction) -> Histograms:
+    def build(cls, job: Job, model: SizedCells, epsilon: Fraction) -> Histograms:
         """The histograms of weights as they are. Their counts may lose this ε of a record."""
         weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
         bins = [] if weight is None else [Bins.within(*weight, atoms=(False, True))]
@@ -110,11 +138,8 @@ class Histograms:
         number = bins.number(np.where(weight >= bound, bins.right[-1], relative))
         return np.asarray(np.where(self.counted[cell], number, -1))
 
-    def summarise(self, noisy: Floats) -> CellsByOutcome:
-        """The cells of each outcome, from noisy counts.
-
-        The cells of a group are shrunk towards each other. A cell that is alone in its group is not shrunk.
-        """
+    def of_groups(self, noisy: Floats) -> list[list[HistogramCell]]:
+        """A cell of every group for each outcome, with relative weights, from noisy counts."""
         size = np.bincount(self.group, weights=self.model.count)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
         noise = 2.0 * float(self.scale) ** 2 * len(size)
@@ -123,10 +148,17 @@ class Histograms:
         if any(two):
             kept = [counts[:, [0, -1]] if ends else counts for counts, ends in zip(columns, two, strict=True)]
             bins = [rows.ends if ends else rows for rows, ends in zip(self.bins, two, strict=True)]
-            return replace(self, bins=tuple(bins)).summarise(np.concatenate(kept, axis=1))
+            return replace(self, bins=tuple(bins)).of_groups(np.concatenate(kept, axis=1))
         rows = enumerate(zip(noisy, size, strict=True))
         counted = np.bincount(self.group, weights=self.model.count * self.counted)
-        groups = [self._of_group(np.split(row, edges), n, float(counted[number]), number) for number, (row, n) in rows]
+        return [self._of_group(np.split(row, edges), n, float(counted[number]), number) for number, (row, n) in rows]
+
+    def summarise(self, noisy: Floats) -> CellsByOutcome:
+        """The cells of each outcome, from noisy counts.
+
+        The cells of a group are shrunk towards each other. A cell that is alone in its group is not shrunk.
+        """
+        groups = self.of_groups(noisy)
         pairs = np.column_stack([self.group, self.typical])
         scaled = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
         within = np.where(np.bincount(scaled)[scaled] > 1, scaled, -1).tolist()

@@ -71,9 +71,10 @@ class Drawn(NamedTuple):
     domains: tuple[Domain, ...]
 
     @classmethod
-    def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int) -> Drawn:
+    def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int, made: Donors | None = None) -> Drawn:
+        """Of the reference's records, or of `made`, or of released points."""
         passed = release.donors.get(release.frame.stratum_labels[stratum])
-        donors = passed or _points(release, cells, stratum)
+        donors = passed or made or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()
         domains = tuple(
             Domain.of(values, bounds, column.whole or kind_of(column) == "binary" or (not passed and _on(values, bounds)))

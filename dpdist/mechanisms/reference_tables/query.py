@@ -20,15 +20,10 @@ from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.reference_tables.histograms import Histograms, Refresh
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import (
-    best_columns,
     clipped_sums,
     cone,
-    count_scale_of,
-    histogram_counts,
-    histograms_of,
+    first_stage,
     noise_scales,
-    positions,
-    shares_of_histograms,
     simplex,
 )
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
@@ -136,14 +131,7 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
         tables = clipped_sums(scales[0])
         if job.reference is None or job.reference.paid is None:
             return (tables,)
-        number, adjacency = histograms_of(job), job.budget.adjacency
-        before, rest = shares_of_histograms(job)
-        counts = histogram_counts(number, count_scale_of(number, rest, adjacency))
-        if not all(before):
-            return counts, tables
-        of_total, of_choice, of_levels = before
-        typical = positions(of_total, adjacency), best_columns(of_choice, adjacency), positions(of_levels, adjacency)
-        return *typical, counts, tables
+        return *first_stage(job), tables
 
     def promised(self, job: Job, settings: MechanismSpec, total: Strict | Concentrated) -> Promise:
         several = len(job.outcomes) > 1
@@ -152,11 +140,7 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
         clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_in_sums else public
         tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()
         source = FROM_HISTOGRAMS if job.on_histograms else FROM_REFERENCE
-        promise = promise_of(job, per_set(total, job), *clipped, *tables, source, *referred(job))
-        if job.reference is None or job.reference.paid is None:
-            return promise
-        first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon_of_tables))
-        return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
+        return in_stages(job, promise_of(job, per_set(total, job), *clipped, *tables, source, *referred(job)))
 
     def rounds(
         self,
@@ -175,6 +159,14 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
         source = TypicalWeights.build(job, model)
         histograms = source if isinstance(source, Histograms) else source.histograms
         return histograms.group[model.design.pattern]
+
+
+def in_stages(job: Job, promise: Promise) -> Promise:
+    """The promise with the parts of ε that histograms and the table take, where the job pays for histograms."""
+    if job.reference is None or job.reference.paid is None:
+        return promise
+    first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon_of_tables))
+    return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
 
 
 def _clipped(job: Job) -> str:
@@ -199,12 +191,9 @@ def reference_tables(model: ReferenceCells, source: Source, epsilon: float, reco
     Histograms may replace a reference, or update one. They are released first, under independent noise. Where they replace
     one, typical weights are learned before.
     """
-    if isinstance(source, TypicalWeights):
-        source = yield from _relative(source)
-    if isinstance(source, Histograms | Refresh):
-        counts = yield Pass(HistogramCounts(source), "sum")
-        noisy_counts = yield Defined.by_content(source).sums(counts, source.query, 0)
-        cells = source.summarise(noisy_counts)
+    if not isinstance(source, ReferenceSummary):
+        histograms, noisy_counts = yield from noisy_histograms(source)
+        cells = histograms.summarise(noisy_counts)
         limits = model.limited(cells)
     else:
         cells, limits = source.cells, source.limits
@@ -219,6 +208,17 @@ def reference_tables(model: ReferenceCells, source: Source, epsilon: float, reco
         others = yield bound.sums(sums[:, 1:], stated.further(other), 2)
         noisy = np.column_stack([of_weight, others])
     return released_sets(recorder, [model.clipping_inverted(noisy, cells)], epsilon, cells=float(len(sums)))
+
+
+FirstStage: TypeAlias = Generator[Pass | Measurement | Choice, Any, tuple[Histograms | Refresh, Floats]]
+
+
+def noisy_histograms(source: TypicalWeights | Histograms | Refresh) -> FirstStage:
+    """The histograms with their noisy counts; where they are to be of relative weights, typical ones are learned first."""
+    histograms = (yield from _relative(source)) if isinstance(source, TypicalWeights) else source
+    counts = yield Pass(HistogramCounts(histograms), "sum")
+    noisy = yield Defined.by_content(histograms).sums(counts, histograms.query, 0)
+    return histograms, noisy
 
 
 def _relative(source: TypicalWeights) -> Generator[Pass | Measurement | Choice, Any, Histograms]:

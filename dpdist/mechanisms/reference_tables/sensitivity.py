@@ -104,6 +104,20 @@ def histogram_counts(number: int, scale: Fraction) -> NoisyQuery:
     return NoisyQuery("counts of histograms", Moved(*map(Fraction, (number, 2 * number, 2 * number))), scale)
 
 
+def first_stage(job: Job) -> tuple[NoisyQuery, ...]:
+    """All that histograms of the current file ask of a stratum, with the steps before them."""
+    number, adjacency = histograms_of(job), job.budget.adjacency
+    before, rest = shares_of_histograms(job)
+    counts = histogram_counts(number, count_scale_of(number, rest, adjacency))
+    if not all(before):
+        return (counts,)
+    of_total, of_choice, of_levels = before
+    return (
+        *(positions(of_total, adjacency), best_columns(of_choice, adjacency), positions(of_levels, adjacency)),
+        counts,
+    )
+
+
 OF_TYPICAL_WEIGHTS = (Fraction(1, 60), Fraction(1, 30), Fraction(1, 5))
 """Shares of the histograms' ε for the total of positions, for the choice of columns, and for sums by their levels."""
 

@@ -19,8 +19,7 @@ import numpy as np
 from dpdist.core.records import UNIT, Codes, Floats
 from dpdist.estimation.small_area import shrunk
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.histograms import Histograms
-from dpdist.mechanisms.reference_tables.post import ReferenceCells
+from dpdist.mechanisms.reference_tables.histograms import Histograms, SizedCells
 from dpdist.mechanisms.reference_tables.sensitivity import best_columns, positions, shares_of_histograms
 from dpdist.privacy.queries import NoisyQuery
 
@@ -43,7 +42,7 @@ class TypicalWeights:
     by_level: NoisyQuery
 
     @classmethod
-    def build(cls, job: Job, model: ReferenceCells) -> TypicalWeights | Histograms:
+    def build(cls, job: Job, model: SizedCells) -> TypicalWeights | Histograms:
         """The candidates; the histograms at once where public sizes leave nothing to choose."""
         (of_total, of_choice, of_levels), left = shares_of_histograms(job)
         histograms = Histograms.build(job, model, left)
@@ -55,7 +54,7 @@ class TypicalWeights:
         return cls(histograms, tuple(levels), *queries)
 
     @property
-    def model(self) -> ReferenceCells:
+    def model(self) -> SizedCells:
         return self.histograms.model
 
     @property

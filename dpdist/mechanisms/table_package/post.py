@@ -21,8 +21,10 @@ from dpdist.core.records import Codes, Floats, Frame
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
-from dpdist.mechanisms.reference_tables.cells import ReferenceRecords
+from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
+from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.points import Drawn
+from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query, law_of
 from dpdist.mechanisms.table_package.spec import AUTO, TablePackage
 from dpdist.mechanisms.table_package.words import WORDS
@@ -34,8 +36,9 @@ from dpdist.models.public_model import PublicModel
 from dpdist.packages import levels
 from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates
-from dpdist.packages.package import Chosen, Law, Package, best_package, package
-from dpdist.packages.posterior import Drift, Posterior, learned
+from dpdist.packages.group_shapes import GroupLaw, GroupShapes
+from dpdist.packages.package import Chosen, Law, Package, Source, best_package, package
+from dpdist.packages.posterior import MOST_SUMS, Drift, Posterior, learned
 from dpdist.packages.strategy import STRATEGIES, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
@@ -52,7 +55,11 @@ OF_OUTCOME = (
     "half_width. With a centre c, g and h are u r and u (m - c) over the same; all are rounded towards 0 to 1/1024"
 )
 DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME}
+DONORS_OF_CELL = 64
+"""Number of made-up donors of a base cell, where the job has no reference."""
 LIMITS = ("centre", "cap", "half_width")
+OF_HISTOGRAMS = ("counts", "typical")
+"""Released of histograms: noisy counts, (group, bin), and typical weights with their errors, (cell, 2)."""
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
 
 
@@ -88,8 +95,14 @@ class PackageCells(PublicModel):
     strategy: str
     weighted: bool
     one_weight: bool
+    public_weights: tuple[float, float]
+    """Public bounds of the weight."""
     donors: Donors | None = None
     """Records of the reference, once they are known."""
+    first_stage: TypicalWeights | Histograms | None = None
+    """What is measured first, where the job has no reference."""
+    shapes: GroupShapes | None = None
+    """What noisy histograms told in place of a reference, once they are known."""
 
     @property
     def scales(self) -> tuple[Fraction, ...]:
@@ -110,7 +123,7 @@ class PackageCells(PublicModel):
         )
         statistics = tuple((table.name, tuple(table.statistics)) for table in job.tables)
         joint = joint_query(job, mechanism.noise)
-        return cls(
+        made = cls(
             *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
             tuple(tuple(map(str, frame.levels[name])) for name in columns),
             *(
@@ -122,7 +135,19 @@ class PackageCells(PublicModel):
                 joint.moved.by(neighbour_of(job)),
             ),
             *(mechanism.strategy, job.survey.weight is not None, bool(job.survey.weights_constant_in)),
+            public_weights=public_weights(job),
         )
+        if not job.on_histograms:
+            return made
+        return replace(made, first_stage=TypicalWeights.build(job, replace(made, tables=(), statistics=())))
+
+    @property
+    def too_large(self) -> str:
+        """Why the sums cannot be held, where no reference shows that before anything is spent; empty if they can."""
+        number = 2 * sum(int(self.workload.groups(by).max()) + 1 for by in self.workload.measured) + 2
+        if self.first_stage is None or number <= MOST_SUMS:
+            return ""
+        return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,}"
 
     @property
     def identified(self) -> int:
@@ -171,6 +196,19 @@ class PackageCells(PublicModel):
             for one in statistics[of_table.table]
         ]
 
+    def shaped(self, histograms: Histograms, noisy: Floats) -> Self:
+        """This model with what noisy counts of histograms, (group, bin), tell in place of a reference."""
+        laws = tuple(GroupLaw(cell.weight, cell.outcome) for (cell,) in histograms.of_groups(noisy))
+        return replace(self, shapes=GroupShapes(histograms.group.astype(np.int64), histograms.typical, laws))
+
+    @property
+    def source(self) -> Source:
+        """What tells levels and limits."""
+        if self.shapes is not None:
+            return self.shapes
+        assert self.donors is not None
+        return levels.ReferenceRecords(self.donors.cell, self.donors.weight, self.donors.outcomes[:, 0])
+
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
         return replace(self, donors=donors)
@@ -180,15 +218,16 @@ class PackageCells(PublicModel):
 
         Raises `ValueError` for what cannot be held.
         """
-        donors, (name, parts) = self.donors, chosen or (self.strategy, None)
-        assert donors is not None
-        reference = levels.ReferenceRecords(donors.cell, donors.weight, donors.outcomes[:, 0])
+        (name, parts), source = chosen or (self.strategy, None), self.source
         if name == AUTO:
-            return best_package(self.workload, reference, self.bounds[0], self.law)[0]
-        return package(self.workload, reference, self.bounds[0], self.law, STRATEGIES[number_of(name)], parts)
+            return best_package(self.workload, source, self.bounds[0], self.law)[0]
+        return package(self.workload, source, self.bounds[0], self.law, STRATEGIES[number_of(name)], parts)
 
-    def estimated(self, package: Package, noisy: Floats) -> Draws:
-        """The released parameters, from all noisy measurements, (row,), in units of 1/WHOLE."""
+    def estimated(self, package: Package, noisy: Floats, of_histograms: Mapping[str, Floats] | None = None) -> Draws:
+        """The released parameters, from all noisy measurements, (row,), in units of 1/WHOLE.
+
+        `of_histograms` are released with them.
+        """
         posterior = learned(package.posterior, noisy / WHOLE)
         base = base_estimates(posterior, noisy / WHOLE, self.bounds[0])
         levels, limits, drift = posterior.prior.levels, posterior.prior.limits, posterior.drift
@@ -204,6 +243,7 @@ class PackageCells(PublicModel):
             "shares": np.array([float(part) for part in package.shares]),
             "centred": np.array([float(any(one.of_level.nnz for one in package.measurements))]),
             "strategy": np.array([number_of(package.strategy)], dtype=np.float64),
+            **(of_histograms or {}),
         }
         return Draws({name: value[None] for name, value in values.items()})
 
@@ -211,7 +251,18 @@ class PackageCells(PublicModel):
         """The package of the released parameters, before its measurements, from the reference's records."""
         shares = tuple(map(Fraction, theta["shares"][0].tolist()))
         chosen = Chosen(shares, bool(theta["centred"][0, 0]))
-        return _prepared(_Problem.of(self, STRATEGIES[int(theta["strategy"][0, 0])].name, chosen))
+        return _prepared(_Problem.of(self._recalled(theta), STRATEGIES[int(theta["strategy"][0, 0])].name, chosen))
+
+    def _recalled(self, theta: Draws) -> Self:
+        """This model with what released histograms tell, where the job has no reference."""
+        if self.first_stage is None:
+            return self
+        stage = self.first_stage
+        histograms = stage if isinstance(stage, Histograms) else stage.histograms
+        typical, error = theta["typical"][0].T
+        if (error > 0.0).any():
+            histograms = histograms.relative_to(typical, error)
+        return self.shaped(histograms, theta["counts"][0])
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released parameters."""
@@ -233,7 +284,17 @@ class PackageCells(PublicModel):
 
     def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
         """Synthetic records that are copies of donors, moved to the estimates of base cells."""
-        return Drawn.of(release, self, stratum)
+        return Drawn.of(release, self, stratum, self._made_up(release, stratum) if self.first_stage is not None else None)
+
+    def _made_up(self, release: ReleaseView, stratum: int) -> Donors:
+        """Donors by the released histograms, `DONORS_OF_CELL` for every base cell."""
+        shapes = self._recalled(release.theta(self, stratum, 0)).shapes
+        assert shapes is not None
+        kept = [law.thinned(DONORS_OF_CELL) for law in shapes.laws]
+        cell = np.repeat(np.arange(len(self.count), dtype=np.int32), DONORS_OF_CELL)
+        weight = np.concatenate([typical * kept[k].weight for typical, k in zip(shapes.typical, shapes.group, strict=True)])
+        outcome = np.concatenate([kept[k].outcome for k in shapes.group])
+        return Donors.of(cell, np.clip(weight, *self.public_weights), outcome[:, None])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells under other samples of the file's records, without noise."""
@@ -270,12 +331,14 @@ class PackageCells(PublicModel):
             "centred": bool(theta["centred"][0, 0]),
             "shares": theta["shares"][0].tolist(),
             "noisy": theta["noisy"][0].tolist(),
+            **{name: theta[name][0].tolist() for name in OF_HISTOGRAMS if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-30 at a share of 1",
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         made = dict(recall_draws(self.parameters, described).values)
         made |= {name: np.array([described[name]], dtype=np.float64) for name in ("shares", "noisy")}
+        made |= {name: np.array([described[name]], dtype=np.float64) for name in OF_HISTOGRAMS if name in described}
         made["centred"] = np.array([[float(described["centred"])]])
         return Draws({**made, "strategy": np.array([[float(number_of(described["strategy"]))]])})
 
@@ -296,10 +359,7 @@ class _Problem:
 
     @classmethod
     def of(cls, model: PackageCells, strategy: str, chosen: Chosen) -> _Problem:
-        given = model.donors
-        assert given is not None
-        reference = (given.cell, given.weight, given.outcomes)
-        content = (model.codes, model.count, model.tables, model.joint, *reference, strategy, chosen)
+        content = (model.codes, model.count, model.tables, model.joint, model.source, strategy, chosen)
         return cls(digest(content), model, strategy, chosen)
 
     def __hash__(self) -> int:

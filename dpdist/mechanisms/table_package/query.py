@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Codes, Floats, Ints
-from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
+from dpdist.mechanisms.promises import BINNED_COUNTS, MOVES_UNKNOWN, per_set, promise_of, provenance, referred
+from dpdist.mechanisms.reference_tables.histograms import Histograms
+from dpdist.mechanisms.reference_tables.query import in_stages, noisy_histograms
+from dpdist.mechanisms.reference_tables.sensitivity import first_stage
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.mechanisms.table_package.post import FromReference, PackageCells
 from dpdist.mechanisms.table_package.sensitivity import joint_query
 from dpdist.mechanisms.table_package.spec import TablePackage as Settings
 from dpdist.packages.limits import CellLimits
+from dpdist.packages.package import Package
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
@@ -34,6 +40,23 @@ SHAPE = (
     "Limits, levels of base cells, and what lies beyond the limits come from the reference. How far it is trusted follows "
     "from the noisy measurements, and on constants. Of a change of shape that no measurement shows, standard errors have a "
     "tenth of what lies beyond the limits."
+)
+
+AFTER_HISTOGRAMS = 6
+"""Number of a stratum's first query after those of histograms."""
+
+BY_HISTOGRAMS = {
+    CLIPPED: CLIPPED.replace("Job, reference and public sizes", "Job, noisy histograms and public sizes"),
+    LAPLACE: LAPLACE.replace("with the part s of ε", "with the part s of ε₁, what histograms leave of ε,").replace(
+        "sε", "sε₁"
+    ),
+    SHARED: SHARED.replace("the reference", "noisy histograms").replace("cost the budget", "cost ε₁"),
+}
+"""Texts where noisy histograms of the current file stand in for a reference."""
+SHAPE_OF_HISTOGRAMS = (
+    "Limits, and what lies beyond them, follow from the noisy histograms of a base cell's group. Weights and outcomes are "
+    "taken to be independent within a group. Levels of base cells follow from the noisy sums, and on constants. Standard "
+    "errors have half of what lies beyond the limits, in every term that cells share. A cell's own tail may differ more."
 )
 
 
@@ -78,10 +101,15 @@ class TablePackage(NoisySums[Settings, PackageCells]):
     spec, sums = Settings, PackageCells
 
     def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
-        return (joint_query(job, settings.noise),)
+        joint = joint_query(job, settings.noise)
+        return (*first_stage(job), joint) if job.on_histograms else (joint,)
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         law = GAUSSIAN if settings.gaussian else LAPLACE
+        if job.on_histograms:
+            clipped, law, shared = (BY_HISTOGRAMS[text] for text in (CLIPPED, law, SHARED))
+            rest = (shared, MOVES_UNKNOWN, SHAPE_OF_HISTOGRAMS, BINNED_COUNTS, *provenance(job))
+            return in_stages(job, promise_of(job, per_set(total, job), f"{clipped} {law}", *rest))
         texts = (f"{CLIPPED} {law}", SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
         return promise_of(job, per_set(total, job), *texts)
 
@@ -91,18 +119,29 @@ class TablePackage(NoisySums[Settings, PackageCells]):
         settings: Settings,
         model: PackageCells,
         recorder: StratumRecorder,
-        learned: FromReference,
+        learned: FromReference | None,
     ) -> Rounds:
-        package = learned.package
+        package, before, first = (yield from _learned_first(model)) if learned is None else (learned.package, None, 1)
         limits = replace(package.prior.limits, shapes=(), clippings=())
         sums = yield Pass(BaseSums(model.design.pattern, limits), "sum")
         joint, bound, noisy = joint_query(job, settings.noise), (limits.cap, limits.centre, limits.half), list[Floats]()
-        for number, (measurement, part) in enumerate(zip(package.measurements, package.shares, strict=True), start=1):
+        for number, (measurement, part) in enumerate(zip(package.measurements, package.shares, strict=True), start=first):
             stated = joint.share(f"sums by {measurement.name}", part)
             answer = yield Defined.by_content((bound, measurement)).sums(measurement.exact(sums), stated, number)
             noisy.append(answer)
-        theta = model.estimated(package, np.concatenate(noisy))
+        theta = model.estimated(package, np.concatenate(noisy), before)
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
+
+
+def _learned_first(
+    model: PackageCells,
+) -> Generator[Pass | Measurement | Choice, Any, tuple[Package, dict[str, Floats], int]]:
+    """The package that noisy histograms give, what is released of them, and the number of the query after theirs."""
+    assert model.first_stage is not None
+    histograms, counts = yield from noisy_histograms(model.first_stage)
+    assert isinstance(histograms, Histograms)
+    typical = np.column_stack([histograms.typical, histograms.typical_error])
+    return model.shaped(histograms, counts).package(), {"counts": counts, "typical": typical}, AFTER_HISTOGRAMS
 
 
 MECHANISMS: dict[str, Mechanism] = {"table_package": TablePackage()}

@@ -35,6 +35,7 @@ class TablePackage(Noisy):
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
+    own_histograms: ClassVar[bool] = True
     donates: ClassVar[bool] = True
     prioritises: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
@@ -66,5 +67,11 @@ class TablePackage(Noisy):
             fault = f"'{self.name}' needs public numbers of records in base cells"
             remedy = "take adjacency: substitution or zero_out, without exchange: anywhere"
             yield Contradiction(("budget", "adjacency"), f"{fault}, and under this adjacency they are secret", remedy)
+        if job.reference is not None and job.reference.earlier is not None:
+            fault = f"'{self.name}' takes its limits from records, or from noisy histograms of the current file alone"
+            yield Contradiction(("reference", "release"), fault, "name a public file under reference.path, or leave it out")
+        if self.gaussian and job.reference is not None and not job.reference.known_before:
+            fault = "noisy histograms, which stand in for a reference, have Laplace noise"
+            yield Contradiction(("mechanism", "noise"), fault, "take noise: laplace, or add reference: {path: …}")
         if job.rake:
             yield Contradiction(("rake",), f"'{self.name}' does not rake to public totals", "leave rake out")

@@ -25,6 +25,22 @@ DONATED = (
     f"A donor is of the record's own base cell, or of those most like it where that has fewer than {FEWEST}.",
     "Synthetic records agree with all tables. What else they tell of a column is the reference's, not measured.",
 )
+MADE_UP = (
+    "A donor is made up: a weight and an outcome at quantiles of the noisy histograms of its base cell's group.",
+    "Synthetic records agree with all tables. What else they tell is the histograms', each column alone.",
+)
+BY_LEVELS = POSTERIOR.replace(
+    "The prior is the reference, with a drift whose size follows from the noisy sums and constants.",
+    "The prior knows the shapes that noisy histograms show. Levels of columns are diffuse. How far cells of tables differ "
+    "beside follows from the noisy sums and constants.",
+)
+ERRORS_BY_LEVELS = (
+    "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise of the sums, "
+    "and half of what noisy histograms hold beyond the limits. Draws come from the posterior that made the tables."
+)
+DENSITY = (
+    "noisy sums of {weight} and of its product with {outcome} over groups of base cells, clipped where a reference tells"
+)
 ERRORS = (
     "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, the "
     "reference's sampling error, and drift since. Draws come from the posterior that made the tables."
@@ -45,6 +61,12 @@ class PackageWords(Words):
 
     entries: Mapping[str, str] = field(default_factory=lambda: {"microdata": MICRODATA})
 
+    def density_of(self, release: ReleaseView) -> str:
+        return DENSITY.replace("a reference tells", "noisy histograms tell") if release.job.on_histograms else DENSITY
+
+    def errors_of(self, release: ReleaseView) -> str:
+        return ERRORS_BY_LEVELS if release.job.on_histograms else ERRORS
+
     def post_processing(self, release: ReleaseView) -> list[str]:
         survey = release.job.survey
         if survey.weight is None:
@@ -53,12 +75,13 @@ class PackageWords(Words):
             donated, how = "outcome", ONE_WEIGHT.format(", ".join(survey.weights_constant_in))
         else:
             donated, how = "weight and outcome", TILTED
+        if release.job.on_histograms:
+            return [BY_LEVELS, WITHIN_BOUNDS, MADE_UP[0], how, MADE_UP[1]]
         return [POSTERIOR, WITHIN_BOUNDS, DONOR.format(donated), DONATED[0], how, DONATED[1]]
 
 
 WORDS = PackageWords(
-    density="noisy sums of {weight} and of its product with {outcome} over groups of base cells, clipped where a reference "
-    "tells",
+    density=DENSITY,
     errors=ERRORS,
     errors_of_records=RECORDS_AGREE,
 )

@@ -1,0 +1,90 @@
+"""What noisy histograms tell of base cells in place of a reference: a law of (weight, outcome) for each group of cells.
+
+A base cell has its typical weight times the group's relative weight, and the group's mean outcome. How far it lies from
+these is not known before it is measured: deviations of a column's levels are diffuse, and those of tables' cells have a
+standard deviation that the noisy sums tell (docs/methods.md, §9c). What lies beyond the limits is the group's, with half of
+it as its error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.packages.levels import Deviations, Levels, Terms
+from dpdist.packages.limits import Unknown, cell_limits, shape_of
+from dpdist.packages.posterior import DriftPrior, Prior
+from dpdist.packages.workload import Workload
+
+DIFFUSE_LEVEL = 0.5
+"""Standard deviation a priori of deviations that all cells, or those of a column's level, share."""
+UNKNOWN_LEVEL = 0.3
+"""Standard deviation of a published cell's level, as planned before any sum is measured."""
+MISFIT = 0.5
+"""Planned error of what lies beyond the limits, as a part of it: a cell's own tail may differ so far from its group's."""
+UNKNOWN_DRIFT = DriftPrior(
+    planned=0.1, log_sd=1.0, tried=(0.01, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.22, 0.32, 0.45), cell=0.05
+)
+"""Deviations of tables' cells from sums of main effects, before they are measured."""
+
+
+class GroupLaw(NamedTuple):
+    """Points of a group, of equal probability: weights relative to typical ones, and outcomes, (point,) each."""
+
+    weight: Floats
+    outcome: Floats
+
+    def thinned(self, number: int) -> GroupLaw:
+        """So many of the points, at even steps in the order of outcomes."""
+        places = np.argsort(self.outcome, kind="stable")[
+            ((np.arange(number) + 0.5) * len(self.outcome) / number).astype(int)
+        ]
+        return GroupLaw(self.weight[places], self.outcome[places])
+
+
+@dataclass(frozen=True)
+class GroupShapes:
+    """The laws of groups of base cells, with the group and the typical weight of every cell, (cell,) each."""
+
+    group: Ints
+    typical: Floats
+    laws: tuple[GroupLaw, ...]
+
+    @property
+    def _two_valued(self) -> bool:
+        return len(np.unique(np.concatenate([law.outcome for law in self.laws]))) <= 2
+
+    def levels(self, workload: Workload, terms: Terms, bounds: tuple[float, float]) -> Levels:
+        """The levels of all base cells, with diffuse deviations; `bounds` are the outcome's public bounds."""
+        facts = [(w.mean(), np.average(y, weights=w), y.std()) for w, y in self.laws]
+        weight, mean, spread = np.array(facts)[self.group].T
+        scaled = bounds[0] >= 0.0 and not self._two_valued and bool((mean > 0.0).all())
+        unit = mean if scaled else np.maximum(spread, 1e-3 * (bounds[1] - bounds[0]))
+        shared = np.where(terms.classes < 2, DIFFUSE_LEVEL, 0.0)
+        nothing, ones = np.zeros(len(workload)), np.ones(len(workload))
+        diffuse = Deviations(nothing, nothing, ones, np.diag(shared))
+        return Levels(self.typical * weight, mean, unit, scaled, diffuse, diffuse)
+
+    def prior(
+        self,
+        workload: Workload,
+        terms: Terms,
+        levels: Levels,
+        bounds: tuple[float, float],
+        size: Floats,
+        noise: Floats,
+    ) -> Prior:
+        """The prior with the limits of the least predicted error; `size` and `noise` as in `limits_of`."""
+        first = np.unique(self.group, return_index=True)[1]
+        shapes = [
+            shape_of(law.weight / law.weight.mean(), (law.outcome - levels.mean[cell]) / levels.unit[cell], levels.scaled)
+            for law, cell in zip(self.laws, first, strict=True)
+        ]
+        unknown, exactly = Unknown(UNKNOWN_LEVEL, MISFIT), np.full(len(shapes), np.inf)
+        limits = cell_limits(workload, levels, self.group, shapes, exactly, bounds, size, noise, self._two_valued, unknown)
+        nothing, terms_number = np.zeros(len(workload)), terms.matrix.shape[1]
+        exact = Deviations(nothing, nothing, nothing, np.zeros((terms_number, terms_number)))
+        return Prior.of(workload, terms, levels, limits, (exact, exact), UNKNOWN_DRIFT)
