@@ -113,7 +113,7 @@ def _moments(shape: Shape) -> Floats:
 
 
 Source = ReferenceRecords | GroupShapes
-"""What tells levels, limits and what lies beyond them: a reference's records, or noisy histograms in place of them."""
+"""The source of levels, limits and what lies beyond them: a reference's records, or noisy histograms in their place."""
 
 
 def _levels(source: Source, workload: Workload, terms: Terms, bounds: tuple[float, float]) -> Levels:

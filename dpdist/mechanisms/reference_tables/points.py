@@ -72,7 +72,7 @@ class Drawn(NamedTuple):
 
     @classmethod
     def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int, made: Donors | None = None) -> Drawn:
-        """Of the reference's records, or of `made`, or of released points."""
+        """The cells with the reference's records as donors, or with `made`, or with released points."""
         passed = release.donors.get(release.frame.stratum_labels[stratum])
         donors = passed or made or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()

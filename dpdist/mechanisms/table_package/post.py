@@ -102,7 +102,7 @@ class PackageCells(PublicModel):
     first_stage: TypicalWeights | Histograms | None = None
     """What is measured first, where the job has no reference."""
     shapes: GroupShapes | None = None
-    """What noisy histograms told in place of a reference, once they are known."""
+    """The laws from noisy histograms in place of a reference, once they are known."""
 
     @property
     def scales(self) -> tuple[Fraction, ...]:
@@ -203,7 +203,7 @@ class PackageCells(PublicModel):
 
     @property
     def source(self) -> Source:
-        """What tells levels and limits."""
+        """The source of levels and limits."""
         if self.shapes is not None:
             return self.shapes
         assert self.donors is not None
