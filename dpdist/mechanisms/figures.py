@@ -1,6 +1,6 @@
 """For every mechanism's `post` and `publish.model_outputs`: types and texts of `measurements.parquet`, all noisy figures.
 
-Each mechanism's `post.py` lists its figures with them.
+Each mechanism's `post.py` lists its noisy figures with these types.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Figures(NamedTuple):
     law: str = LAPLACE
     table: str | None = None
     units: Sequence[int] | None = None
-    """For each cell the number of the sum that it shares with other cells; unset: no two cells share a sum."""
+    """Number of the noisy sum that a cell shares with other cells; unset if no two cells share a sum."""
     sensitivity: float | None = None
     """Sensitivity of the figures to one record, in L1, or in L2 under Gaussian noise; unset: the scale times ε."""
 
@@ -67,7 +67,9 @@ class Measured(NamedTuple):
     definitions: Mapping[str, str]
 
     def definition(self, statistic: str) -> str:
-        """Of a statistic, whose name ends with the outcome's where a job has several outcomes. Raises `Incomplete`."""
+        """The definition of a statistic, whose name ends with the outcome's if a job has several outcomes.
+        Raises `Incomplete`.
+        """
         starts = [start for start in self.definitions if statistic == start or statistic.startswith(f"{start} ")]
         if not starts:
             lacking = f"the statistic '{statistic}' of '{self.mechanism}' has no definition"
@@ -76,13 +78,13 @@ class Measured(NamedTuple):
 
 
 def measured_of(job: Job) -> Measured:
-    """What the mechanism of a job lists as measured. Raises `Incomplete` if its package lacks a part."""
+    """The list of noisy figures of a job's mechanism. Raises `Incomplete` if its package lacks a part."""
     name = job.mechanism.name
     return Measured(name, FIGURES[name], DEFINITIONS[name])
 
 
 def cells_of(release: ReleaseView, model: PublicModel, stratum: int) -> list[dict[str, str]]:
-    """The cells of a stratum's patterns, as levels by column, with the columns that do not vary within a pattern.
+    """The cells of a stratum's patterns, as levels by column, including columns that are constant within a pattern.
 
     A pattern is a combination of levels that the model distinguishes.
     """

@@ -43,10 +43,10 @@ def learned_from(
 ) -> Learned:
     """Returns what the mechanism learns from the reference's records of a stratum.
 
-    `current` is the number of records of the current stratum, and `block` that of a block. Weights are learned on at most
-    that many, because a fit to fewer records is wider and has larger bounds. The weights of `weighted` are learned under
-    still wider fits (`for_later_files`). `copied` holds further columns of these records, for synthetic records to copy.
-    Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
+    `current` is the number of records of the current stratum, and `block` that of a block. Weights are learned on at
+    most `current` records: a fit to fewer records is wider and has larger bounds. For the mechanism `weighted`, weights
+    are learned under even wider fits (`for_later_files`). `copied` holds these records' other columns, for synthetic
+    records to copy. Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
     """
     if isinstance(model, LearnsOutright):
         return model.learned(records, copied)
@@ -89,7 +89,7 @@ def _centre(
 
 
 def _check_program(job: Job, model: Likelihood, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
-    """Tests a user's program on some records: its clamped likelihood must equal the mechanism's."""
+    """Tests on some records that a user's program has the mechanism's clamped likelihood."""
     if job.mechanism.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
 

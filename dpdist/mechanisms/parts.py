@@ -1,7 +1,7 @@
 """For `mechanisms.registry` and `publish`: loads a mechanism's parts from its folder: query, model, texts, noisy figures.
 
-The specification names the package (`MechanismSpec.package`). A part is imported when it is asked for. So publishing, which
-asks for models and texts only, loads no code that sees a record.
+The specification names the package (`MechanismSpec.package`). A part is imported at its first use. So publishing, which
+needs only models and texts, loads no code that sees a record.
 """
 
 from __future__ import annotations
@@ -93,31 +93,31 @@ def _module(name: str, module: str, what: str) -> ModuleType:
 
 
 WIDE = "Where most weights are well below their public bound, these intervals are too wide."
-"""A caution for mechanisms in which a record counts by its sampling weight over the weight's public upper bound."""
+"""A caution for mechanisms that count a record by its sampling weight over the weight's public upper bound."""
 
 
 @dataclass(frozen=True)
 class Words:
     """The texts of a mechanism.
 
-    A mechanism that fits a likelihood may leave them empty. The texts of the likelihood and of its draws are then used.
+    A mechanism that fits a likelihood may leave texts empty, and then has the likelihood's.
     """
 
     density: str = ""
     """Description of the parameters, with {outcome} and {weight}; empty: the likelihood's description."""
     errors: str = ""
-    """Which errors are in the standard errors of estimates from parameters; empty: the errors of posterior draws."""
+    """Errors that the standard errors of estimates from parameters include; empty: the errors of posterior draws."""
     errors_of_records: str = ""
-    """Which errors are in the standard errors of estimates from synthetic records.
+    """Errors that the standard errors of estimates from synthetic records include.
 
     Empty: the errors of the parameters, and the error of synthesis.
     """
     steps: tuple[str, ...] = ()
-    """Processing steps after the statistics were released, of every job."""
+    """Processing steps of every job after the statistics were released."""
     settings: Mapping[str, Mapping[object, str]] = field(default_factory=dict)
     """Further processing steps that depend on a setting: the setting's name, and a text for each of its values."""
     entries: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the statement's entries that only this mechanism has, by the entry's name."""
+    """Texts of statement entries that only this mechanism has, by entry."""
 
     def density_of(self, release: ReleaseView) -> str:
         """Description of the parameters, with {outcome} and {weight}."""
@@ -128,7 +128,7 @@ class Words:
         return [*self.steps, *(texts[getattr(release.job.mechanism, name)] for name, texts in self.settings.items())]
 
     def errors_of(self, release: ReleaseView) -> str:
-        """Which errors are in the standard errors of estimates from parameters."""
+        """Errors that the standard errors of estimates from parameters include."""
         return self.errors
 
 
@@ -150,9 +150,9 @@ NOISY = {
     "resampled": "parameters of other samples; without them standard errors leave sampling out",
     "noised_again": "parameters under other noise; without them standard errors leave noise out",
 }
-"""Methods that a model of noisy sums must have, each with what it gives.
+"""Methods that a model of noisy sums must have, and what each gives.
 
-A model of whole tables does not need them, because such tables have standard errors of their own.
+Whole tables have standard errors of their own, so their models do not need these methods.
 """
 
 

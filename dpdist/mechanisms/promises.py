@@ -135,7 +135,7 @@ THIRD_PARTY = {
         "the rounding error of both. Bounds on losses are computed from that."
     ),
 }
-"""What a promise takes from the authors of a part that another distribution brings, by what the part is."""
+"""What a promise takes from authors of third-party parts, by kind of part."""
 TRUNCATED = (
     "Of a {column} with more than {most} records the first {most} in the file's order count. The others are left out. "
     "Where they are unlike those, estimates have a bias that is in no figure."
@@ -149,16 +149,16 @@ class Repeated(NamedTuple):
 
     number: int
     name: str
-    """What they are, in the plural."""
+    """Name of the parts, in the plural."""
     after: str = ""
-    """What follows from them by post-processing, after a semicolon."""
+    """What post-processing makes of them, after a semicolon."""
 
 
 def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeated | None = None) -> Promise:
     """The promise of a release from the guarantee of one of its parts, with the conditions that depend on the job alone.
 
-    Parts are synthetic sets, unless `repeated` says otherwise. What gates and noisy sample counts take is added to theirs.
-    `assumptions` are the conditions that only this mechanism has.
+    Parts are synthetic sets, unless `repeated` says otherwise. The costs of gates and noisy sample counts are added to
+    those of the parts. `assumptions` are the conditions that only this mechanism has.
     """
     parts = repeated or Repeated(job.synthetic_sets, "synthetic sets")
     public = tuple(
@@ -198,7 +198,7 @@ def per_set(total: Strict | Concentrated, job: Job) -> Strict | Concentrated:
 def with_frame(job: Job, total: Guarantee) -> Guarantee:
     """The guarantee including the cost of the noisy sample counts, if the job has any.
 
-    Both costs have the guarantee class of the release.
+    Both costs have the same class of guarantee.
     """
     adjacency, epsilon = job.budget.adjacency, job.epsilon_of_frame
     if job.predictors is None or isinstance(total, NoGuarantee):
@@ -219,7 +219,7 @@ def of_frame(job: Job) -> str:
 
 
 def units(job: Job) -> tuple[str, ...]:
-    """A sentence on the part of a privacy unit's budget that remains for one record; none if the unit is a record."""
+    """A sentence on the part of a privacy unit's budget for one record; empty if the unit is a record."""
     unit = job.privacy_unit
     if unit is None:
         return ()
@@ -276,9 +276,10 @@ def provenance(job: Job) -> tuple[str, ...]:
 
 
 def strict(job: Job) -> Strict:
-    """The guarantee of one draw under a clamp of ±ε/2 (±ε/4 under substitution) of each record's log factor (METHODS §2).
+    """The guarantee of one draw if each record's log factor is clamped to ±ε/2, or ±ε/4 under substitution (METHODS
+    §2).
 
-    The factor must be a fixed function of the record. Neither sampler of clamped posteriors has a proven bound on its
-    total variation for every file. So δ is unknown.
+    The factor must be a fixed function of the record. No sampler of clamped posteriors has a proven bound on its total
+    variation for every file, so δ is unknown.
     """
     return Strict(job.budget.adjacency, job.epsilon_per_set, None)

@@ -67,8 +67,8 @@ def _without_bounds(records: Records) -> Columns:
 class NoisySums(ABC, Generic[S, M]):
     """Base class of a mechanism with one class of settings and one model of sums.
 
-    A subclass defines `queries`, `promised` and `rounds`, which get settings and model under their own types. The guarantee
-    is computed from the queries, and the rounds may not ask for more than these.
+    A subclass defines `queries`, `promised` and `rounds`, which get settings and model under their own types. The
+    engine computes the guarantee from the queries, and the rounds may ask for no more.
     """
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
@@ -101,7 +101,7 @@ class NoisySums(ABC, Generic[S, M]):
 
     @abstractmethod
     def queries(self, job: Job, settings: S) -> Sequence[NoisyQuery]:
-        """All that the mechanism asks of a stratum under noise, for all synthetic sets; it follows from the job alone."""
+        """All noisy queries of a stratum, for all synthetic sets; they follow from the job alone."""
 
     @abstractmethod
     def promised(self, job: Job, settings: S, total: Strict | Concentrated) -> Promise:
@@ -121,9 +121,10 @@ class LossExceeded(ValueError):
 
 
 def within_loss(rounds: Rounds, listed: Sequence[NoisyQuery]) -> Rounds:
-    """The same rounds. Raises `LossExceeded` for a query that states no loss, or more than earlier queries have left.
+    """The same rounds. Raises `LossExceeded` for a query that states no loss, or that exceeds the remaining loss.
 
-    Listed queries allow their loss under every kind of neighbour: a statement also has the loss of an exchange.
+    Queries must stay within the listed loss under every kind of neighbour, because a statement also gives the loss of
+    an exchange.
     """
     kinds: tuple[Neighbour, ...] = get_args(Neighbour)
     left, reply, begun = {kind: lost(listed, kind) for kind in kinds}, None, set[str]()
@@ -147,33 +148,32 @@ def within_loss(rounds: Rounds, listed: Sequence[NoisyQuery]) -> Rounds:
 
 
 class Defined(NamedTuple):
-    """Queries that share one definition. Their noise is bound to checksums of the definition and of the exact figures.
-
-    Noise that was drawn for one query is never used for another.
+    """Queries that share one definition.
+    Noise is bound to checksums of the definition and of the exact figures, so that it is never used for another query.
     """
 
     query: str
 
     @classmethod
     def by_content(cls, definition: object) -> Defined:
-        """Queries that the model, or another definition of the figures, defines."""
+        """Queries defined by the model, or by another definition of the figures."""
         return cls(digest(definition))
 
     def sums(self, exact: Floats, stated: NoisyQuery, number: int) -> Measurement:
-        """The `number`-th query of a stratum: these sums plus noise of the stated law and scale."""
+        """Query `number` of a stratum: these sums plus noise of the stated law and scale."""
         return Measurement(exact, self.noise(exact, stated.scale, number, exact.size, stated.law), stated.once)
 
     def scores(self, exact: Floats, stated: NoisyQuery, number: int) -> Choice:
-        """The `number`-th query of a stratum: which of the scores, (row, candidate), is the largest under noise."""
+        """Query `number` of a stratum: which score of each row, (row, candidate), is the largest under noise."""
         return Choice(exact, self.noise(exact, stated.scale, number, exact.size), stated.once)
 
     def noise(self, exact: Floats, scale: Fraction, number: int, size: int, law: NoiseName = "laplace") -> Noise:
-        """The `number`-th noise of a stratum, bound to these figures."""
+        """Noise `number` of a stratum, bound to these figures."""
         return Noise(scale, size, number, law, self.query, digest(exact))
 
 
 def released_sets(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
-    """The released parameters of a stratum, after their confidential summary was recorded.
+    """Records the confidential summary of a stratum, then returns its released parameters.
 
     `epsilon` is the ε of one set; only the summary uses it.
     """

@@ -20,7 +20,7 @@ from dpdist.models.protocol import Draws, Parameter
 
 PRIOR_A = PRIOR_B = 1.0
 INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
-"""Draws are limited to this interval, where log p and log(1 − p) are finite: 1 − 2⁻⁵³ is the last double before 1."""
+"""Draws are limited to this interval, where log p and log(1 − p) are finite; 1 − 2⁻⁵³ is the last double before 1."""
 
 
 class Bernoulli(ConjugateModel):

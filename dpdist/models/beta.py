@@ -1,8 +1,8 @@
 """Models of proportions, by `models`' registry: y ~ Beta(λφ, λ(1 − φ)), mean φ and precision λ.
 
-See [G], Supplement 2, and METHODS §5. Without predictors the priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5),
-restricted to λ ≤ 1e6, which leaves out 3e-11 of the prior. Draws are made on a grid of (logit φ given λ, log λ), see
-`numerics.grid`. In sums, α is a record's privacy weight.
+See [G], Supplement 2, and METHODS §5. Without predictors the priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5). The
+limit λ ≤ 1e6 excludes 3e-11 of the prior. Draws are made on a grid of (logit φ given λ, log λ), see `numerics.grid`. In
+sums, α is a record's privacy weight.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ LOGIT_BOX = 34.0
 The restriction leaves out 3.4e-15 of the prior.
 """
 INSIDE = (1e-300, 1.0 - 2.0**-53)
-"""Synthetic shares are limited to this interval inside (0, 1).
-
-Draws of a beta law with a shape near 0 underflow.
+"""Synthetic shares are limited to this interval inside (0, 1), because draws of a beta law with a shape near 0
+underflow.
 """
 
 
@@ -119,7 +118,7 @@ class BetaPosterior:
         return np.asarray(shapes + np.log(mean * rest) + separate)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
-        """Centre and scale of logit φ given λ: the mode, by bisection, and a scale from the curvature there.
+        """Centre and scale of logit φ given λ: the mode, by bisection, and a scale from its curvature.
 
         The density is log-concave in φ.
         """

@@ -11,7 +11,7 @@ from dpdist.core.records import Floats
 
 
 class Spurious(Exception):
-    """Raised if, on the reference's records, the clamped posterior has its mass at another mode than the reference's."""
+    """Raised if the clamped posterior on the reference's records has its mass at a spurious mode."""
 
 
 @dataclass(frozen=True, eq=False)

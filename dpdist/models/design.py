@@ -21,8 +21,8 @@ INTERCEPT = "(Intercept)"
 class Design:
     """Predictors of the frame rows of one stratum, by pattern: a distinct combination of predictor levels.
 
-    The stratum identifies the predictors `kept`. `matrix` (pattern, kept predictor) has the distinct rows, `pattern` (row,)
-    the pattern of each frame row of the stratum, of which `first` is the first.
+    The stratum identifies the predictors `kept`. `matrix` (pattern, kept predictor) has the distinct rows, and
+    `pattern` (row,) the pattern of each frame row. `first` is the first of the stratum's frame rows.
     """
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
 
 
 def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
-    """Combinations of columns in the frame rows of one stratum, in order of their levels, as the patterns of a design.
+    """Combinations of columns in the frame rows of one stratum, as the patterns of a design, in order of levels.
 
     `names` are the combinations. `matrix` is empty, because each combination is a predictor.
     """
@@ -69,7 +69,7 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
 def counted(frame: Frame, rows: slice, cells: Design) -> Floats:
     """Number of sample records of every pattern as published, (pattern,).
 
-    It is 1 where noise left less, because it serves as a divisor.
+    It is at least 1, because it serves as a divisor.
     """
     return np.maximum(np.bincount(cells.pattern, weights=frame.count[rows]), 1.0)
 

@@ -31,7 +31,7 @@ SHAPE = RATE = 0.01
 LOG_DISPERSION = (float(np.log(1e-6)), float(np.log(1e4)))
 """Interval of log φ.
 
-A posterior reaches its ends only where the counts hold almost no information on φ. Values of φ above 1e4 have prior odds
+A posterior reaches its ends only if the counts hold almost no information on φ. Values of φ above 1e4 have prior odds
 of e^−100, and with φ below 1e-6 nearly all counts are 0.
 """
 DEGREE = 159
@@ -45,7 +45,7 @@ rounding.
 class NegativeBinomial(OutcomeModel):
     """Negative binomial model of one stratum's outcome.
 
-    Its statistics are rows (y, Σα) of the distinct outcomes, sorted by y, (distinct outcome, 2). Those of several blocks
+    Its statistics are rows (y, Σα) of the distinct outcomes, sorted by y, (distinct outcome, 2). Rows of several blocks
     are concatenated. A record with α = 0 adds no row.
     """
 

@@ -29,7 +29,7 @@ class ReferenceRecords(Protocol):
 
 @runtime_checkable
 class OnDistributions(Likelihood, Protocol):
-    """A model of scores, which a reference's distributions make of values."""
+    """A model of normal scores, which follow from values by a reference's distributions."""
 
     def within(self, facts: Facts) -> Self:
         """The model with the distributions that a reference fixed."""
@@ -73,16 +73,16 @@ class LearnsFromPoints(StratumModel, Protocol):
 
 @runtime_checkable
 class CollapsesSmall(Protocol):
-    """A model whose cells share a sum where the reference has few records of them."""
+    """A model whose cells share a noisy sum if the reference has few records of them."""
 
     @property
     def fewest_records(self) -> float:
-        """Smallest number of reference records of a cell that is not collapsed."""
+        """A cell with fewer reference records than this is collapsed with others."""
         ...
 
     @property
     def most_outweighed(self) -> float:
-        """Largest number of current records that leave a cell mostly its group's figure; 0 where none is shrunk."""
+        """Largest number of current records of a cell whose figure is mostly its group's; 0 if no cell is shrunk."""
         ...
 
 
@@ -95,14 +95,14 @@ class FitsOutright(Protocol):
 
 @runtime_checkable
 class AsSampled(Likelihood, Protocol):
-    """A model that may describe the population, and has a form that describes the sample."""
+    """A model that describes the population and can also describe the sample."""
 
     def as_sampled(self) -> Self: ...
 
 
 @runtime_checkable
 class KnowsDistributions(Protocol):
-    """What was learned has distributions for a score model."""
+    """Learned facts that include distributions for a score model."""
 
     @property
     def facts(self) -> Facts | None: ...
@@ -110,7 +110,7 @@ class KnowsDistributions(Protocol):
 
 @runtime_checkable
 class KnowsDonors(Protocol):
-    """What was learned has donors for synthetic records."""
+    """Learned facts that include donors for synthetic records."""
 
     @property
     def donors(self) -> Donors | None: ...
@@ -127,7 +127,7 @@ class OnDonors(StratumModel, Protocol):
 
 @runtime_checkable
 class KnowsPower(Protocol):
-    """What was learned has the power of the likelihood."""
+    """Learned facts that include the power of the likelihood."""
 
     @property
     def power(self) -> float: ...
@@ -137,7 +137,7 @@ class ErrorsOfCells(NamedTuple):
     """Predicted root mean squared errors of a statistic in a table's published cells, in its order, in direct standard
     errors, (cell,).
 
-    NaN where an error is not known. `alone` are the errors of the reference alone, as ε = 0 leaves.
+    NaN where an error is not known. `alone` are the errors of the reference alone, as at ε = 0.
     """
 
     table: str
@@ -148,13 +148,13 @@ class ErrorsOfCells(NamedTuple):
 
 @runtime_checkable
 class PredictsErrors(StratumModel, Protocol):
-    """A model that predicts the errors of a release from what it learned, before the current file is read.
+    """A model that predicts its release's errors from learned facts, before the current file is read.
 
-    Without it, the mechanism is run on public records to predict them (`quality.predicted`).
+    Errors of other models are predicted by runs on public records (`quality.predicted`).
     """
 
     def predicted_errors(self, learned: Any) -> Sequence[ErrorsOfCells]:
-        """The errors by table and statistic, margins included; statistics that it does not predict are left out."""
+        """Predicted errors by table and statistic, margins included, without statistics that the model cannot predict."""
         ...
 
 

@@ -71,9 +71,9 @@ class OutcomeModel(PublicModel):
         return clamped_records(alpha, reference, clamp, {"y": records.outcome})
 
     def _distinct(self, records: Records) -> tuple[Ints, Ints]:
-        """Positions of records with distinct (x, y), and for every record the number of the distinct one that it equals.
+        """Positions of records with distinct (x, y), and for every record the number of its distinct record.
 
-        If there are few equal records, all records count as distinct.
+        If few records are equal, all count as distinct.
         """
         values, code = np.unique(records.outcome, return_inverse=True)
         key = self.pattern(records.frame) * np.int64(len(values)) + code

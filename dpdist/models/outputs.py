@@ -1,6 +1,6 @@
 """Protocols of optional outputs that mechanisms' `post` hands to `publish`: measurements, marginals, donors, own tables.
 
-Publication asks a model for these, and knows no mechanism. A model implements those that it has.
+Publication asks a model for these outputs, and knows no mechanism; a model implements those it has.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dpdist.models.design import Design
 from dpdist.models.protocol import Distributed, Draws, Expectation, StratumModel
 
 DesignEffectOf = Callable[[frozenset[str], str, str | None], float]
-"""The design effect of a statistic in cells that are crossed by these columns, of an outcome or of none."""
+"""The design effect of a statistic, of an outcome or none, in cells that these columns cross."""
 
 
 class ReleaseView(Protocol):
-    """What texts and outputs may read of a release: its job, public frame and models, and the parameters of each set."""
+    """What texts and outputs may read of a release: job, public frame, models, and parameters of each set."""
 
     @property
     def job(self) -> Job: ...
@@ -36,7 +36,7 @@ class ReleaseView(Protocol):
 
     @property
     def donors(self) -> Mapping[str, Donors]:
-        """By stratum, the reference's records, if synthetic records take their values from them."""
+        """By stratum, the reference's records from which synthetic records take their values, if any."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class ModelTable(NamedTuple):
 
 @runtime_checkable
 class TablesBeside(Protocol):
-    """A model that makes tables of its own, which stand beside those of the job."""
+    """A model that makes further tables, beside those of the job."""
 
     def tables_beside(self, job: Job, theta: Draws, effect: DesignEffectOf) -> Mapping[str, ModelTable]:
         """Tables of the stratum by the name of their file. Figures have errors under the design effects."""
@@ -89,7 +89,7 @@ class CodedRecords(Protocol):
 
 @runtime_checkable
 class NoisedFigures(StratumModel, Expectation, Protocol):
-    """A model whose tables' figures got noise themselves. There are no synthetic records."""
+    """A model whose published figures have noise of their own, and which has no synthetic records."""
 
     @property
     def public_noise(self) -> bool:
@@ -125,9 +125,9 @@ class NoiseOfCounts(Protocol):
 
 
 class CellFacts(NamedTuple):
-    """What the released parameters of a stratum tell of its base cells, (cell, variable) unless stated.
+    """Facts of a stratum's base cells in the released parameters, (cell, variable) unless stated.
 
-    The variables are the mean weight and the mean of every outcome. A field is None where the release does not have it.
+    The variables are the mean weight and the mean of every outcome. A field is None if the release lacks it.
     """
 
     means: Floats
@@ -136,24 +136,24 @@ class CellFacts(NamedTuple):
     clipped_weights: Floats
     """The noisy sums of clipped weights, (cell,)."""
     departures: Floats
-    """Distances from what a reference or an earlier release predicts, in standard deviations."""
+    """Distances from the prediction of a reference or an earlier release, in standard deviations."""
     kept_shares: Floats
-    """The part of a cell's figure in its estimate, which has the common figure for the rest."""
+    """The weight of a cell's own figure in its estimate; the common figure has the rest."""
     borrowed_shares: Floats | None
-    """The part of a cell's shape that other cells give, (cell, outcome)."""
+    """The part of a cell's shape that comes from other cells, (cell, outcome)."""
     ranges: Floats | None
     """Least and largest mean that the noisy sums allow, (cell, variable, 2); NaN where they identify the mean."""
     shares_at_bound: Floats | None
     """The share of weights at or beyond their public bound, (cell,); NaN where noise hides it."""
     error_variances: Floats
-    """Variances of the means. That of a weight is relative to the weight."""
+    """Variances of the means. The variance of a mean weight is relative to the weight."""
     noise_variances: Floats
-    """The parts of `error_variances` by noise."""
+    """The parts of `error_variances` that noise causes."""
 
 
 @runtime_checkable
 class CompletedCells(StratumModel, Protocol):
-    """A model of base cells whose sums were clipped at limits, and whose means a reference completes."""
+    """A model of base cells with sums clipped at limits, whose means a reference completes."""
 
     @property
     def design(self) -> Design: ...
@@ -170,11 +170,11 @@ class CompletedCells(StratumModel, Protocol):
         ...
 
     def cell_facts(self, described: Mapping[str, Any]) -> CellFacts | None:
-        """What the written parameters tell of the cells; None where they hold no means."""
+        """Facts of the cells in the written parameters; None if these have no means."""
         ...
 
     def points_of_cells(self, release: ReleaseView, stratum: int) -> tuple[list[list[Floats]], Floats]:
-        """Points (weight, outcome) of every outcome and cell, and the number of records that they stand for, (cell,)."""
+        """Points (weight, outcome) of every outcome and cell, and the number of records that they represent, (cell,)."""
         ...
 
 
@@ -198,7 +198,7 @@ class FromDonors(Protocol):
 
 @runtime_checkable
 class DistributedByPoints(Protocol):
-    """A model that gives distribution functions with the points of a release."""
+    """A model whose distribution functions need the points of a release."""
 
     def distribution(self, release: ReleaseView, stratum: int) -> Distributed: ...
 
@@ -236,5 +236,5 @@ class PoolsShapes(Protocol):
     """A mechanism that measures the shape of outcomes over groups of cells."""
 
     def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
-        """The group of every frame row of a stratum, (row,), from public sizes; None where a reference gives shapes."""
+        """The group of every frame row of a stratum, (row,), from public sizes; None if a reference gives shapes."""
         ...

@@ -110,7 +110,7 @@ class Exact(Protocol):
 
 @runtime_checkable
 class ManySums(Protocol):
-    """A model whose passes over records sum many figures at once, as tables from which some are chosen."""
+    """A model whose passes sum many tables at once, of which some are chosen later."""
 
     @property
     def most_sums(self) -> int:
@@ -160,7 +160,7 @@ class ClampedStan(Protocol):
 
 @runtime_checkable
 class StanData(Protocol):
-    """A model that is a Stan program too. So one density is stated twice: by the program and by `log_lik`."""
+    """A model that is a Stan program too. So two places state one density: the program and `log_lik`."""
 
     @property
     def program(self) -> str | Program:
@@ -217,9 +217,9 @@ class Expectations(Expectation, Protocol):
 
 @runtime_checkable
 class Unbiased(Expectation, Protocol):
-    """A model whose expectations may lie outside of public bounds, so that their sums over cells are unbiased.
+    """A model whose expectations may leave public bounds, so that their sums over cells are unbiased.
 
-    Each figure is set into its own bounds when it is printed (`publish.public_bounds`).
+    Figures are set into their bounds when they are printed (`publish.public_bounds`).
     """
 
     @property
@@ -258,19 +258,19 @@ class Distributed(Protocol):
 
 @runtime_checkable
 class OfAnswers(Protocol):
-    """A distribution whose quantiles are set to values that people answer."""
+    """A distribution whose quantiles are set to values that people report."""
 
     def answers(self, value: Floats, outcome: int) -> Floats:
-        """The answers that have the ranks of these values, of any shape."""
+        """The reported values with the ranks of these values, of any shape."""
         ...
 
 
 @runtime_checkable
 class DistributedAtMeans(Distributed, Protocol):
-    """A distribution function that also follows from other means of its cells than the released ones."""
+    """A distribution function that can also be computed at other means of cells."""
 
     def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """As `until`, (pair,), where the mean outcomes of the stratum's frame rows are `mean` (row,)."""
+        """`until` at other means, (pair,): `mean` (row,) are the mean outcomes of the stratum's frame rows."""
         ...
 
 
@@ -308,7 +308,7 @@ class StratumModel(Described, Protocol):
 
 @runtime_checkable
 class Likelihood(StratumModel, Density, Additive, Protocol):
-    """A model of one stratum with all that a pseudo posterior needs except a sampler's methods."""
+    """A model of one stratum with all that a pseudo posterior needs except sampling methods."""
 
 
 class Builder(Protocol):
@@ -324,7 +324,9 @@ class Improper(Exception):
 
 
 def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
-    """The `values` of every parameter and the names of its entries; null where the stratum does not identify an entry."""
+    """The `values` of every parameter and the names of its entries; null for an entry that the stratum does not
+    identify.
+    """
     described: dict[str, Any] = {"prior": "proper"}
     for p in parameters:
         described[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}

@@ -16,7 +16,7 @@ from dpdist.models.protocol import Draws, Parameter, describe_draws, recall_draw
 
 @dataclass(frozen=True)
 class PublicModel:
-    """What is public of a model of one stratum.
+    """The public part of a stratum's model.
 
     A pattern is a distinct combination of predictor levels. Without predictors there is one pattern.
     """
@@ -59,9 +59,8 @@ class PublicModel:
         return np.ones_like(product), product
 
     def within_bounds(self, share: Floats, value: Floats) -> Floats:
-        """P(outcome ≤ value), (draw, pair), once the outcome is limited to its public bounds.
-
-        `share` is the share without such limits.
+        """P(outcome ≤ value), (draw, pair), after the outcome is limited to its public bounds; `share` is without
+        limits.
         """
         low, top = self.outcome_bounds
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))

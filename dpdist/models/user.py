@@ -10,7 +10,7 @@ entries. Data that a program does not declare are ignored.
                            and the number of levels
     generate               0 while chains are run and 1 when quantities are generated
 
-The program must have the following blocks. It should generate nothing while `generate` is 0.
+The program must have the following blocks. While `generate` is 0 it should generate nothing.
 
     parameters:            those that the job's `model.parameters` lists, with the same dimensions
     model:                 target += alpha[n] * log p(record n | parameters), and a proper prior

@@ -1,8 +1,8 @@
 """For `reference.collapsing`: mixes a cell's reference records with those of similar cells (METHODS §7b).
 
-The borrowed shape holds all records of the group, relative to their cells' means. It is scaled to the cell's mean weight
-and clipped statistics, which no single record changes much. Own records and borrowed shape are weighted by their
-precision in what lies beyond the clipping limits. Everything is computed from the reference alone.
+The borrowed shape has all records of the group, relative to their cells' means. It is scaled to the cell's mean weight
+and clipped statistics, on which no single record has a large effect. Own records and borrowed shape are weighted by
+their precision beyond the clipping limits. Everything is computed from the reference alone.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from dpdist.reference.clipping import FLAT, Cell, condensed
 POOLED_POINTS = 2_000
 """Largest number of points of a borrowed shape and of a mixed cell.
 
-A mixed cell with more records than this may have one point for each record.
+A mixed cell with more records may have one point for each record.
 """
 HIGH = 0.95
-"""Level of the quantiles at which a cell's own statistics are clipped."""
+"""Level of the quantiles that clip a cell's own statistics."""
 ALONE = 0.98
-"""If a cell's own records have at least this weight, the cell borrows nothing."""
+"""A cell whose own records have at least this weight borrows nothing."""
 
 
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
     """The cells, each mixed with the shape of similar cells; `codes` (cell, column) are the cells' levels.
 
-    The levels decide which cells are similar; without them all are. Only cells with multiplied outcomes take part.
+    Cells with the same levels count as similar; without levels, all cells are similar. Cells with shifted outcomes are
+    left as they are.
     """
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
     cells = _with_similar(cells, group)
@@ -86,9 +87,9 @@ def _relative(cells: Sequence[Cell], scaled: bool) -> tuple[Floats, Floats]:
 
 
 def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:
-    """The cell with a share `share` of its own points; the rest are points of `other`.
+    """Mixes a share `share` of the cell's own points with points of `other`.
 
-    `unlike` is the standard deviation of the other points' log mean about this cell's.
+    `unlike` is the standard deviation of the other points' log mean about this cell's log mean.
     """
     if share >= ALONE:
         return cell
@@ -122,7 +123,7 @@ def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
-    """Weights of the cells' own records, and standard deviations of borrowed log means about the cells', (cell,)."""
+    """Weights of cells' own records, and standard deviations of borrowed log means about the cells' log means, (cell,)."""
     differences = np.array([np.log(cell.mean / other.mean) for cell, other in zip(cells, borrowed, strict=True)])
     sampling = np.array([_tail(other) / cell.records for cell, other in zip(cells, borrowed, strict=True)])
     mixture = composite(differences, sampling)
@@ -130,7 +131,7 @@ def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats,
 
 
 def _tail(cell: Cell) -> float:
-    """Variance of a record's influence on that part of a log mean outcome that the clipped statistics do not determine."""
+    """Variance of a record's influence on a log mean outcome, for the part that clipped statistics do not determine."""
     direct = cell.direct_influence()[:, 1] / cell.mean
     clipped = cell.slopes(_limits(cell)).influence[:, 1] * cell.mean_rate / cell.mean
     return float((direct - clipped).var())
@@ -162,8 +163,8 @@ def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
 def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
     """The group of every cell, (cell,): its level of one column, so that cells of a group have similar outcomes.
 
-    The column is the one whose levels best explain the cells' shares of outcomes below half of the cell's mean. A column
-    with a different level in every cell is not used.
+    It is the column whose levels best explain the shares of outcomes below half of a cell's mean. A column with a
+    different level in every cell is not used.
     """
     records = np.array([cell.records for cell in cells], dtype=np.float64)
     share = np.array([np.mean(cell.outcome <= cell.mean / 2.0) for cell in cells])

@@ -1,14 +1,14 @@
 """For `reference_tables.points`: calibrates donor records to a cell's released means, by weights, then by outcomes.
 
-Weights become w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)), with the released mean weight and the released means m_k. These are
-the weights nearest to w in relative entropy (raking; Deville & Särndal 1992). The weighted shares of atoms are kept as
-further constraints where possible, because a release does not measure them. Atoms are values that many records have for a
-reason other than their amount: 0, a bound, a top-code, a minimum.
+Weights become w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)), so that they have the released mean weight and outcome means m_k.
+These are the weights nearest to w in relative entropy (raking; Deville & Särndal 1992). If possible, the weighted
+shares of atoms are kept as well, because no release measures them. Atoms are values that many records share for a
+special reason: 0, a bound, a top-code, a minimum.
 
-If no such weights exist, or one would change by LARGEST_WEIGHT_RATIO times the factor of another, outcomes are scaled
-within their bounds (shifted, if they may be negative); atoms and round figures stay. If that is not enough either,
-outcomes are moved until they have the released mean. Whole numbers stay whole. Without weights, the mean of n of them
-then differs from the released one by at most 1/(2n).
+If no such weights exist, or their factors differ by more than LARGEST_WEIGHT_RATIO, outcomes are scaled within their
+bounds. Outcomes that may be negative are shifted; atoms and round figures stay. If this is not enough, all outcomes are
+moved to the released mean. Whole numbers stay whole. Without weights, the mean of n whole numbers then differs from the
+released mean by at most 1/(2n).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpdist.core.records import Floats
 ATOM = 0.002
 """Smallest share of records at which the smallest or the largest value counts as an atom."""
 ATOM_RECORDS = 5
-"""Smallest number of records at which such a value counts as an atom."""
+"""Smallest number of records for this value to count as an atom."""
 ON_GRID = 0.95
 """Smallest share of values that must be multiples of a step."""
 ROUND_UNITS = tuple(factor * 10.0**power for power in range(5, -3, -1) for factor in (5.0, 1.0))
@@ -35,8 +35,8 @@ HALVINGS = 200
 class Domain(NamedTuple):
     """Public bounds of an outcome, the step of its round figures, and its atoms.
 
-    `step`: a power of ten, or 5 times a power, with nearly all other values its multiples; 0 if there is none. `least` and
-    `largest` are ends that scaling does not pass: a minimum and a top-code, if the reference has them.
+    `step` is the power of ten, or 5 times a power, that divides nearly all values; 0 if there is none. `least` and
+    `largest` are ends for scaling: a minimum and a top-code of the reference.
     """
 
     low: float
@@ -60,7 +60,7 @@ class Domain(NamedTuple):
         return np.asarray(np.isin(values, self.atoms))
 
     def scaled(self, values: Floats, weight: Floats, mean: float) -> Floats | None:
-        """Values multiplied, or shifted if they may be negative, until their weighted mean is `mean`; atoms stay.
+        """Values scaled or shifted until their weighted mean is `mean`; atoms stay.
 
         None if no scale gives this mean.
         """
@@ -84,9 +84,9 @@ class Domain(NamedTuple):
         return scaled if abs(np.average(scaled, weights=weight) - mean) <= 1e-9 * (self.top - self.low) else None
 
     def rounded(self, moved: Floats, before: Floats) -> Floats:
-        """Moved values, rounded to the nearest multiple of the step if they were multiples before.
+        """Moved values; values that were multiples of the step are rounded to the nearest multiple.
 
-        No value becomes 0 that was not 0, and none passes an end.
+        No value becomes 0 or passes an end by rounding.
         """
         rounded = moved
         for step in (1.0,) * self.whole + (self.step,) * (self.step > 0.0):
@@ -117,7 +117,7 @@ LARGEST_WEIGHT_RATIO = 20.0
 ROUNDS = 60
 """Largest number of Newton steps."""
 NEAR = 4.0
-"""For a two-valued outcome, weights correct the odds of the share by at most this factor."""
+"""For a two-valued outcome, weights change the odds by at most this factor."""
 MET = 1e-13
 """Tolerance of a mean, in standard deviations of the outcome."""
 
@@ -145,7 +145,7 @@ def agree(
 def _candidates(
     weight: Floats, outcomes: Floats, means: Floats, domains: tuple[Domain, ...]
 ) -> Iterator[tuple[Floats, Floats]]:
-    """Yields outcomes to try, the least moved first, with deviations (record, …) whose weighted sums must become 0."""
+    """Yields outcomes to try, from the least moved, with deviations (record, …) whose weighted sums must become 0."""
     aims = list(zip(outcomes.T, means, domains, strict=True))
     shares = _of_atoms(weight, outcomes, domains)
     if shares.shape[1]:
@@ -167,9 +167,9 @@ def _candidates(
 
 
 def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> Floats:
-    """Columns (record, atom) for the atoms that some records have: 1 for such a record, else 0, less the weighted share.
+    """For every atom of some records a column (record, atom): the indicator less its weighted share.
 
-    An outcome that consists of atoms alone has none of these columns.
+    An outcome that has only atoms gets no column.
     """
     columns = []
     for values, domain in zip(outcomes.T, domains, strict=True):
@@ -190,10 +190,10 @@ def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
 
 
 def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
-    """Outcomes such that weights can give them the mean `mean`.
+    """Outcomes that weights can bring to the mean `mean`.
 
-    A mean at or beyond a bound makes all outcomes equal to the bound. A two-valued outcome gets enough records of either
-    value if its share is far from the wanted share.
+    A mean at or beyond a bound makes all outcomes equal to the bound. A two-valued outcome with a share far from the
+    wanted share gets enough records of either value.
     """
     if mean <= low or mean >= top:
         return np.full(len(outcome), min(max(mean, low), top))
@@ -228,9 +228,9 @@ def _rounded(outcome: Floats, low: float, top: float) -> Floats:
 
 
 def _tilt(weight: Floats, away: Floats) -> Floats | None:
-    """Factors exp(Σ λ_k away_k) of weights, (record,), under which the weighted sums of `away` (record, …) are 0.
+    """Factors exp(Σ λ_k away_k) of weights, (record,), that make the weighted sums of `away` (record, …) 0.
 
-    None if the weights would move too far.
+    None if weights would change too much.
     """
     scale = np.sqrt((away**2).mean(axis=0))
     if not (scale > 0).all():
@@ -275,7 +275,7 @@ def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: floa
         return np.full(len(outcome), min(max(mean, low), top))
 
     def moved_by(share: float) -> Floats:
-        """Outcomes, from all at the lower bound for `share` 0 to all at the upper bound for `share` 1."""
+        """Outcomes between the lower bound, for `share` 0, and the upper bound, for `share` 1."""
         if scaled:
             return np.asarray(np.clip(outcome * np.tan(share * np.pi / 2.0), low, top))
         return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))

@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 from dpdist.core.records import Floats
 
 MISFIT = 0.5
-"""Standard deviation of a histogram's error beyond the limits, relative to what its shape predicts there."""
+"""Standard deviation of a histogram's error beyond the limits, relative to its shape there."""
 EDGE = 1e-9
 """Relative distance within which a weight counts as being at a cap, and an outcome at the end of a clipping interval."""
 DRIFT = 1.1
-"""The planned drift of shape: weights and outcomes are raised to this power."""
+"""The planned drift of shape is this power, applied to weights and outcomes."""
 AT_THE_BOUND = 0.2
-"""If this share of weights is at or beyond the public upper bound, counts are too low to be published."""
+"""If this share of weights reaches the public upper bound, counts are too low for publication."""
 LARGEST_LOG_SCALE = 3.0
 """Largest |s| and |g|; for a shift, g is in units of `Cell.unit`."""
 BISECTIONS = 50
 """Number of steps of a bisection."""
 NEAR, NEAR_STEPS = 1e-14, 46
-"""Precision of a first search for a root, and the number of halvings that it spares."""
+"""Precision of a first search for a root, and the number of halvings it saves."""
 AT_A_TIME = 1_000_000
 """Largest number of clipped values (records × scales) in memory at a time."""
 FLAT = 1e-9
@@ -40,7 +40,7 @@ FLAT = 1e-9
 
 
 class Blur(NamedTuple):
-    """Noise of the histograms from which a cell's points were made: values of bins, and covariances of their shares."""
+    """Noise of the histograms behind a cell's points: values of bins, and covariances of their shares."""
 
     weight: Floats
     of_weight: Floats
@@ -49,7 +49,7 @@ class Blur(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """How reference records, and noise, change the log scales (s, g) that are solved from clipped statistics.
+    """Effects of reference records and of noise on the log scales (s, g) that are solved from clipped statistics.
 
     `influence` (record, 2) is each record's influence, centred. `inverse` (2, 2) converts errors of the mean statistics
     to errors of (s, g).
@@ -98,9 +98,9 @@ class Cell:
         return cls(weight, outcome, *bounds, positive and len(np.unique(outcome)) > 2, len(weight), weighted)
 
     def with_borrowed(self, weight: Floats, outcome: Floats) -> Self:
-        """The cell with other points in place of its records, scaled to its means.
+        """The cell with other points instead of its records, scaled to its means.
 
-        `weight` and `outcome` of a point are relative to the means of the cell that it comes from.
+        A point's `weight` and `outcome` are relative to the means of its original cell.
         """
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 
@@ -137,7 +137,7 @@ class Cell:
     def unit(self) -> float:
         """The unit of a shift: one standard deviation of the outcome in the reference.
 
-        For a two-valued outcome: the change of the mean if the log odds of the share change by 1.
+        For a two-valued outcome, the change of the mean if log odds change by 1.
         """
         variance, width = float(np.average((self.outcome - self.mean) ** 2, weights=self.weight)), self.top - self.low
         if self.two_valued:
@@ -151,7 +151,9 @@ class Cell:
 
     @cached_property
     def movable(self) -> tuple[float, float]:
-        """Weighted shares of records that a shift moves down (two-valued: those at the top) and up (at the bottom)."""
+        """Weighted shares of the records that a shift can move down (two-valued: those at the top) and up (at the
+        bottom).
+        """
         if not self.two_valued:
             return 1.0, 1.0
         upper = float(np.average(self.outcome == self.top, weights=self.weight))
@@ -188,9 +190,9 @@ class Cell:
 
     @property
     def effective_size(self) -> float:
-        """Number of records that would give as precise a mean outcome without histograms' noise.
+        """Number of records with an equally precise mean outcome, if there were no histograms' noise.
 
-        It is below `records` if that noise is comparable to the sampling error of the mean outcome.
+        It is below `records` if this noise is comparable to the sampling error of the mean outcome.
         """
         if self.blur is None:
             return float(self.records)
@@ -199,7 +201,7 @@ class Cell:
 
     @property
     def of_unlikeness(self) -> float:
-        """Variance of the mean outcome due to differences between this cell and those from which it borrows."""
+        """Variance of the mean outcome by differences between this cell and those from which it borrows."""
         return (self.borrowed * self.unlike * self.mean_rate) ** 2
 
     def direct_influence(self) -> Floats:
@@ -208,7 +210,7 @@ class Cell:
         return np.column_stack([share - 1.0, share * (self.outcome - self.mean)])
 
     def drifted(self) -> tuple[Floats, Floats]:
-        """Weights and outcomes after the planned drift of shape, with the same means."""
+        """Weights and outcomes after the planned drift of shape; their means stay."""
         heavier = self.weight**DRIFT
         heavier = heavier * self.mean_weight / heavier.mean()
         if not self.scaled:
@@ -217,7 +219,7 @@ class Cell:
         return heavier, np.minimum(wider * self.mean / np.average(wider, weights=self.weight), self.top)
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
-        """At most `points` weights and outcomes of this shape, with the given means: a reference for a later period."""
+        """At most `points` weights and outcomes of this shape with the given means, as a later period's reference."""
         if self.two_valued:
             weight, outcome = self._with_share((mean - self.low) / (self.top - self.low), points)
         else:
@@ -241,12 +243,12 @@ class Cell:
 
     @property
     def curved(self) -> bool:
-        """True if the clipped mean changes less and less as g falls, that is, if outcomes are multiplied."""
+        """True for multiplied outcomes, whose clipped mean changes ever less as g falls."""
         return self.scaled
 
     @property
     def shape(self) -> Cell:
-        """The cell that log scales change: here, this cell."""
+        """The cell to which log scales are applied: here, the cell itself."""
         return self
 
     def statistics(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
@@ -256,7 +258,7 @@ class Cell:
         return float(v.mean()), float((v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0)).mean())
 
     def products(self, s: float, g: Floats, limits: tuple[float, float, float]) -> tuple[Floats, Floats]:
-        """Mean vc under log scale s and each g, (scale,), and its derivatives by mean v as s varies.
+        """Mean vc under log scale s and each g, (scale,), with its derivatives by mean v along s.
 
         Outcomes must be multiplied, not shifted.
         """
@@ -288,14 +290,14 @@ class Cell:
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
     def within(self, centre: Floats | float, half: Floats | float, rows: slice = slice(None)) -> NDArray[np.bool_]:
-        """Marks outcomes whose clipped value changes with g; at an interval's end, only two-valued ones do."""
+        """Marks outcomes whose clipped value depends on g; at an interval's end only those with two values do."""
         inside: NDArray[np.bool_] = (
             np.abs(self.outcome[rows] - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
         )
         return inside
 
     def blurred(self, limits: tuple[float, float, float]) -> Floats:
-        """Variances of (log mean weight, mean outcome) from noise of the histograms that give the cell's tails, (2,)."""
+        """Variances of (log mean weight, mean outcome) by noise of the tails' histograms, (2,)."""
         if self.blur is None:
             return np.zeros(2)
         centre, cap, reach = limits
@@ -308,10 +310,10 @@ class Cell:
         return np.asarray(np.maximum(noise, 0.0))
 
     def misfit(self, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-        """Standard deviations of (log mean weight, mean outcome) from tails unlike those of its histograms, (2,).
+        """Standard deviations of (log mean weight, mean outcome) if tails differ from their histograms, (2,).
 
-        What lies beyond the limits is computed for the group's shape and for the shape at the cell's log scales; the larger
-        is used.
+        The part beyond the limits is computed for two shapes, the group's and the one at the cell's log scales; the
+        larger is used.
         """
         if self.blur is None:
             return np.zeros(2)
@@ -390,11 +392,11 @@ def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Flo
 
 
 def bisect(rising: Callable[[float], float]) -> float:
-    """The root of a rising function between ±LARGEST_LOG_SCALE: the middle of the last interval of BISECTIONS halvings.
+    """The root of a rising function between ±LARGEST_LOG_SCALE, as the middle of the last of BISECTIONS halved
+    intervals.
 
-    A shorter search first locates the root. The halvings begin at a small interval about it if the function's signs at the
-    interval's ends confirm that the root is inside; otherwise at the whole interval. So the result is that of halvings
-    alone.
+    A shorter search first locates the root. Halvings begin at a small interval around this root if the function changes
+    its sign there, else at the whole interval. The result is the same as from the whole interval.
     """
     low, high, left = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE, BISECTIONS
     try:
@@ -412,7 +414,7 @@ def bisect(rising: Callable[[float], float]) -> float:
 
 
 def cut_off(outcome: Floats, weight: Floats, centre: Floats | float, half_width: Floats | float) -> Floats:
-    """What clipping to intervals removes from a mean: root of the sum of squared parts below and above.
+    """What clipping removes from a mean: the root of the squared parts below and above the interval.
 
     Intervals (interval, 1) give (interval,).
     """

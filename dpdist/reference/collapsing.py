@@ -1,7 +1,7 @@
 """For `reference_tables`: lets several small cells share one noisy sum if noise would drown them (METHODS §7b).
 
-Cells that share a sum are a unit. A unit's statistics give one scale of weights and one of outcomes. Otherwise, cells keep
-their shapes and means in the reference. The reference alone decides what is collapsed.
+Cells that share a sum are a unit. A unit's statistics give one scale of weights and one of outcomes; cells keep their
+shapes and means relative to each other. The reference alone decides what is collapsed.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def fewest(scales: tuple[Fraction, Fraction]) -> float:
 def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
     """The unit of every cell, (cell,), numbered in the order of the units' first cells.
 
-    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first: similar
-    cells, then the rest. Multiplied and shifted outcomes are never in one unit. Cells whose shape comes from histograms
-    stay alone, because similar cells share a histogram already.
+    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed from the smallest, with
+    similar cells first and then with the rest. A unit never mixes multiplied and shifted outcomes. Cells with shapes
+    from histograms stay alone: similar cells already share a histogram.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
     small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)
@@ -100,7 +100,7 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
 
 
 def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
-    """Figures of cells from the figures of their units; a unit of one cell passes on its figures unchanged."""
+    """Converts figures of units to figures of their cells; a unit of one cell is unchanged."""
     alone = np.bincount(unit)[unit] == 1
     rows = []
     for cell, single, number in zip(cells, alone, unit, strict=True):

@@ -1,8 +1,8 @@
 """For `reference.inversion`: how far cells have drifted from the reference, and errors by drifting shapes (METHODS §7b).
 
-Without drift, log scales (s, g) differ from 0 by sampling of both files and by noise. Estimates follow a drift of scale,
-not one of shape. So a drifted cell's errors include, as a bias, what the planned drift of shape does at the cell's
-scales.
+Without drift, log scales (s, g) differ from 0 only by noise and by sampling of both files. Estimates follow a drift of
+scale, but not a drift of shape. So errors of a drifted cell include a bias: the effect of the planned drift of shape at
+the cell's scales.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dpdist.core.records import Floats
 from dpdist.reference.clipping import Cell
 
 DRIFTED = 3.3
-"""A cell beyond this many standard deviations has drifted; a normal error is beyond them with a probability of .001."""
+"""A cell beyond this many standard deviations counts as drifted; a normal error exceeds them with probability .001."""
 
 
 def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:
@@ -22,7 +22,7 @@ def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:
 
 
 def shape_bias(cell: Cell, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-    """Errors of (log mean weight, mean outcome), (2,), in a file with the planned drift of shape at these log scales."""
+    """Errors of (log mean weight, mean outcome), (2,), by the planned drift of shape, at these log scales."""
     s, g = scales
     heavier, wider = cell.drifted()
     now = Cell(heavier * np.exp(s), wider, cell.low, cell.top, cell.scaled, cell.records, cell.weighted)
@@ -37,7 +37,7 @@ def shape_bias(cell: Cell, scales: tuple[float, float], limits: tuple[float, flo
 
 
 def beyond_limits(cell: Cell, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-    """Derivatives of (log mean weight, mean outcome), (2,), by a log scale of what lies beyond the limits alone."""
+    """Derivatives of (log mean weight, mean outcome), (2,), by a log scale that applies only beyond the limits."""
     (s, g), (centre, cap, half_width) = scales, limits
     weight, outcome = cell.weight * np.exp(s), cell.moved(g)
     heavy = float(weight[weight > cap].sum() / weight.sum()) if cell.weighted else 0.0

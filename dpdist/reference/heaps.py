@@ -1,9 +1,9 @@
 """For `reference_tables.points`: finds heaped answers, round values that many records share, such as 24,000.
 
-A reference's shape is moved to the released means, and its heaps with it. But people round to the same values every year.
-So ties of a shape are first spread evenly, which leaves no heaps. A quantile of the spread shape is then set to the value
-of the same rank in the reference's records of all cells: quantiles and monotone maps may be exchanged. Limits of intervals
-are mapped likewise, in discrete steps. All of this is post-processing.
+Moving a reference's shape to released means would move its heaps too. But people round to the same values every year.
+So ties are first spread evenly, which removes the heaps. A quantile of the spread shape is then replaced by the value
+of equal rank in all of the reference's records. Quantiles and monotone maps commute. Limits of intervals are mapped in
+the same way, in discrete steps. All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SPREAD = 0.15
 COPIES, MOST_COPIES = 15, 300_000
 """Number of values for one point, and approximate largest number of values in all."""
 TIES, TIED = 0.002, 5
-"""Smallest share of records, and smallest number, that makes a value a heap."""
+"""Smallest share and smallest number of records for a value to count as a heap."""
 HEAPED = 0.3
-"""If this share of records is on heaps other than 0 and the ends, an outcome is heaped."""
+"""An outcome counts as heaped if this share of records is on heaps other than 0 and the ends."""
 ROUNDING = 1e-9
 """Relative rounding error of a rank."""
 

@@ -1,12 +1,12 @@
 """For `reference.limits` and `inversion`: a cell whose reference is a noisy histogram, with its group's tails.
 
-A group of cells shares its histograms (METHODS §7b), a mixture of cells of different scales. So clipping of weights is not
-inverted: a mean weight is the clipped mean weight plus a part of what the group has beyond its caps (`with_own_tails`). A
-mean outcome is the clipped mean from the noisy sums plus what the shape has beyond the clipping interval.
+Cells of a group share histograms, which mix cells of different scales (METHODS §7b). So clipping of weights is not
+inverted. A mean weight is the clipped mean plus a part of the group's weight beyond its caps (`with_own_tails`). A mean
+outcome is the clipped mean plus the shape's part beyond the clipping interval.
 
-Half of what the tails hold is the standard deviation of their error. Noise may also hide records: as many as one standard
-deviation of a count, anywhere from the last bin that surely has records to the public bound, evenly in logarithms. Errors
-of tails are common to cells, so their squares count `in_common` times (`histograms.in_common`).
+The standard deviation of this part's error is half of the part. Noise may hide records: at most one standard deviation
+of a count, between the last sure bin and the public bound, evenly in logarithms. Cells share errors of tails, so
+squares of these errors count `in_common` times (`histograms.in_common`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ LEAST_V = 1e-3
 """Smallest mean v by which a mean outcome is divided."""
 
 GRID = np.linspace(-5.0, 5.0, 61)
-"""Log scales that are tried, in standard deviations of the cells' log scales."""
+"""Log scales to try, in standard deviations of the cells' log scales."""
 
 Limit = tuple[float, float, float]
 """Centre, weight cap and half width of clipping."""
 
 
 class Hidden(NamedTuple):
-    """Records that noise in the histograms may hide: their share of the group, and the ends between which they lie.
+    """Records that histograms' noise may hide: their share of the group, and the ends between which they lie.
 
-    `weight` are the ends for the weight, `above` for large outcomes, and `below` for small outcomes with their sign
+    `weight` and `above` are ends for the weight and for large outcomes; `below` is for small outcomes, with the sign
     turned.
     """
 
@@ -50,7 +50,7 @@ NOTHING = Hidden(0.0, (1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
 
 
 def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
-    """The mean excess over a limit of values between two ends, even in logarithms if both ends are above 0."""
+    """Mean excess over a limit of values between two ends, evenly in logarithms if both ends are positive."""
     first, last = ends
     start = np.clip(limit, first, last)
     if not 0.0 < first < last:
@@ -69,13 +69,13 @@ class HistogramCell(Cell):
     """The weight's public upper bound."""
     hidden: Hidden = NOTHING
     in_common: float = 1.0
-    """Factor on the square of an error common to cells, in the choice of limits."""
+    """Factor on the square of a shared error, in the choice of limits."""
     within_cells: float = 1.0
-    """κ, the part of the deviations of the group's log weights that lies within cells (`with_own_tails`)."""
+    """κ, the part of deviations of log weights that lies within the group's cells (`with_own_tails`)."""
     scale_error: float = 0.0
     """Standard deviation of the logarithm of the weights' scale, if histograms are of relative weights."""
     tail: float = 0.0
-    """Log of the mean weight under the cell's own tail over the mean weight under its group's tail."""
+    """Log ratio of the mean weight under the cell's own tail to that under its group's tail."""
 
     def of_size(self, typical: float, bounds: tuple[float, float]) -> HistogramCell:
         """The cell with weights that are `typical` times these, within public bounds."""
@@ -90,7 +90,7 @@ class HistogramCell(Cell):
 
     @cached_property
     def shape(self) -> Cell:
-        """The group's shape. Log scales change it as they change a reference's shape."""
+        """The group's shape, to which log scales are applied. Log scales change it as they change a reference's shape."""
         return Cell(self.weight, self.outcome, self.low, self.top, self.scaled, self.records, self.weighted)
 
     @property
@@ -118,7 +118,7 @@ class HistogramCell(Cell):
         return float(np.clip(self.mean + g * self.unit, self.low, self.top))
 
     def moved(self, g: float) -> Floats:
-        """The shape's outcomes at the scale, or shift, that gives them the mean at g, or the nearest possible mean."""
+        """The shape's outcomes after the scaling or shift to the mean at g, or to the nearest possible mean."""
         mean, shape = self.mean_at(g), self.shape
         return shape.moved(
             (mean - self.mean) / shape.unit if self.two_valued else bisect(lambda h: shape.mean_at(h) - mean)
@@ -126,7 +126,7 @@ class HistogramCell(Cell):
 
     @cached_property
     def inner(self) -> Cell:
-        """The shape of the weights of one cell: deviations of log weights are `within_cells` times those of the group."""
+        """The weights of one cell: deviations of log weights are `within_cells` times the group's."""
         weight = np.log(np.maximum(self.weight, FLAT))
         weights = np.exp(self.within_cells * (weight - weight.mean()))
         return replace(self.shape, weight=weights * (self.mean_weight / weights.mean()))
@@ -137,10 +137,9 @@ class HistogramCell(Cell):
         return max(float((v * (v < 1.0)).mean()) / float(np.minimum(v, 1.0).mean()), LEAST_V)
 
     def tail_of(self, v: float, error: float, cap: float, between: float) -> float:
-        """What lies beyond the cap, relative to the clipped mean weight, at the expected log scale of a cell.
+        """The weight beyond the cap, relative to the clipped mean weight, at a cell's expected log scale.
 
-        The log scale is normal with variance `between` before the noisy mean `v`, with standard deviation `error`, is
-        seen.
+        Before the noisy mean `v` with standard deviation `error`, the log scale is normal with variance `between`.
         """
         scales = between**0.5 * GRID
         means = self.inner.mean_v(scales, cap)
@@ -171,7 +170,7 @@ class HistogramCell(Cell):
         return bool(centre - half_width <= self.low and centre + half_width >= self.top)
 
     def _beyond(self, product: float, limits: Limit) -> float:
-        """The mean outcome less the clipped mean, at the scale of outcomes at which the shape has this mean vc."""
+        """The mean outcome less the clipped mean, at the scale under which the shape has this mean vc."""
         centre, cap, half_width = limits
         outcome = self.shape.moved(bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product))
         below = np.minimum(self.weight, cap)
@@ -212,23 +211,23 @@ class HistogramCell(Cell):
         return self.shape.transported(mean_weight, mean, points)
 
     def misfit(self, scales: tuple[float, float], limits: Limit) -> Floats:
-        """Half of what the shape has beyond the limits, together with what noise in the histograms may hide there, (2,)."""
+        """Half of the shape's part beyond the limits, with what noise may hide there, (2,)."""
         centre, cap, half_width = limits
         ratio = max(self.mean_at(scales[1]), FLAT) / max(self.mean, FLAT) if self.scaled else 1.0
         hidden = self._unknown_weight(cap), ratio * float(self._hidden_outcome(centre, half_width))
         return np.asarray(np.hypot(super().misfit(scales, limits), hidden))
 
     def _unknown_weight(self, cap: float) -> float:
-        """What hidden records, and the error of the scale, may add beyond the cap, relative to the mean weight."""
+        """Weight beyond the cap by hidden records and by the scale's error, relative to the mean weight."""
         of_scale = self.scale_error * (1.0 - self.rate_of_seen(cap)) if self.scale_error else 0.0
         return float(np.hypot(self._hidden_weight(cap), of_scale))
 
     def _hidden_weight(self, cap: float) -> float:
-        """What hidden records may add to the mean weight beyond the cap, relative to the mean weight."""
+        """Largest mean weight beyond the cap by hidden records, relative to the mean weight."""
         return self.hidden.share * float(beyond(cap, self.hidden.weight)) / self.mean_weight if self.weighted else 0.0
 
     def _hidden_outcome(self, centre: Floats | float, half_width: Floats | float) -> Floats:
-        """What hidden records may add to the mean outcome beyond the clipping interval, on the side with more of it."""
+        """Largest mean outcome beyond the clipping interval by hidden records, on its larger side."""
         ends = beyond(centre + half_width, self.hidden.above), beyond(half_width - centre, self.hidden.below)
         return np.asarray(self.hidden.share * np.maximum(*ends))
 
@@ -276,19 +275,19 @@ ROUNDS = 6
 LEAST_OWN = 0.1
 """Smallest κ, and smallest part of a group's tail that its cells' shapes must give.
 
-With less, every cell has the group's tail.
+Below it, every cell has the group's tail.
 """
 FEWEST = 3
-"""Smallest number of cells of a group from which the variance of their scales is estimated."""
+"""Smallest number of a group's cells for estimating the variance of their scales."""
 
 
 def with_own_tails(cells: Sequence[Cell], caps: Floats, v: Floats, count: Floats, noise: float) -> list[Cell]:
     """The cells, each with a separate tail of weights, from noisy means `v` (cell,) over `count` (cell,) records.
 
-    `noise` is the variance of the noise on Σ(1 − v). A cell's shape is the histogram with deviations of log weights times
-    κ, where κ² Var(log w) + A = Var(log w) and A is the variance of the cells' log scales. Tails have one factor, so that
-    a group has as much beyond its caps as its histogram. Cells of a reference, of groups of fewer than FEWEST cells, and
-    cells without a weight stay as they are.
+    `noise` is the variance of the noise on Σ(1 − v). A cell's shape is the histogram with deviations of log weights
+    times κ, where κ² Var(log w) + A = Var(log w). A is the variance of the cells' log scales. One factor on all tails
+    gives the group the weight beyond its caps that its histogram has. Cells of a reference, of groups of fewer than
+    FEWEST cells, and cells without a weight stay as they are.
     """
     cells_now = list(cells)
     groups = np.array([cell.group for cell in cells])

@@ -1,8 +1,8 @@
 """For `reference_tables.post`: pairs weights with outcomes in cells that share histograms, from noisy sums.
 
-Separate histograms do not show the dependence. The noisy sums give the weighted mean of clipped outcomes in the group. So
-weights and outcomes get the normal copula that gives this mean. First, the mean's distance from independence is shrunk for
-noise (James & Stein). Neither histogram changes.
+Separate histograms do not show how weight and outcome depend on each other. The noisy sums give the weighted mean of
+clipped outcomes in the group. Weights and outcomes get the normal copula with this mean. Before, the mean's distance
+from independence is shrunk for noise (James & Stein). Both histograms stay the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def all_paired(
 def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise) -> list[Cell]:
     """The cells, with weights paired with outcomes; cells without histograms or without a weight are unchanged.
 
-    `sums` (cell, 2) are noisy Σ(1 − v) and Σvc, in records, over `count` records. `sums`, `limits`: of one outcome.
+    `sums` (cell, 2) are noisy Σ(1 − v) and Σvc, in records, over `count` records. `sums` and `limits` belong to one
+    outcome.
     """
     cells_now = list(cells)
     groups = np.array([cell.group for cell in cells])

@@ -1,10 +1,10 @@
 """For `reference_tables.histograms`: public bins, groups of cells that share noisy histograms, and smoothing (METHODS §7b).
 
-Shares p = softmax(θ) are fitted to noisy counts of n records. The error of a count, of variance s² + n p_b, is taken as
-logistic, because Laplace noise has heavy tails too. The prior makes third differences of log p small, by as much as is
-likeliest under the counts. Beyond the last counts that noise alone does not explain, log p is concave: a tail that could
-rise would take noise for the heaviest records. Where the fit differs from a noisy count by more than noise and sampling
-explain, as at a second mode, that bin and its neighbours keep their noisy counts.
+Shares p = softmax(θ) are fitted to noisy counts of n records. A count's error, of variance s² + n p_b, is modelled as
+logistic, because Laplace noise has heavy tails. The prior makes third differences of log p small; its scale is the
+likeliest under the counts. Beyond the last counts that noise does not explain, log p is concave: a rising tail would
+take noise for the heaviest records. Bins whose fit differs by more than noise and sampling explain keep their noisy
+counts, with their neighbours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEW_VALUES = 40
 class Bins(NamedTuple):
     """Intervals (left, right] in order, (bin,) each. A bin with left = right holds a single value.
 
-    With `atoms`, the first bin and the last hold one public bound each, and all values beyond that bound.
+    With `atoms`, the first and the last bin hold the public bounds, and all values beyond.
     """
 
     left: Floats
@@ -36,7 +36,7 @@ class Bins(NamedTuple):
     def within(
         cls, low: float, high: float, whole: bool = False, atoms: tuple[bool, bool] = (True, True), decades: float = DECADES
     ) -> Bins:
-        """Bins between public bounds; `atoms` if many records may lie on the lower and on the upper bound."""
+        """Bins between public bounds; `atoms` if many records may lie on the bounds."""
         if whole and high - low < FEW_VALUES:
             values = np.arange(np.ceil(low), np.floor(high) + 1.0)
             return cls(values, values)
@@ -61,9 +61,9 @@ class Bins(NamedTuple):
         return np.asarray(np.minimum(number, len(self.left) - 1), dtype=np.int64)
 
     def value_at(self, number: Ints, share: Floats) -> Floats:
-        """The values at positions `share`, from 0 to 1, within bins `number`.
+        """Values at positions `share`, from 0 to 1, in bins `number`.
 
-        In a bin that neither holds nor touches 0, positions are even in the logarithm. In other bins they are even.
+        Positions are even in the logarithm, except in bins that hold or touch 0.
         """
         left, right = self.left[number], self.right[number]
         even = left + share * (right - left)
@@ -84,31 +84,31 @@ def _scale(low: float, high: float, decades: float) -> Floats:
 HISTOGRAM_POINTS = 1024
 """Number of points that represent a group's histograms."""
 FEWEST_POOLED = 300
-"""Smallest number of records of a group, in scales of the noise on a count; smaller cells are pooled."""
+"""Smallest number of records of a group, in noise scales of a count; smaller cells are pooled."""
 PRECISE = 0.25
-"""If the log of a cell's typical weight has a larger standard deviation, the cell's weights enter no histogram."""
+"""A cell whose log typical weight has a larger standard deviation is in no histogram of weights."""
 MOSTLY = 0.75
-"""If this share of records is on an outcome's two bounds, the outcome may be a yes or no."""
+"""An outcome with this share of records on its two bounds may be a yes or no."""
 ROUGHNESS = (0.002, 0.01, 0.05)
 """Prior standard deviations of a third difference of log p that are tried."""
 WIDTH = 10.0
 """Prior standard deviation of log p about its mean."""
 JUMP = 1.5
-"""Prior standard deviation of the difference in log p between a bin of a single value and its neighbour."""
+"""Prior standard deviation of the difference in log p between a single value's bin and its neighbour."""
 BENT = 0.005
-"""Prior standard deviation of a second difference of log p that is above 0, in the tail."""
+"""Prior standard deviation of a positive second difference of log p in the tail."""
 ALARM = 1e-4
-"""Probability, for a whole histogram, that noise and sampling alone make a count look unexplained."""
+"""Probability that noise and sampling alone make a count of a histogram look unexplained."""
 NO_START = 3.0
-"""The search for a fit starts this many standard deviations of a count's noise below the noisy counts."""
+"""The search starts this many standard deviations of a count's noise below the noisy counts."""
 SURE_SUM = 6.0
-"""If a sum of counts exceeds this many standard deviations of its noise, its bins surely have records."""
+"""If a sum of counts exceeds this many standard deviations of noise, its bins surely have records."""
 FIT_STEPS = 200
 """Largest number of Newton steps."""
 SHORTEST = 1e-6
 """Smallest part of a step that is tried."""
 EVEN = 1e-9
-"""Difference of two losses that rounding may make."""
+"""Difference of two losses that rounding can cause."""
 CLOSE = 1e-6
 """Step of θ at which the fit has converged."""
 
@@ -125,7 +125,7 @@ def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[
 
 
 def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, covariance: Floats) -> tuple[Floats, Floats]:
-    """The fit, with noisy counts and their variance in the bins that the fit does not explain, and in their neighbours."""
+    """The fit, except that unexplained bins and their neighbours have noisy counts and their variance."""
     missed = np.abs(noisy - total * share) > explained(share, total, variance)
     counted = missed.copy()
     counted[1:] |= missed[:-1]
@@ -141,9 +141,9 @@ def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, cov
 
 
 def explained(share: Floats, total: float, variance: float) -> Floats:
-    """How far noise and sampling may move a count from its expected value, (bin,).
+    """Largest distance of a count from its expected value by noise and sampling, (bin,).
 
-    Half of ALARM is for the Laplace noise and half for sampling; the bins share each half.
+    Half of ALARM is for Laplace noise and half for sampling, divided among the bins.
     """
     chance = 0.5 * ALARM / len(share)
     return np.asarray(
@@ -203,10 +203,10 @@ def _triangle(root: Floats) -> Floats:
 
 
 def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
-    """Second differences of log p, (difference, bin), that must not be above 0: from the last sure bin up, or all.
+    """Second differences of log p, (difference, bin), that must not be positive: from the last sure bin up, or all.
 
-    A bin is sure if noise does not explain its count, or the sum of counts from it up. If values may be negative, the same
-    holds in the lower tail.
+    A bin is sure if noise does not explain its count, or the sum of counts from this bin up. If values may be negative,
+    the same holds in the lower tail.
     """
     wide = np.flatnonzero(bins.left < bins.right)
     if not len(wide):
@@ -242,8 +242,8 @@ def _prior(bins: Bins, roughness: float) -> Floats:
 def grouped(codes: Codes, count: Floats, least: float) -> Codes:
     """The group of every cell, (cell,); groups have at least `least` records and are as fine as possible.
 
-    Small cells are pooled with those that share all columns but the last, then all but the last two, and so on. If the
-    smallest group is still too small, it joins the next larger one. `codes` is (cell, column).
+    Small cells are pooled with those that differ in the last column only, then in the last two, and so on. A smallest
+    group that is still too small joins the next larger one. `codes` is (cell, column).
     """
     group = np.arange(len(codes))
     for depth in range(codes.shape[1] - 1, -1, -1):
@@ -260,10 +260,10 @@ def grouped(codes: Codes, count: Floats, least: float) -> Codes:
 
 
 def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
-    """The factor on the square of an error common to cells, relative to a cell's separate error, (group,).
+    """Factor on the square of a shared error, relative to a cell's separate error, (group,).
 
-    It is the harmonic mean of n_P/n_k over the published cells (n_P records) that contain a group's cells (n_k records).
-    A separate error counts with n_k/n_P in a published cell, as direct errors do; a common one with 1.
+    It is the harmonic mean of n_P/n_k, over published cells (n_P records) that contain cells of the group (n_k
+    records). In a published cell, a separate error counts by n_k/n_P, like direct errors, and a shared error by 1.
     """
     separate, cells = np.zeros(len(codes)), np.bincount(group)
     for margin in margins:
@@ -274,9 +274,9 @@ def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple
 
 
 def holds_two_values(noisy: Floats, variance: float, bins: Bins) -> bool:
-    """True if an outcome is a yes or no: nearly all records are on its bounds, and only noise is between them.
+    """True for a yes-or-no outcome: nearly all records are on its bounds, and only noise between them.
 
-    The bins between the bounds are then no part of the outcome's shape.
+    Bins between the bounds then do not belong to the outcome's shape.
     """
     if len(noisy) < 3 or bins.left[0] < bins.right[0] or bins.left[-1] < bins.right[-1]:
         return False
@@ -287,7 +287,7 @@ def holds_two_values(noisy: Floats, variance: float, bins: Bins) -> bool:
 
 
 def sure_ends(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
-    """The outer ends of the bins whose counts noise alone does not explain; the public bounds if there are none."""
+    """Outer ends of the sure bins; the public bounds if there are none."""
     sure = np.flatnonzero(noisy > explained(np.zeros(len(noisy)), 0.0, variance))
     return (
         (float(bins.left[sure[0]]), float(bins.right[sure[-1]]))
@@ -306,7 +306,7 @@ def evenly_placed(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
 
 
 def paired_levels(number: int) -> list[Floats]:
-    """Quantile levels of the points for each variable; levels of different variables pair evenly with one another.
+    """Quantile levels of the points by variable; levels of different variables pair evenly.
 
     They are ranks of a Kronecker sequence (Roberts 2018).
     """

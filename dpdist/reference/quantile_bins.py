@@ -1,10 +1,10 @@
 """For `reference_tables.histograms`: bins at an earlier release's quantiles; noisy histograms update its shapes.
 
-The points are public, and so are the edges. Cells of a group have different edges, but share their counts. So a histogram
-shows the current distribution relative to the earlier one (Handcock and Morris 1999). One scale and one spread are fitted
-to a group's noisy shares, so that tails move with the rest. Shares are then moved towards the noisy ones (`towards`).
-Points take the values of their quantile levels under the new shares: ranks, and so the dependence of weight and outcome,
-stay.
+The points are public, and so are the edges. Cells of a group have different edges, but common counts. So a histogram
+shows the current distribution relative to the earlier one (Handcock and Morris 1999). First, one scale and one spread
+are fitted to a group's noisy shares, so that tails move as well. Then shares are moved towards the noisy shares
+(`towards`). Each point takes the value of its quantile level under the new shares. Ranks stay, and with them the
+dependence of weight and outcome.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dpdist.core.records import Codes, Floats, Ints
 ORDERS = np.array([0.03, *(np.arange(1, 16) / 16), 0.97, 0.99])
 """Quantile levels of the inner edges; the first bin lies below all points, and the last above."""
 BEYOND = 2.0
-"""Ends of the outermost bins: the last point times this, and the first divided by it.
+"""Outermost ends: the last point times this factor, and the first divided by it.
 
-If values may be negative, the ends are half of the points' range beyond the outermost points.
+If values may be negative, the ends are half of the points' range further out.
 """
 
 
@@ -54,8 +54,8 @@ class QuantileLevels(NamedTuple):
     def moved(self, values: Floats, shift: float, stretch: float) -> Floats:
         """Values moved to another scale and spread about the points' median.
 
-        Where no value can be negative, `shift` changes the log scale and `stretch` the log spread; zeros and values at
-        the upper bound stay. Otherwise a shift is in halves of the points' range.
+        If no value can be negative, `shift` changes the log scale and `stretch` the log spread. Zeros and values at the
+        upper bound stay. Otherwise, a shift is in halves of the points' range.
         """
         if (shift, stretch) == (0.0, 0.0):
             return values
@@ -108,8 +108,8 @@ LARGEST_LOG_CHANGE = 1.0
 class Shares(NamedTuple):
     """A group's shares of bins before and after the update, (bin,), with figures on their precision.
 
-    `way` is the mean fraction of the distance from the old shares to the noisy ones that was moved. `drift` is A, which
-    includes sampling of the earlier shape. `noise` is the error that noise and sampling leave in the new shares.
+    `way` is the mean fraction of the distance from old to noisy shares that was moved. `drift` is A, which includes
+    sampling of the earlier shape. `noise` is the error of the new shares by noise and sampling.
     """
 
     before: Floats
@@ -119,7 +119,7 @@ class Shares(NamedTuple):
     noise: float
 
     def records(self, before: float) -> int:
-        """Effective number of records of the updated shape, if the earlier one had `before`.
+        """Effective number of records of the updated shape, if the earlier shape had `before`.
 
         It follows from the error of the shares about the population's shares.
         """
@@ -127,7 +127,7 @@ class Shares(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Changes of a group's points by its noisy shares: of log scale, of log spread, and then of the bins' shares."""
+    """Changes of a group's points: of log scale, of log spread, and then of the bins' shares."""
 
     shift: float
     stretch: float
@@ -143,7 +143,7 @@ def transported(levels: QuantileLevels, values: Floats, moved: Moved) -> Floats:
 
 
 def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
-    """The log scale and log spread with the least loss, searched from 0 in SEARCH_STEPS; both 0 if nothing is better."""
+    """The log scale and log spread with the least loss, searched from 0 in SEARCH_STEPS."""
     place, best = (0.0, 0.0), loss(0.0, 0.0)
     for step in SEARCH_STEPS:
         nearer = True
@@ -157,10 +157,10 @@ def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
 
 
 def towards(before: Floats, noisy: Floats, n: float, variance: float) -> Shares:
-    """Shares between `before` and the shares of noisy counts of n records, whose noise has `variance`.
+    """Shares between `before` and the noisy shares of n records, whose noise has `variance`.
 
-    The prior variance of a share q is A q, with A by moments: the variation beyond noise and sampling. q is moved by A
-    q/(A q + q/n + s²) of the distance, s² the variance of the noise on a share.
+    A share q has the prior variance A q, where moments give A: the variation beyond noise and sampling. It moves by A
+    q/(A q + q/n + s²) of the distance, with s² its noise variance.
     """
     seen, noise = noisy / n, variance / n**2
     room = 1.0 - float((before**2).sum())

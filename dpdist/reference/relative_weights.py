@@ -1,7 +1,7 @@
 """For `reference_tables.post`: estimates the scale of relative weights again, from a table's noisy sums.
 
-Cells of one group have weights of one histogram, times a typical weight that was measured under noise. The noisy sums of
-all the group's cells show its scale better. The scale has a Laplace prior about the typical weight, as the noise is
+Cells of a group have weights of one histogram, times a typical weight measured under noise. The noisy sums of all its
+cells estimate the histogram's scale better. The prior of the scale is Laplace about the typical weight, as the noise is
 Laplace.
 """
 
@@ -20,9 +20,10 @@ from dpdist.reference.histogram_cells import GRID, HistogramCell
 def rescaled(
     summary: Sequence[Sequence[Cell]], caps: Floats, v: Floats, count: Floats, noise: float, bounds: tuple[float, float]
 ) -> list[list[Cell]]:
-    """Cells of every outcome at the scales that noisy mean v (cell,) over `count` (cell,) records give their groups.
+    """Cells of every outcome at their groups' scales, which follow from noisy mean v (cell,) over `count` (cell,)
+    records.
 
-    `noise` is the variance of the noise on Σ(1 − v). Cells without an error of their scale stay as they are.
+    `noise` is the variance of the noise on Σ(1 − v). Cells whose scale has no error are unchanged.
     """
     cells_now, groups = [list(cells) for cells in summary], np.array([cell.group for cell in summary[0]])
     for number in np.unique(groups):

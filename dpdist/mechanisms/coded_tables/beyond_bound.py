@@ -1,11 +1,12 @@
 """For `coded_tables` and `weighted_marginals`: estimates from a reference what the weights' bound U cuts off (METHODS §9b).
 
-The reference's weights are multiplied by one factor, under which its mean clipped weight is the current file's. A cell's
-clipped count V then gets the factor ρ = Σw/Σmin(w, U) of the reference; cells with few records lean on the whole table. All
-of this follows from released figures and the reference.
+All weights of the reference are multiplied by one factor, so that their mean clipped weight equals the current file's.
+A cell's clipped count V is multiplied by the reference's ratio ρ = Σw/Σmin(w, U). Cells with few records use the whole
+table's ratio in part.
 
-The error of V ρ has two parts. Sampling: with S = Σ(w − ρ min(w, U))² over the reference's records, the variance S V/V_ref
-of the file, and S (V/V_ref)² of ρ. Drift since the reference: `DRIFT` times what is added, V (ρ − 1).
+The error of V ρ has two parts: sampling, and drift since the reference. With S = Σ(w − ρ min(w, U))² over the
+reference's records, sampling of the current file adds the variance S V/V_ref. Sampling of the reference adds S
+(V/V_ref)². Drift has the standard deviation `DRIFT` times V (ρ − 1), the weight that is added.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Draws
 
 DRIFT = 0.25
-"""Standard deviation of the part beyond the bound, relative to what the reference has there."""
+"""Standard deviation of the drift, relative to the reference's weight beyond the bound."""
 LEANING = 20
-"""Records of the whole table that join the reference's records of a cell."""
+"""Number of records of the whole table that are mixed with a cell's reference records."""
 SCALINGS = 50
 """Rounds of scaling the reference's weights to the current file's mean clipped weight."""
 LARGEST_SCALE = 4.0
@@ -31,7 +32,7 @@ RELEASED = ("factors", "factor_errors", "variance_per_weight")
 
 
 class WeightedRecords(Protocol):
-    """What is asked of records: outcomes (record, outcome) and weights (record,)."""
+    """Records as this module needs them: outcomes (record, outcome) and weights (record,)."""
 
     @property
     def outcomes(self) -> Floats: ...
@@ -47,7 +48,7 @@ class ReferenceWeights(NamedTuple):
     weight: Floats
 
     def scaled(self, mean: float, cap: float) -> ReferenceWeights:
-        """The records under the factor on weights that gives the mean clipped weight `mean`."""
+        """The records, with weights multiplied by the factor that gives the mean clipped weight `mean`."""
         factor = 1.0
         for _ in range(SCALINGS):
             held = np.minimum(factor * self.weight, cap).mean()
@@ -84,7 +85,7 @@ def beyond(reference: ReferenceWeights, cell: Ints, clipped: Floats, cap: float)
 
 
 def extended(theta: Draws, tables: Sequence[Beyond], reference: ReferenceWeights, cap: float) -> Draws:
-    """Released parameters with what lies beyond the bound in all tables, one after another."""
+    """Adds ρ and its error for all tables, one after another, to the released parameters."""
     factors, errors = (np.concatenate([table[k] for table in tables])[None] for k in (0, 1))
     heaviest = np.array([[max(cap, reference.heaviness)]])
     return Draws({**theta.values, **dict(zip(RELEASED, (factors, errors, heaviest), strict=True))})
@@ -96,7 +97,7 @@ def has_reference(theta: Draws) -> bool:
 
 
 def factors_of(theta: Draws) -> Floats:
-    """By what every sum is multiplied for the weights beyond the bound, (cell,); 1 without a reference."""
+    """The factor ρ of every sum, (cell,); 1 without a reference."""
     return theta["factors"][0] if "factors" in theta.values else np.ones(theta["sums"].shape[1])
 
 
@@ -113,9 +114,9 @@ def errors_of(theta: Draws) -> tuple[Floats, Floats]:
 
 
 def variance_per_weight(theta: Draws, cap: float) -> float:
-    """What the sampling variance of a sum of weights is taken as, for each unit of the sum.
+    """Estimates the variance of a sum of weights, for each unit of the sum.
 
-    It is the bound `cap` of weights, or the reference's own figure Σw²/Σw where that is larger. Without a reference it is
-    a bound. With one, a cell of heavier weights than the whole table's can have more.
+    It is the bound `cap`, or the reference's figure Σw²/Σw if that figure is larger. Without a reference, the variance
+    cannot be larger than `cap`.
     """
     return float(theta["variance_per_weight"][0, 0]) if "variance_per_weight" in theta.values else cap

@@ -1,12 +1,12 @@
 """For `coded_tables` and its two mechanisms: makes noisy tables agree in their total and in every column's margin.
 
-Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
-column's degree is its number of pairs. So pairs that agree define this distribution. Tables of three columns or more are
-made to agree only in the margins of single columns.
+If tables of pairs form a tree, their distribution of greatest entropy is ∏ pairs / ∏ columns^(degree − 1). A column's
+degree is its number of pairs. Consistent pairs therefore define this distribution. Tables of three or more columns are
+only given the same margins of single columns.
 
-Sums of values may be measured beside counts: Σ min(w, U) u, with u in [−1, 1] the position of a value between its column's
-lowest and highest level. They are averaged by precision with the sums that counts have. A table with counts p then gets the
-counts p e^(λu) that have this sum, the nearest in relative entropy.
+A mechanism may measure sums of values, Σ min(w, U) u, beside counts. Here u in [−1, 1] is a value's position between
+the column's lowest and highest level. A measured sum and the sum that follows from the counts are averaged by
+precision. Counts p then become p e^(λu), the nearest counts in relative entropy with the averaged sum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpdist.core.records import Floats
 MOST_STEPS, CLOSE_POSITION = 80, 1e-12
 """Steps of the search for λ, and the tolerance of a mean position."""
 OUTERMOST = 1.0 - 1e-6
-"""The largest mean position that a table is given: sums beyond it are put there."""
+"""Largest mean position of a table; larger sums are set to it."""
 
 
 class ValueSums(NamedTuple):
@@ -49,7 +49,7 @@ def positions(levels: Sequence[float]) -> Floats:
 def wanted_sum(counts: Floats, precision: float, sums: Sequence[ValueSums], u: Floats, total: Floats) -> Floats:
     """The sum over all records, (draw,), from noisy counts (draw, level) and from measured sums.
 
-    `precision` is that of each count: one over its variance. Constant factors of all variances do not matter.
+    `precision` of a count is one over its variance; a constant factor does not matter.
     """
     held = [(counts @ u, (u @ u) / precision)]
     held += [(value.values.sum(axis=1), value.values.shape[1] * value.scale**2) for value in sums]
@@ -59,7 +59,7 @@ def wanted_sum(counts: Floats, precision: float, sums: Sequence[ValueSums], u: F
 
 
 def tilted(counts: Floats, u: Floats, wanted: Floats) -> Floats:
-    """Counts (row, level) of at least 0, each row p e^(λu) with the sum `wanted` (row,) and the total that it had."""
+    """Counts (row, level) p e^(λu) of at least 0, with the sum `wanted` (row,); each row's total stays."""
     total = counts.sum(axis=1)
     if not (total > 0.0).any():
         return counts
@@ -91,7 +91,8 @@ def _sloped(counts: Floats, u: Floats, slope: Floats) -> Floats:
 
 
 def wanted_rows(table: Floats, scale: float, sums: Sequence[ValueSums], u: Floats, margin: Floats, whole: float) -> Floats:
-    """The sum of every row (row,), from a noisy table (row, level) and from sums by row; they add up to `whole`.
+    """The sum of every row, (row,), from a noisy table (row, level) and from measured sums of rows; the sums add up to
+    `whole`.
 
     No row's sum is larger than its weight, `margin`, allows.
     """
@@ -108,15 +109,15 @@ def wanted_rows(table: Floats, scale: float, sums: Sequence[ValueSums], u: Float
 Marginal = tuple[int, ...]
 """A table, as the positions of its columns."""
 ROUNDS, CLOSE, CLOSE_SUMS = 200, 1e-12, 1e-9
-"""Rounds of fitting a table to its margins, and the tolerances relative to the total: of margins, and of sums of rows."""
+"""Rounds of fitting a table to its margins, and tolerances relative to the total, for margins and for sums of rows."""
 LEAST_MIXED = 1e-9
 """Part of every table that is spread over all cells, so that margins and sums above 0 can be met."""
 
 
 WITHIN = 1e-3
-"""Tolerance of sums of rows and margins relative to the total, within which a table is said to have them all."""
+"""Tolerance relative to the total, for a table to count as having its sums of rows and its margins."""
 TOWARDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Parts of the way to independence by which sums of rows are moved, one after another, until a table has them."""
+"""Sums of rows are moved towards independence by these parts, in turn, until a table can have them."""
 
 
 class Fitted(NamedTuple):
@@ -165,14 +166,14 @@ def fitted_once(
     sums: bytes,
     values: tuple[Packed, ...] = (),
 ) -> Fitted:
-    """As `fit` of averaged measurements, computed once; `sums` are the bytes of all tables' cells."""
+    """`fit` of averaged measurements, computed once; `sums` are the bytes of all tables' cells."""
     parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
     unpacked = [ValueSums(c, by, np.frombuffer(u), np.frombuffer(v)[None], scale) for c, by, u, v, scale in values]
     return fit(sizes, *averaged_tables(sizes, keys, parts, scales), ends, unpacked)
 
 
 def summed_within(key: Marginal, sums: Sequence[ValueSums]) -> list[int]:
-    """Columns of a pair whose values were summed by the pair's other column; none of a larger table."""
+    """Columns of a pair whose values were summed by level of the other column; empty for a larger table."""
     ways = (key, key[::-1]) if len(key) == 2 else ()
     return [one for one, other in ways if any((value.column, value.by) == (one, other) for value in sums)]
 
@@ -198,7 +199,9 @@ class Rows(NamedTuple):
         margins: Sequence[Floats],
         sums: Sequence[ValueSums],
     ) -> Rows:
-        """From a noisy table and all sums of the column by the table's other column; `margins` are the fitted ones."""
+        """The rows, from a noisy table and all sums of the column by the table's other column; `margins` are the fitted
+        margins.
+        """
         axis = key.index(column)
         repeated = [value for value in sums if value.column == column and value.by == key[1 - axis]]
         u = repeated[0].u
@@ -213,17 +216,17 @@ class Rows(NamedTuple):
         return np.moveaxis(tilted(rows, self.u, self.wanted), -1, self.axis)
 
     def towards_independence(self, part: float) -> Rows:
-        """These sums, moved by a part of the way to those that rows have if columns are independent."""
+        """The sums, moved by a part of the distance towards the sums under independent columns."""
         mean = self.wanted.sum() / max(float(self.total.sum()), 1e-300)
         return self._replace(wanted=(1.0 - part) * self.wanted + part * mean * self.total)
 
     def off(self, table: Floats) -> float:
-        """The largest distance of a row's sum from the wanted one."""
+        """The largest difference between a row's sum and its wanted sum."""
         return float(np.abs(np.moveaxis(table, self.axis, -1) @ self.u - self.wanted).max())
 
 
 def pair_of(measured: ValueSums, keys: Iterable[Marginal]) -> Marginal | None:
-    """The pair by whose other column values are summed; None for a sum over all records."""
+    """The pair of a sum of values by level of another column; None for a sum over all records."""
     return next((key for key in keys if set(key) == {measured.column, measured.by}), None)
 
 
@@ -236,7 +239,7 @@ def rows_of(fitted: Fitted, measured: ValueSums) -> Floats:
 
 
 def sums_in(fitted: Fitted, measured: ValueSums) -> ValueSums:
-    """The sums that the fitted tables have, in place of the measured ones."""
+    """Sums as the fitted tables have them, with the fields of the measured sums."""
     return measured._replace(values=(rows_of(fitted, measured) @ measured.u)[None])
 
 
@@ -260,9 +263,9 @@ def agreed_margins(
     ends: tuple[float, float],
     sums: Sequence[ValueSums] = (),
 ) -> list[Floats]:
-    """Consistent margins of every column, (draw, level) each, from noisy tables (draw, *cells); all have one total.
+    """Consistent margins of every column, (draw, level) each, with one total, from noisy tables (draw, *cells).
 
-    Sums of tables are averaged by their precision. Columns with measured sums of values get these.
+    Sums of tables are averaged by their precision. If values of a column were summed, its margin has these sums.
     """
     precision = {key: 1.0 / (values[0].size * scales[key] ** 2) for key, values in tables.items()}
     whole = sum(precision[key] * values.reshape(len(values), -1).sum(axis=1) for key, values in tables.items())
@@ -301,7 +304,8 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
 def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] = ()) -> Floats:
     """A non-negative table with these margins, one for each axis, near a noisy one.
 
-    If no table has the margins and the sums of rows, the sums are moved towards those of independent columns until one has.
+    Where no table has both the margins and the sums of rows, the sums are moved towards independence until a table
+    exists.
     """
     total = margins[0].sum()
     if total <= 0.0:
@@ -332,7 +336,7 @@ def _scaled(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], clos
 
 
 def _off(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows]) -> float:
-    """The largest distance of the table's margins and sums of rows from those that it is to have."""
+    """The largest difference of the table's margins and sums of rows from the wanted ones."""
     off = [np.abs(_along(table, axis) - margin).max() for axis, margin in enumerate(margins)]
     return float(max([*off, *(row.off(table) for row in rows)]))
 
@@ -350,8 +354,8 @@ def sampled_again(
 ) -> Floats:
     """Margins (draw, level) of all columns, one after another, under other samples without noise.
 
-    `per_weight` is the variance of a sum of weights for each unit of the sum: a bound, or an estimate from a reference.
-    Weights are taken to be 0 or `per_weight`.
+    `per_weight` is the variance of a sum of weights for each unit of the sum. Each weight is simulated as 0 or
+    `per_weight`.
     """
     total = margins[0].sum()
     effective, shares = max(1, round(total / per_weight)), []
@@ -373,10 +377,10 @@ def noised(
     draws: int,
     rng: np.random.Generator,
 ) -> Floats:
-    """Margins (draw, level) of all columns, one after another, under other noise on fitted tables.
+    """Margins (draw, level) of all columns, one after another, if the fitted tables had other noise.
 
-    `beyond` has the relative errors of counts from sampling and from drift beyond the weights' bound, by table; it is
-    empty without a reference. The drift is one for all cells. `sums` are the sums of values that the fitted tables have.
+    `beyond` has relative errors of counts by table, from sampling and drift beyond the weights' bound; empty without a
+    reference. One draw of drift applies to all cells. `sums` are the sums of values that the fitted tables have.
     """
     margins = [np.empty((draws, size)) for size in sizes]
     for draw in range(draws):

@@ -1,7 +1,7 @@
 """Base model of `privbayes` and `weighted_marginals`: a distribution from noisy tables, synthetic records, estimates.
 
-A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw² ≥
-Σw/U. Sampling errors are computed as for Σv records, so they are not too small.
+A weight w is counted as v = min(w, U)/U, with the public bound U. Then Σv ≤ Σw/U ≤ (Σw)²/Σw², the effective number of
+records. Sampling errors are those of Σv records, and so not too small.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class CodedTables(LinearModel, ABC):
 
     @property
     def tables_summed(self) -> int:
-        """Number of tables that a pass sums, of which each is moved as far by a record."""
+        """Number of tables summed in a pass; a record moves each of them equally far."""
         return len(self.measured)
 
     @abstractmethod
     def sharing(self, key: Marginal) -> int:
-        """Number of tables that share a part of ε with this one."""
+        """Number of tables that share one part of ε with this table."""
 
     @abstractmethod
     def filling(self, keys: tuple[Marginal, ...]) -> list[synthetic_records.Filling]:
@@ -169,7 +169,7 @@ class CodedTables(LinearModel, ABC):
         return dict(zip(keys, self.parts(keys, sums), strict=True))
 
     def keys_of(self, theta: Draws) -> tuple[Marginal, ...]:
-        """The released tables, each by the positions of its columns."""
+        """The tables of a release, each as the positions of its columns."""
         return tuple(tuple(int(c) for c in row if c >= 0) for row in theta["tables"][0])
 
     def scales_of(self, theta: Draws) -> tuple[Fraction, ...]:
@@ -177,7 +177,7 @@ class CodedTables(LinearModel, ABC):
         return tuple(self.scale_of(key) for key in self.keys_of(theta))
 
     def noise_of(self, theta: Draws) -> dict[Marginal, float]:
-        """The noise scale of every table in weights; of a table that was measured more than once, that of the mean."""
+        """The noise scale of every table in weights; for repeated measurements, that of their mean."""
         precision = dict[Marginal, float]()
         for key, scale in zip(self.keys_of(theta), self._scales_in_weights(theta), strict=True):
             precision[key] = precision.get(key, 0.0) + scale**-2
@@ -190,7 +190,7 @@ class CodedTables(LinearModel, ABC):
         return tuple(float(scale) * unit * factor for scale, factor in zip(self.scales_of(theta), factors, strict=True))
 
     def with_weights_beyond(self, theta: Draws, reference: ReferenceWeights) -> Draws:
-        """The released parameters with what the reference's weights have beyond the bound, by cell of every table."""
+        """Adds to the released parameters the reference's weights beyond the bound, by cell of every table."""
         cap, keys, fitted = self.weights[1], self.keys_of(theta), self.fitted(theta)
         near = reference.scaled(fitted.total / self.count, cap)
         tables = [beyond(near, self.cell(near.codes, key), fitted.table(key).ravel(), cap) for key in keys]
@@ -214,11 +214,11 @@ class CodedTables(LinearModel, ABC):
         )
 
     def value_sums(self, theta: Draws) -> list[ValueSums]:
-        """Measured sums of values, of one draw; a mechanism that measures none has none."""
+        """Measured sums of values for one draw; empty if the mechanism measures none."""
         return []
 
     def ends(self, theta: Draws) -> tuple[float, float]:
-        """Smallest and largest total of weights that a file of this size can have, with what lies beyond the bound."""
+        """Smallest and largest total of weights of a file of this size, including the weight beyond the bound."""
         return self.count * self.weights[0], self.count * self.weights[1] * largest_factor(theta)
 
     def margins(self, theta: Draws) -> list[Floats]:
@@ -255,12 +255,12 @@ class CodedTables(LinearModel, ABC):
         return synthetic_records.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins under other samples of as many records as the sum of weights allows, without noise."""
+        """Margins under other samples without noise; a sample has as many records as the sum of weights allows."""
         margins = [margin[0] for margin in self.margins(theta)]
         return Draws({"margins": sampled_again(margins, variance_per_weight(theta, self.weights[1]), records, draws, rng)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins under other noise on the fitted tables, and other weights beyond the bound, for standard errors only."""
+        """Margins under other noise and other weights beyond the bound, for standard errors only."""
         fitted, scales = self.fitted(theta), self.noise_of(theta)
         beyond = {key: self.errors_beyond(theta, key) for key in scales} if has_reference(theta) else {}
         tables = {key: fitted.table(key) for key in scales}
@@ -330,7 +330,7 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """The figures of one table after another; a cell has the levels of the table's columns and of the stratum's columns."""
+    """The figures of each table; a cell has the levels of the table's columns and of the stratum's columns."""
     whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
     cap = model.weights[1] if release.job.survey.weight is not None else None
     keys, met = model.keys_of(theta), Counter[Marginal]()

@@ -44,14 +44,14 @@ class TableSums(Summing):
 def measured(
     model: CodedTables, keys: tuple[Marginal, ...], numbers: count[int]
 ) -> Generator[Pass | Measurement, Any, Floats]:
-    """The named tables under noise, one after another, (cell,); all have the noise of the first."""
+    """The named tables under noise, one after another, (cell,); all noise has the first table's scale."""
     if not keys:
         return np.empty(0)
     return (yield from under_noise(TableSums(model.measuring(keys)), numbers))
 
 
 def under_noise(kernel: TableSums, numbers: count[int]) -> Generator[Pass | Measurement, Any, Floats]:
-    """All that the kernel sums in a pass under the noise of its first table."""
+    """The kernel's sums of one pass, under the noise of its first table."""
     model = kernel.model
     exact = yield Pass(kernel, "sum")
     query = tables(model.tables_summed, model.scale_of(model.measured[0]))

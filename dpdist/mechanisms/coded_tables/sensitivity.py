@@ -1,11 +1,11 @@
 """For `query` and `post` of `privbayes` and `weighted_marginals`: sensitivity of weighted tables, and scale of noise.
 
-A record of weight w adds v = min(w, U)/U in [0, 1] to one cell of every measured table, with the public bound U; without
-weights v = 1. v is rounded to whole multiples of 1/UNIT, so that sums are exact.
+A record of weight w adds v = min(w, U)/U in [0, 1] to one cell of every measured table, with the public bound U.
+Without weights v is 1. Rounding to multiples of 1/UNIT keeps sums exact.
 
-A record that is switched off, added or removed moves k tables by at most k in L1: attained by any record of weight U. An
-exchange leaves a cell with v and enters one with v': at most 2k, attained by two records of weight U that differ in every
-column. Noise of scale D/ε on all cells gives ε, with D the L1 distance.
+Switching off, adding or removing a record changes k tables by at most k in L1. Any record of weight U attains this
+bound. An exchange changes them by at most 2k: one cell loses v, another gains v'. Two records of weight U that differ
+in every column attain this. With L1 distance D, noise of scale D/ε on all cells gives ε.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpdist.job import Adjacency
 from dpdist.privacy.queries import Moved, NoisyQuery
 
 MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
-"""By how much a neighbour moves one table."""
+"""L1 distance of one table under neighbouring files."""
 
 
 def tables(number: int, scale: Fraction) -> NoisyQuery:
@@ -31,5 +31,5 @@ def moved(adjacency: Adjacency) -> int:
 
 
 def table_scale(epsilon: Fraction, tables: int, adjacency: Adjacency) -> Fraction:
-    """Scale, in units of 1/UNIT, of the noise on all cells of tables that share ε."""
+    """Noise scale of tables that share ε, in units of 1/UNIT."""
     return Fraction(moved(adjacency) * tables * UNIT) / epsilon

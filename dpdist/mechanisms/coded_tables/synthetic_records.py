@@ -1,7 +1,8 @@
 """For models of `privbayes` and `weighted_marginals`: synthetic records from agreeing tables, with raked weights.
 
-A column is filled given its parents, the columns of its table that were filled before. Among g records with the same levels
-of the parents, a level of probability p gets g p records, rounded down or up. Weights are then scaled to the wanted tables.
+Columns are filled in order, each given its parents: the columns of its table that are already filled. Let g records
+have the same levels of the parents, and let a level have probability p. Then g p records get the level, rounded down or
+up. Weights are then scaled to the wanted tables.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal
 ROUNDS, CLOSE = 100, 1e-10
 """Rounds of scaling weights to tables, and the tolerance relative to the total."""
 Filling = tuple[int, Marginal | None]
-"""A column, and the table of which all other columns are filled before it; None for a column that is filled alone."""
+"""A column with its table, whose other columns are filled earlier; None for a column without parents."""
 
 
 def drawn(
@@ -42,7 +43,7 @@ def drawn(
 
 
 def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
-    """Levels of `number` records in the proportions of counts, by systematic sampling: each is rounded down or up."""
+    """Levels of `number` records in proportion to counts; systematic sampling rounds each number down or up."""
     total = counts.sum()
     share = counts / total if total > 0.0 else np.full(len(counts), 1.0 / len(counts))
     ends = np.cumsum(share)
@@ -51,7 +52,7 @@ def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
 
 
 def raked(fitted: Fitted, codes: Ints, raked_to: Iterable[Marginal]) -> Floats:
-    """Non-negative weights under which the records' tables equal those named, and which sum to the total.
+    """Non-negative weights with the given total, under which the records' tables equal `tables`.
 
     If a cell has no record, the tables are as near as scaling can bring them.
     """

@@ -1,11 +1,12 @@
 """For `coded_tables.post`: tables of released counts and means, with errors, at no privacy cost (METHODS §9b).
 
-A count's error is an upper bound without a reference: noise, and the sampling error of Σw with all w ≤ U, Var Σw ≤ U Σw.
-With a reference it holds the error of what lies beyond the bound (`beyond_bound`). Clipping without a reference, and the
-setting of negative counts to 0, are in no error.
+Without a reference, a count's standard error is an upper bound: it adds noise and the largest sampling variance, U Σw.
+With a reference, the error also includes that of the weight beyond the bound (`beyond_bound`). No error includes
+clipping without a reference, or setting negative counts to 0.
 
-A mean is c + R S/C: fitted sum S of positions u, fitted count C, centre c and half width R of the levels. Its error is an
-upper bound: noise (2b² + (S/C)² 2a²)/C², with scales b of the averaged sum and a of the count, and sampling U Var(u)/C.
+A mean is c + R S/C, with the fitted sum S of positions u and the fitted count C. The levels have centre c and half
+width R. Its error is an upper bound from noise, (2b² + (S/C)² 2a²)/C², and sampling, U Var(u)/C. The noise scales are b
+for the averaged sum and a for the count.
 """
 
 from __future__ import annotations

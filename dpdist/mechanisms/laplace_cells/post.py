@@ -1,9 +1,9 @@
 """Public half of `laplace_strict` and `weight_regularisation`: tables, errors, records from noisy sums of cells.
 
-Tables are made from the released sums as they are. A sum over cells is then unbiased, while
-a cell alone may lie outside of its public bounds. Setting every cell into its bounds would only push sparse ones up.
-Synthetic records need values within bounds. So they have the cell means that are nearest to the released ones in least
-squares, among those within bounds with the same sum over the stratum.
+Tables are sums of the released cell sums, without changes. Sums over cells are therefore unbiased, although a single
+cell may lie outside its public bounds. Setting each cell into its bounds would bias sparse cells upwards. Synthetic
+records need values within bounds. Their cell means are the least-squares nearest to the released means, within bounds
+and with the same sum over the stratum.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CellSums(PublicModel):
     scale: Fraction
     """The scale of the noise on a set's sums, in units of 1/UNIT."""
     raked: bool
-    """True if the job states public totals. Factors that meet them need weights within bounds."""
+    """True if the job states public totals. Factors for these totals are only defined for weights within bounds."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> CellSums:
@@ -102,7 +102,7 @@ class CellSums(PublicModel):
         return sums[:, self.design.pattern, 0], sums[:, self.design.pattern, 1]
 
     def bounded(self, theta: Draws) -> tuple[Floats, Floats]:
-        """As `expect`, within public bounds, as synthetic records have them."""
+        """The result of `expect`, set within public bounds, for synthetic records."""
         weight, outcome = (values[:, self.design.pattern] for values in self._means(theta))
         return weight, weight * outcome
 
@@ -129,7 +129,7 @@ class CellSums(PublicModel):
         return np.atleast_2d(theta.values.get("count", self.count))
 
     def _pairs(self, theta: Draws) -> Floats:
-        """The released sums in units of 1/UNIT, (draw, cell, 2). If all weights are known, their sums have no noise."""
+        """The released sums in units of 1/UNIT, (draw, cell, 2). Weights that the job states have sums without noise."""
         if self.least_weight < self.bounds.weight:
             return theta["sums"]
         weights = np.broadcast_to(UNIT * self._counts(theta), theta["sums"].shape[:2])
@@ -160,10 +160,10 @@ class CellSums(PublicModel):
 
 
 def nearest_within(values: Floats, low: Floats, high: Floats) -> Floats:
-    """The numbers in [low, high] that are nearest to `values` in least squares, with their sum, (cell,).
+    """The numbers in [low, high], (cell,), that are nearest to `values` in least squares and have the same sum.
 
-    If no such numbers have that sum, all are at their low or at their high ends. The numbers are clip(value − s) with one
-    shift s. Their sum falls with s on straight lines, which break where a number reaches an end.
+    If the sum cannot be reached, all numbers are at `low` or all at `high`. One shift s gives the numbers clip(value −
+    s). Their sum is piecewise linear in s, with a break wherever a number reaches an end.
     """
     if ((low <= values) & (values <= high)).all():
         return values
@@ -176,7 +176,7 @@ def nearest_within(values: Floats, low: Floats, high: Floats) -> Floats:
 
 
 class WordsOfCells(Words):
-    """Texts of a mechanism whose tables are sums of noisy sums, unless weights are raked to public totals."""
+    """Texts of a mechanism whose tables are sums of noisy cell sums, unless weights are raked to public totals."""
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         whole = super().post_processing(release)

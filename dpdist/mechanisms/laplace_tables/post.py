@@ -1,8 +1,8 @@
 """Public half of `laplace` and `laplace_composed`, for `query` and `publish`: figures of tables, errors, measurements.
 
-Cells without a sample record are known to be empty. If the job asks for consistent figures, the figures of all tables
-agree. They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of
-the two. There are no synthetic records, because separate noisy figures define none.
+Cells without a sample record are publicly empty. On request of the job, figures of all tables are made consistent by a
+least squares fit. The fit is of base cells, separately for counts and totals; means are their ratios. Separately noised
+figures define no synthetic records.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class NoisyTable:
     cells: Cells
     statistics: tuple[StatisticName, ...]
     occupied: Floats
-    """1 for a cell that may have sample records, else 0; public. Where sample counts are noisy, it is 1 everywhere."""
+    """1 for a cell that may have sample records, else 0.
+    This is public. Where sample counts are noisy, it is 1 everywhere.
+    """
 
     @property
     def parameter(self) -> Parameter:
@@ -96,7 +98,7 @@ class NoisyTables(PublicModel):
     """Public bounds; None if the noise follows the file's own sensitivities."""
     consistency: bool
     scale: Fraction
-    """Scale of the noise: of pairs, in 1/UNIT; under local sensitivities, in 1/UNIT of each figure's sensitivity."""
+    """Scale of the noise: in units of 1/UNIT on pairs, or of 1/UNIT times each figure's own sensitivity."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
@@ -116,7 +118,7 @@ class NoisyTables(PublicModel):
 
     @property
     def public_noise(self) -> bool:
-        """False under local sensitivities, which the scale of the noise follows."""
+        """False if the scale follows local sensitivities, which are confidential."""
         return self.bounds is not None
 
     @property
@@ -148,8 +150,8 @@ class NoisyTables(PublicModel):
     def figures(self, theta: Draws, name: str) -> dict[StatisticName, Floats]:
         """Published figures of a table, (draw, cell) each.
 
-        They are made consistent if the job asks for it. Means are then ratios of sums, as they always are under public
-        bounds.
+        They are made consistent if the job asks for it. Consistent means are ratios of sums, as are all means under
+        public bounds.
         """
         (table,) = (table for table in self.tables if table.name == name)
         figures = self._noised(theta, table)
@@ -163,9 +165,9 @@ class NoisyTables(PublicModel):
         return figures | {"mean": self.bounds.mean(figures["count"], figures["total"]) if "total" in figures else empty}
 
     def fitted(self, theta: Draws) -> Draws:
-        """The parameters, with counts and totals of every frame row, (draw, row), that are nearest to the noisy figures.
+        """Adds the counts and totals of frame rows, (draw, row), that are nearest to the noisy figures.
 
-        `rows`, `figures` and `expect` then need no fit of their own. `unmet` is the distance from the solution.
+        `rows`, `figures` and `expect` then need no further fit. `unmet` is the distance from the solution.
         """
         names = dict.fromkeys(name for table in self.tables for name in table.statistics if name != "mean")
         values, unmet = dict(theta.values), [0.0]
@@ -178,7 +180,7 @@ class NoisyTables(PublicModel):
         return Draws({**values, UNMET: np.full(len(theta), max(unmet))})
 
     def _alike(self, names: Sequence[StatisticName]) -> dict[tuple[int, ...], list[StatisticName]]:
-        """Groups statistics that the same tables have; a group shares one factorisation."""
+        """Groups statistics that occur in the same tables, so that a group shares one factorisation."""
         alike: dict[tuple[int, ...], list[StatisticName]] = {}
         for name in names:
             having = tuple(k for k, table in enumerate(self.tables) if name in table.statistics)
@@ -249,7 +251,7 @@ def model_of(job: Job) -> type[NoisyTables]:
 
 
 def figures(release: ReleaseView, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """The figures of every table; cells without a sample record are left out, because they are known to be empty."""
+    """The figures of every table, without cells that are publicly empty."""
     for table in model.tables:
         kept = np.flatnonzero(table.occupied)
         cells = [dict(zip(table.cells.by, table.cells.labels[k], strict=True)) for k in kept]

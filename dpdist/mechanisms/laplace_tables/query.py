@@ -24,12 +24,14 @@ from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
 FINER = 2**32
-"""Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER).
+"""Under local sensitivities Δ, figures are multiples of Δ/(UNIT · FINER).
 
 These steps are no wider than float64's spacing at Δ.
 """
 FINE_SCALE = Fraction(2**36)
-"""Scale of the second noise, in lattice steps: 16/UNIT of Δ. It hides the first lattice, on which it is uniform to 1e-4."""
+"""Scale of the second noise, in lattice steps: 16/UNIT of Δ.
+This noise hides the first lattice: it is uniform on its steps to 1e-4.
+"""
 LOCAL = (
     "Noise has the scale Δ/ε of local sensitivities Δ, those of the file at hand. They are kept confidential, but the "
     "noise itself tells of them: another file would have had other noise. Where all weights or outcomes of a table are "
@@ -100,9 +102,9 @@ class LaplaceTables:
 
 
 class Unbound(NamedTuple):
-    """Request for noise that is bound to no sums: the mechanism scales it and adds it itself.
+    """Noise that is not bound to sums; the mechanism scales and adds it.
 
-    No guarantee is stated of such a release. An audit cannot compare the sums of two files, because the query has none.
+    A release with such noise states no guarantee. An audit cannot compare sums of two files under this request.
     """
 
     noise: Noise
@@ -130,7 +132,7 @@ class Extremes(NamedTuple):
 def noisy_tables(model: NoisyTables, recorder: StratumRecorder, query: NoisyQuery | None) -> Rounds:
     """Releases every figure of every table under independent noise (METHODS §7); local sensitivities stay confidential.
 
-    `query` states what all figures together lose under public bounds; None: sensitivities are local.
+    `query` states the loss of all figures together under public bounds; None: sensitivities are local.
     """
     sums = yield Pass(RowSums(model), "sum")
     local = None
@@ -171,7 +173,7 @@ def exact(model: NoisyTables, sums: Floats, local: Sequence[Mapping[StatisticNam
 
 
 def steps(model: NoisyTables, local: Sequence[Mapping[StatisticName, float]]) -> Floats:
-    """The unit of the noise on every figure, (figure,), if sensitivities are local; `local` has these by table."""
+    """The noise unit of every figure, (figure,), under local sensitivities; `local` has the sensitivities by table."""
     units = (
         np.broadcast_to([by_name[name] / UNIT for name in table.statistics], table.parameter.shape)
         for table, by_name in zip(model.tables, local, strict=True)

@@ -1,9 +1,9 @@
 """For `query` and `post` of `laplace` and `laplace_composed`: sensitivities of whole tables, margins included ([T]).
 
-Public sensitivities: a record enters every cell that contains it, over all tables, by its pair of sums
-(`privacy.cell_sums`). A pair has the L1 sensitivity 2, or 1 where no table needs the outcome. So K cells have 2K.
-This holds under zero_out and under an exchange within the cells. A record that changes cells leaves and enters at most K
-cells, and costs up to 2ε. Means are ratios of noisy totals and counts.
+With public bounds, a record enters every cell that contains it, in all tables, by its pair of sums
+(`privacy.cell_sums`). A pair has the L1 sensitivity 2, or 1 where no table needs the outcome. So K cells have the
+sensitivity 2K, under zero_out and under an exchange within the cells. A record that changes cells leaves at most K
+cells and enters at most K others, so it costs up to 2ε. Means are ratios of noisy totals and counts.
 """
 
 from __future__ import annotations

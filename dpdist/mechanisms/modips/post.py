@@ -1,8 +1,8 @@
 """Public half of `modips`, for `query` and `publish`: laws given noisy sums, tables, records, measurements ([M]).
 
-The noise is not modelled: the posterior is conditional on the released sums, clipped to their public range. Weights w enter
-as v = w/U, where U is the weight's public bound. So Σv is at most the effective number of records, and the posterior is at
-least as wide as the sampling error. A synthetic record has its cell's mean weight.
+The posterior is conditional on the released sums, clipped to their public range, as if they had no noise. Weights w
+enter as v = w/U, where U is the weight's public bound. Σv is at most the effective number of records, so the posterior
+is at least as wide as the sampling error. A synthetic record has its cell's mean weight.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class Sanitized(PublicModel):
     """Public bounds of the weight; None without a weight."""
     law: Law
     variance: float | None
-    """Public variance of the normal law, in squared half widths of the outcome's bounds; None where it is not public."""
+    """Public variance of the normal law, in squared half widths of the outcome's bounds, or None."""
     scales: tuple[Fraction, ...]
     """The scale of the noise on each group's sums, in units of 1/UNIT."""
     queries: tuple[NoisyQuery, ...]
-    """What each group's sums lose under noise; where all groups share one query, the later ones are parts of it."""
+    """The loss of each group's sums. If all groups share one query, entries after the first are parts of it."""
     truncation: Truncation
     matrix: Floats | None
-    """Predictors of every cell, (cell, predictor); None: the means of cells are not tied to each other."""
+    """Predictors of every cell, (cell, predictor); None if every cell has a mean of its own."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Sanitized:
@@ -140,7 +140,7 @@ class Sanitized(PublicModel):
 
     @abstractmethod
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Released laws after a change of Σv from `before` (1, cell) to `after` (draw, cell), by the parameter's name."""
+        """The released laws, by parameter, if Σv changes from `before` (1, cell) to `after` (draw, cell)."""
 
     @property
     @abstractmethod
@@ -163,7 +163,7 @@ class Sanitized(PublicModel):
         return self._all(np.repeat(statistics[None], draws, axis=0), rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Laws drawn again given the released sums; they vary as laws of other samples do, without noise."""
+        """Laws drawn again given the released sums: they vary over samples, without noise."""
         return self._all(np.repeat(theta["sums"], draws, axis=0), rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
@@ -191,7 +191,7 @@ class Sanitized(PublicModel):
         return Draws({parameter.name: parameters[parameter.name] for parameter in self.parameters})
 
     def held(self, sums: Floats, count: Floats | None = None) -> Floats:
-        """Σv of every cell, (draw, cell), clipped to its range under the published sample counts, or under `count`."""
+        """Σv of every cell, (draw, cell), clipped to its range under the published sample counts or `count`."""
         count = np.repeat(self.count[None], len(sums), axis=0) if count is None else count
         if self.weights is None:
             return count
@@ -219,11 +219,11 @@ class Sanitized(PublicModel):
 class Moments(Sanitized):
     """Normal or lognormal law: the sums of 1 − v and of vu by cell, and of v(u² − 1/2) over all cells.
 
-    u is the outcome (or log outcome) less the middle of its public bounds, in half widths of the bounds. v is the weight
-    over its public bound. The model is u = Xβ + σe, where X (cell, predictor) are the predictors of cells. The prior of β
-    is flat. The prior of σ² counts as one record with a standard deviation of a quarter of the half width. The posterior is
-    β | σ ~ N(B, σ²K⁻¹) with K = X'AX, A = diag(Σv) over cells, and B = K⁻¹X'Σvu. σ² is (S + 1/16)/χ² with Σv − p + 1
-    degrees of freedom, where S is the residual sum of squares and p the number of coefficients.
+    u is the outcome (or log outcome) less the middle of its public bounds, in half widths of the bounds. v is the
+    weight over its public bound. The model is u = Xβ + σe, with predictors X (cell, predictor) and a flat prior of β.
+    The prior of σ² counts as one record with a standard deviation of a quarter of the half width. Given σ, β ~ N(B,
+    σ²K⁻¹), with A = diag(Σv) over cells, K = X'AX and B = K⁻¹X'Σvu. σ² is (S + 1/16)/χ² with Σv − p + 1 degrees of
+    freedom. S is the residual sum of squares, and p the number of coefficients.
     """
 
     @property
@@ -274,8 +274,8 @@ class Moments(Sanitized):
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
         """The laws after a change of Σv.
 
-        Means move as far as the posterior's centre does. Standard deviations change in proportion to those about the
-        means.
+        Means change as the centre of the posterior does. Standard deviations change in the ratio of the residual
+        standard deviations.
         """
         middle, half = self.middle
         old, new = (self._centre(theta["sums"], held) for held in (before, after))
@@ -353,9 +353,10 @@ def _chi(degrees: Floats, uniforms: Floats) -> Floats:
 class LevelCounts(Sanitized):
     """Sums of 1 − v by cell, and of v by cell and level; levels are the whole numbers between the public bounds.
 
-    The prior counts as one record: 1/K for each of K levels, so that many levels have no more prior weight than few. A
-    record counts as v, its weight over the weight's public bound. Noisy counts are projected onto the nearest non-negative
-    ones that sum to the cell's Σv. If negative counts were only set to 0, positive noise on many empty levels would add up.
+    The prior is worth one record, 1/K for each of K levels, so that many levels have no more prior weight than few. A
+    record counts as v, its weight over the weight's public bound. Noisy counts are projected onto the nearest
+    non-negative ones that sum to the cell's Σv. Setting negative counts to 0 alone would accumulate the positive noise
+    of many empty levels.
     """
 
     @property
@@ -393,7 +394,7 @@ class LevelCounts(Sanitized):
         return {"probability": np.divide(gammas, total, out=most, where=total > 0.0)}
 
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Probabilities of levels, changed as their estimates change with Σv; they stay non-negative and sum to 1."""
+        """Level probabilities that follow their estimates as Σv changes; they stay non-negative and sum to 1."""
         old, new = (self._shares(theta["sums"], held) for held in (before, after))
         probability = theta["probability"] + new - old
         return {"probability": nearest_on_simplex(probability, np.ones(probability.shape[:-1]))}

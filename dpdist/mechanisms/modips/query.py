@@ -132,7 +132,7 @@ class Modips(NoisySums[Settings, Sanitized]):
         return promise_of(job, once, *public, repeated=_repeated(job, settings))
 
     def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
-        """Algorithms 1 and 2 of [M], with `nested` sets a sanitization; what follows its sums is post-processing."""
+        """Algorithms 1 and 2 of [M]; each sanitization gives `nested` sets by post-processing."""
         sums = yield Pass(summing(model), "sum")
         defined, numbers, drawn = Defined.by_content(model), count(1), list[Draws]()
         for number in range(0, job.synthetic_sets, settings.nested):
@@ -144,7 +144,7 @@ class Modips(NoisySums[Settings, Sanitized]):
 
 
 def _repeated(job: Job, settings: Settings) -> Repeated | None:
-    """The sanitizations, where several synthetic sets follow from each."""
+    """The sanitizations, if several synthetic sets follow from each."""
     if settings.nested == 1:
         return None
     return Repeated(settings.noises(job), "sanitizations", "; their sets follow by post-processing")

@@ -1,21 +1,21 @@
 """For `query` and `post` of `modips`: sensitivities of bounded sufficient statistics, and noise scales (METHODS §8).
 
-A record has a weight w in [L, U], its public bounds, and v = w/U in [0, 1]. It has u in [−1, 1]: its outcome (or
-log outcome), less the middle of the bounds, over their half width. It enters by (1 − v, vu, v(u² − 1/2)). For a fixed u
-this is linear in v. So distances are largest at v = 0, the point (1, 0, 0), or at v = 1, the curve (0, u, u² − 1/2). L1
-norms are at most 3/2, attained at v = 1, u = ±1. L1 distances are at most 5/2, attained between these points and v = 0.
-On the curve they are at most 9/4, attained between u = 1 and u = −1/2; this is the bound for a file without weights.
-Where the variance is public the last term is left out, and the bounds are 1 and 2. An outcome y with levels k enters by
-(1 − v, v 1[y = k]). These are points of a simplex, whose corners have norm 1 and are 2 apart.
+A record has a weight w in [L, U], its public bounds, and v = w/U in [0, 1]. It has u in [−1, 1]: its outcome (or log
+outcome), less the middle of the bounds, over their half width. Its contribution to the sums is (1 − v, vu, v(u² −
+1/2)), linear in v for a fixed u. So the extreme points are the point (1, 0, 0), at v = 0, and the curve (0, u, u² −
+1/2), at v = 1. L1 norms are at most 3/2, attained at v = 1, u = ±1. L1 distances between two records are at most 5/2,
+attained between v = 0 and v = 1, u = ±1. Without weights, distances are at most 9/4, attained between u = 1 and u =
+−1/2. If the variance is public, the third sum is not needed, and the bounds are 1 and 2. For levels k, the contribution
+is (1 − v, v 1[y = k]). It is a point of a simplex, with norm 1 and distances of at most 2.
 
 Conjoint sanitization adds noise to all statistics, of scale L1 sensitivity over ε. Individual sanitization gives each of
 G groups of statistics a part ε/G. Clamping a noisy sum to its public range is post-processing.
 
-Drawing again until a sum lies in its range is not post-processing. Let a sum move by d, let b be the noise scale, and x =
-d/b. The constant of the truncated law then changes by a factor of at most 2 − e^(−x). So the loss is x + log(2 − e^(−x))
-= log(2e^x − 1), which is concave in x. If at most C sums move, by X noise scales in all, the loss is at most C
-log(2e^(X/C) − 1). It equals ε at X = C log((1 + e^(ε/C))/2), and the scale is the sensitivity over X. That is the
-bounded-domain scale of Holohan et al. (2018) for the widest domain.
+Redrawing until a sum lies in its range is not post-processing, and has a loss of its own. Let a sum move by d, let b be
+the noise scale, and x = d/b. Truncation changes the law's constant by a factor of at most 2 − e^(−x). So the loss is x
++ log(2 − e^(−x)) = log(2e^x − 1), which is concave in x. If at most C sums move, by X noise scales in total, the loss
+is at most C log(2e^(X/C) − 1). It equals ε at X = C log((1 + e^(ε/C))/2), and the scale is the sensitivity over X. This
+equals the bounded-domain scale of Holohan et al. (2018) for the widest domain.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 def groups(law: Law, weighted: bool, variance_public: bool, adjacency: Adjacency) -> tuple[Group, ...]:
-    """The groups of statistics of a law; `variance_public`: of the law."""
+    """The groups of statistics of a law; `variance_public` concerns the normal law."""
     exchanged = adjacency == "substitution"
     first = (Group("1 - v", Fraction(1), 1),) if weighted else ()
     if law in ("bernoulli", "multinomial"):
@@ -64,9 +64,10 @@ def together(law: Law, weighted: bool, variance_public: bool, adjacency: Adjacen
 
 @dataclass(frozen=True)
 class BoundedQuery(NoisyQuery):
-    """Sums whose noise is drawn again until they lie in their domain. `moved` counts how often a change costs `epsilon`.
+    """Sums whose noise is drawn again until they lie in their domain.
+    `moved` states how often a change of one record costs `epsilon`.
 
-    A change is one of `sums` sums at most, by `distance` in all, in the sums' units.
+    Such a change moves at most `sums` sums, by `distance` in total, in the sums' units.
     """
 
     epsilon: Fraction = Fraction(0)
@@ -87,7 +88,7 @@ def sanitization(
 ) -> tuple[NoisyQuery, ...]:
     """The queries of one sanitization: one for all sums together, or one for each group; `of_record` is its ε.
 
-    An exchange at the same x is counted as two zero-outs, but for what is shown of all sums together.
+    An exchange at the same x costs two zero-outs, unless all sums share one query.
     """
     kinds = groups(law, weighted, variance_public, adjacency)
     noise = scales(
@@ -119,7 +120,7 @@ def sanitization(
 
 
 def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
-    """What decides which sums are measured: law, whether there are weights, whether the variance is known, and adjacency.
+    """What determines the sums: law, presence of weights, whether the variance is public, and adjacency.
 
     If sample sizes are secret the adjacency is zero_out, because an exchange for any other record is two such changes.
     """
@@ -135,7 +136,7 @@ def queries_of(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
 
 
 def by_group(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
-    """The query of each group's sums, of which a shared one is asked for in parts."""
+    """The query of each group's sums; a shared query is divided into parts."""
     queries, number = queries_of(job, settings), len(groups(*sums_of(job)))
     return queries if len(queries) == number else (queries[0], *[queries[0].further()] * (number - 1))
 
@@ -153,7 +154,7 @@ def scales(
 
 
 def scale(sensitivity: Fraction, epsilon: Fraction, moved: int, truncation: Truncation) -> Fraction:
-    """Scale of noise, in units of 1/UNIT, at which a change of at most `moved` sums by `sensitivity` in all costs ε."""
+    """Noise scale, in units of 1/UNIT, at which a change of at most `moved` sums by `sensitivity` in total costs ε."""
     if truncation != "bounded":
         return sensitivity * UNIT / epsilon
     return Fraction(math.ceil(float(sensitivity * UNIT) / (moved * distance(float(epsilon) / moved)) * (1.0 + 1e-12)))
@@ -167,5 +168,5 @@ def distance(epsilon: float) -> float:
 
 
 def renormalised_loss(epsilon: float) -> float:
-    """The loss of the truncated law with the scale of the plain Laplace law, in a wide domain: ε + log(2 − e^(−ε))."""
+    """The loss of the truncated law with the plain Laplace scale in a wide domain: ε + log(2 − e^(−ε))."""
     return epsilon + math.log(2.0 - math.exp(-epsilon))

@@ -75,7 +75,7 @@ class Modips(Noisy):
         return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"
 
     def epsilon(self, job: JobView) -> Fraction:
-        """The ε of one sanitisation: of one set of noisy statistics, from which `nested` synthetic sets follow."""
+        """The ε of one sanitization, from which `nested` synthetic sets follow."""
         return job.epsilon_per_set * self.nested
 
     def noises(self, job: JobView) -> int:
@@ -119,7 +119,7 @@ class Modips(Noisy):
             yield Contradiction(bounds, fault, f"take at most {MOST_LEVELS:,}, or law: normal")
 
     def _cost(self, job: JobView) -> str:
-        """A text on the loss if noise of scale Δ/ε is renormalised to a wide domain, Δ being the sensitivity."""
+        """A text on the loss of noise of scale Δ/ε that is truncated to a wide domain, with the sensitivity Δ."""
         epsilon = float(self.epsilon(job))
         cost, shown = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
         return f"noise renormalised to a domain at the scale Δ/ε costs up to {cost:.4g} a sanitization, and not ε = {shown}"

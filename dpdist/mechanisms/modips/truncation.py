@@ -1,11 +1,10 @@
 """For `modips.query`: keeps noisy whole sums within a public range, at its nearest end or by a truncated law.
 
-Draws of the truncated law are made from noise without limits. Noise that is not negative has a geometric size g.
-Negative noise has the geometric size g = −1 − noise. The range has R values from the sum upwards, itself included, and
-L values below it. A geometric variable modulo m is a geometric variable truncated at m. So g is taken modulo the larger
-of R and L, and kept where it is below the number of values on its side. The kept values follow exactly the discrete
-Laplace law truncated to the range. At least one side keeps all of its noise, so that at least half of the candidates
-are kept.
+The truncated law is drawn from noise without limits, as follows. Noise that is not negative has a geometric size g.
+Negative noise has the geometric size g = −1 − noise. The range has R values at or above the sum, and L values below it.
+A geometric variable modulo m is a geometric variable truncated at m. So g is taken modulo the larger of R and L. It is
+kept if it is below the number of values on its side. The kept values follow exactly the discrete Laplace law truncated
+to the range. Because one side keeps all of its noise, at least half of the candidates are kept.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def clamped(noisy: Floats, low: Floats, high: Floats) -> Floats:
 def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
     """Draws of the law truncated to [low, high], (sum,), from candidates (sum, candidate); NaN where all were refused.
 
-    Raises `OutsideDomain` if a sum is not in its range: the support of what is drawn would then follow from the sum.
+    Raises `OutsideDomain` for a sum outside its range, because the support of the draws would then reveal it.
     """
     if ((sums < low) | (sums > high)).any():
         raise OutsideDomain("a sum is not within the range that public bounds give it")

@@ -1,7 +1,7 @@
 """Public half of the partition mechanisms, for `query` and `publish`: tables, errors, records from noisy counts ([S]).
 
-Attributes are the outcomes, with their levels or bins; a cell is a combination of levels. The tree's root has the public
-number of records, less the noisy sum of 1 − v where there are weights. Synthetic records have the mean weight.
+Attributes are the outcomes, with their levels or bins; a cell is a combination of levels. The tree's root has the
+public number of records; with weights, the noisy sum of 1 − v is subtracted. Synthetic records have the mean weight.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ LEAST_MEAN_WEIGHT = 1e-3
 class PartitionCounts(LinearModel):
     """The counts of one stratum; the statistics are (sum,), in units of 1/UNIT.
 
-    With weights the first is the sum of 1 − v. Then follows v of every cell.
+    With weights the first is the sum of 1 − v. The sums v of all cells follow.
     """
 
     attributes: tuple[Attribute, ...]
     layers: tuple[tuple[int, ...], ...] | None
-    """The attributes by which each layer splits its nodes; the last layer, which takes all other attributes, is left out.
+    """The attributes that split each layer's nodes, without the last layer, which splits by all that remain.
 
     None: attributes are selected node by node.
     """
@@ -232,7 +232,7 @@ class PartitionCounts(LinearModel):
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Shares under other samples, without noise.
 
-        A sample has Σv records, at most the effective number. Weights are taken to be 0 or at their bound.
+        A sample has Σv records, which is at most the effective number. Each weight is simulated as 0 or as its bound.
         """
         held, cells = max(1, round(self._total(theta))), theta["cells"][0]
         samples = [self._followed(rng.multinomial(held, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
@@ -255,7 +255,7 @@ class PartitionCounts(LinearModel):
         return float(self.count * theta["weight"][0] / (1.0 if self.weights is None else self.weights[1]))
 
     def _selected(self, theta: Draws) -> tuple[Ints, ...]:
-        """Selected attributes by layer: one for each node of the layer before it."""
+        """Selected attributes by layer, one for each node of the previous layer."""
         flat, layers, nodes = theta["selected"][0].astype(np.int64), list[Ints](), 1
         for _ in range(self.selections):
             layers.append(flat[:nodes])
@@ -268,7 +268,7 @@ class PartitionCounts(LinearModel):
         return tree, *self.parts(tree, theta["sums"][0])
 
     def named(self, tree: Tree) -> list[list[dict[str, str]]]:
-        """By layer and node, the labels of the attributes that have one level in the whole node."""
+        """For each node, by layer, the labels of attributes that are constant in it."""
         codes, labels = codes_of(self.shape), []
         for layer, size in zip(tree.nodes, tree.sizes, strict=True):
             first = np.unique(layer, return_index=True)[1]
@@ -328,7 +328,7 @@ DEFINITIONS = {
 def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:
     """Yields the noisy sum of 1 − v where there are weights, and then the noisy counts of every layer of the tree.
 
-    A node is described by the levels that all its cells share.
+    A node has the levels that all its cells share.
     """
     whole, cap = cells_of(release, model, stratum)[0], None if model.weights is None else model.weights[1]
     tree, absent, counts = model.measured(theta)

@@ -54,9 +54,10 @@ class CellCounts(Summing):
 
 
 def aic(counts: Floats) -> Floats:
-    """2K − 2 log L of every row of K counts (…, level), with log L = g(n) − Σ g(c) and g(c) = log Γ(c + 1) − c log c.
+    """AIC of every row of K counts c (…, level): 2K − 2 log L, with log L = g(n) − Σ g(c) and g(c) = log Γ(c + 1) − c
+    log c.
 
-    c are the counts and n is their sum.
+    n is the sum of the counts.
     """
 
     def g(value: Floats) -> Floats:
@@ -80,9 +81,9 @@ def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Fl
 
 
 class Partitions(NoisySums[Partitioned, PartitionCounts]):
-    """Noisy counts over a partition: strict, with δ = 0; every synthetic set has separate noise at ε/m.
+    """Noisy counts over a partition: strict, with δ = 0; each of m synthetic sets has separate noise at ε/m.
 
-    m is the number of sets. No law of the outcomes is fitted.
+    No law of the outcomes is fitted.
     """
 
     spec, sums = Partitioned, PartitionCounts
@@ -118,7 +119,9 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
 
 
 def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
-    """The attributes that split the nodes of every layer but the last, selected under noise; none if the job names them."""
+    """The attributes, selected under noise, that split the nodes of every layer but the last; empty if the job names
+    them.
+    """
     attributes: tuple[Ints, ...] = ()
     for _ in range(model.selections):
         assert model.score_scale is not None

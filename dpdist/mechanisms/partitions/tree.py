@@ -1,13 +1,13 @@
 """For `partitions.query` and `post`: a tree over a cross's cells, with counts consistent over layers ([S]; METHODS §9).
 
-A layer divides the cells, all combinations of levels, into nodes: it gives the node of every cell. Every layer refines the
-one before it, and the nodes of the last are the cells. Branches may split by different attributes.
+A layer assigns each cell, a combination of levels, to a node. Each layer refines the previous one; the nodes of the
+last layer are the cells. Branches may split by different attributes.
 
 Every node has a noisy count, all with one variance. Two passes find the counts of least squares (Hay et al. 2010).
-Upwards, a node's noisy count y and the sum s of its children's estimates are weighted by precision: z = (V_s y + s)/(V_s +
-1), with variance V = V_s/(V_s + 1), in variances of one count. Downwards, a node gets its part of the difference between
-its parent's count and that of the parent's children: z + (V/V_s)(parent − s). With equally many children these are eq.
-(2) and (3) of [S].
+Upwards, a node's noisy count y and its children's sum s are weighted by precision: z = (V_s y + s)/(V_s + 1). Its
+variance is V = V_s/(V_s + 1), in variances of one count. Downwards, a child gets its share of the difference between
+the parent's count and the children's sum: z + (V/V_s)(parent − s). With equally many children these are eq. (2) and (3)
+of [S].
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def ordered(layers: Sequence[Sequence[int]], levels: Sequence[int]) -> Tree:
 
 
 def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, ...], NDArray[np.bool_]]:
-    """Layers of a tree whose nodes were split by one attribute each, starting with the root.
+    """Layers of a tree, each of whose nodes was split by one attribute, starting with the root.
 
-    Also returns by which attributes the nodes above each node of the last layer were split, (node, attribute).
+    Also returns the attributes used above each node of the last layer, (node, attribute).
     """
     codes, used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
     layers = [np.zeros(codes.shape[1], dtype=np.int64)]
@@ -98,9 +98,8 @@ def chosen(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
 def consistent(tree: Tree, noisy: Sequence[Floats], root: float, exact: bool, ends: tuple[float, float] | None) -> Floats:
     """Counts of the cells, (cell,), that are consistent with all layers' noisy counts.
 
-    `root` is the root's count, which is public if `exact`. With `ends`, the limits of the root's count, no count is
-    negative: the children are projected onto the nearest non-negative counts with the parent's count as their sum.
-    Without `ends`, the counts are unbiased.
+    `root` is the root's count, without noise if `exact`. With `ends`, the limits of the root's count, children are
+    projected onto the nearest non-negative counts that sum to the parent's. Without `ends`, the counts are unbiased.
     """
     parents, first = tree.parents(), [np.asarray(noisy[-1])]
     spread = [np.ones(len(noisy[-1]))]

@@ -101,14 +101,14 @@ class Histogram(PublicModel):
         return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
 
     def averaged(self, drawn: Draws) -> Draws:
-        """Counts in proportion to the mean shares under other noise.
+        """Counts in proportion to mean shares over simulated noise.
 
-        No share is below 0, so that noise fills empty bins.
+        No simulated share is negative, so the mean is above 0 even for empty bins.
         """
         return Draws({"counts": self.shares(drawn["counts"]).mean(axis=0, keepdims=True)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """The released histogram for any sample counts (draw, row), because its shares do not depend on them."""
+        """The released histogram, unchanged: its shares do not depend on sample counts."""
         return Draws({"counts": np.repeat(theta["counts"], len(counts), axis=0)})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:

@@ -36,9 +36,10 @@ class BinCounts(Summing):
 
 
 class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
-    """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; every synthetic set has independent noise at ε/m.
+    """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; each of m synthetic sets has independent noise at
+    ε/m.
 
-    m is the number of sets. No law of the outcome is fitted.
+    No law of the outcome is fitted.
     """
 
     sums = Histogram

@@ -43,7 +43,7 @@ class Network(CodedTables):
     parents: int
     """Largest number of parents of a column."""
     useful: float | None
-    """Smallest mean count of a table's cells, in noise scales; None: only the number of parents limits a table."""
+    """Smallest mean count of a table's cells, in noise scales; None if only the number of parents limits tables."""
     choosing: Fraction
     """The part of ε for the choice of parents."""
 
@@ -61,10 +61,10 @@ class Network(CodedTables):
 
     @property
     def most_sums(self) -> int:
-        """A bound on the cells of all candidates of a round, and of all measured tables.
+        """A bound on the number of cells of a round's candidates, and of all measured tables.
 
-        With k columns met, every other one is tried behind at most C(k, p) sets of p parents. A table has no more cells
-        than the product of the largest numbers of levels, and than MOST_CELLS.
+        With k columns in the network, each other column is tried with at most C(k, p) sets of p parents. The cells of a
+        table are bounded by MOST_CELLS and by the product of the largest numbers of levels.
         """
         columns, most = len(self.columns), min(MOST_CELLS, prod(sorted(self.sizes)[-self.parents - 1 :]))
         tried = [(columns - k) * max(comb(k, p) for p in range(self.parents + 1)) for k in range(1, columns)]

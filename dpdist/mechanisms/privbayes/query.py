@@ -35,10 +35,10 @@ CHOSEN = (
 
 
 def candidates(sizes: Sequence[int], met: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
-    """The tables that may be chosen next: one for every column outside the network and maximal set of its parents inside.
+    """The possible next tables: a column outside the network with each maximal set of parents inside.
 
-    A table has at most `parents` parents, and with parents at most `cells` cells. Its column is the last axis. A column for
-    which no parent is allowed stands alone.
+    A table has at most `parents` parents. With parents it has at most `cells` cells. Its column is the last axis. A
+    column without any allowed parent stands alone.
     """
     tables = list[Marginal]()
     for column in range(len(sizes)):
@@ -65,9 +65,9 @@ def score(table: Floats) -> float:
 
 
 def chosen(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass | Choice, Any, tuple[Marginal, ...]]:
-    """The tables of all columns but the first, in the order in which they were chosen.
+    """Chooses the tables of all columns but the first; returns them in the order of choice.
 
-    `root` is the noisy table of the first column; its sum says how large tables may be.
+    `root` is the first column's noisy table, whose sum limits the size of tables.
     """
     cells, met, network_tables = model.most_cells(float(root.sum()) / UNIT), [0], list[Marginal]()
     while len(met) < len(model.columns):

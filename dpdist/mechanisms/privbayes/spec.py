@@ -19,7 +19,7 @@ MOST_CELLS = 10_000
 MOST_CANDIDATES = 2_000
 """Largest number of tables that one round of the choice compares."""
 USEFULNESS, SELECTION = 4.0, Fraction(3, 10)
-"""Defaults of the paper's θ, the smallest mean count of a cell in noise scales, and β, the part of ε for choices."""
+"""Defaults of the paper: θ, the smallest mean count of a cell in noise scales, and β, the part of ε for choices."""
 
 
 class PrivBayes(CodedColumns):
@@ -54,7 +54,7 @@ class PrivBayes(CodedColumns):
         return None if self.degree is not None else self.usefulness or USEFULNESS
 
     def choosing(self, columns: int) -> Fraction:
-        """Returns the part of ε for the choice. Of two columns the second has one candidate, so nothing is chosen."""
+        """Returns the part of ε for the choice. With two columns there is only one candidate, so nothing is chosen."""
         return Fraction(0) if columns < 3 else self.selection or SELECTION
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:

@@ -1,7 +1,7 @@
 """For `pseudo_posterior.query`: the clamped posterior, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6).
 
 f_i is a record's log likelihood, α_i its privacy weight, and g_i its log likelihood at a fixed parameter θ_ref, or 0.
-Every record's factor lies in [e^−M, e^M] for any data. So the clamp M enforces what privacy weights only aim at.
+Every record's factor lies in [e^−M, e^M] for any data. So the clamp M enforces the limit at which privacy weights aim.
 
 For one stratum there are four steps. The first computes α, with the fits that it needs. The second gathers the records
 with α and g. The third draws S parameters for confidential by-products. The last draws the released θ_1..θ_m.
@@ -44,10 +44,11 @@ class Gather(NamedTuple):
 
 
 class Censor(NamedTuple):
-    """Kernel: how much the clamp M limits records under the present draws; one row (1, 3) for a block, to be concatenated.
+    """Kernel, which runs on each block of records: how strongly the clamp M limits records under the present draws; one
+    row (1, 3).
 
-    The row has three figures: the number of records with |α(f − g)| > M in any draw, the largest |clamp(α(f − g))|, and
-    the largest range of clamp(α(f − g)) over draws.
+    The row has three figures: records with |α(f − g)| > M in any draw, the largest |clamp(α(f − g))|, and its largest
+    range over draws.
     """
 
     model: Likelihood
@@ -75,8 +76,8 @@ def protect(
 ) -> Rounds:
     """Protects one stratum by the clamped posterior.
 
-    `step` gives α from the last of the `earlier` fits; without it α = 1. `reference` is one draw θ_ref, fixed before the
-    records were seen, at which log likelihoods are centred.
+    `step` gives α from the last of the `earlier` fits; without a step α = 1. `reference` is one draw θ_ref, fixed
+    before the records were seen, at which log likelihoods are centred.
     """
     rows = yield Pass(Gather(model, Ones() if step is None else step, reference), "concat")
     posterior = Clamped(rows, clamp)

@@ -1,9 +1,10 @@
 """For `audit.auditing`: leaves out one record at a time, and compares the posterior's change with the bound 2Δ.
 
-The bound 2Δ takes the weights as given. Where weights are computed from the file itself, a record also moves the weights of
-all other records (METHODS §2, §3). The audit computes them anew. In the lognormal model the posterior densities with and
-without record i have closed forms. So the log ratio log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ, where D is
-the file and α, α′ are the two sets of weights. The figures are confidential, and hold for this file alone.
+The bound 2Δ holds for fixed weights. Where weights are computed from the file itself, a record also moves the weights
+of all other records (METHODS §2, §3). So the audit computes the weights anew without the record. In the lognormal
+model, posterior densities with and without a record have closed forms. So the log ratio log ξ^α(θ | D) − log ξ^α′(θ |
+D∖i) is exact at every draw θ. Here D is the file, and α and α′ are the weights with and without record i. The figures
+are confidential, and hold for this file alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dpdist.sampling.samplers import ExactSampler
 
 
 class Loss(NamedTuple):
-    """What a file's posterior loses where one record is left out; logarithms, of the draws with the record."""
+    """Losses of a file's posterior if one record is left out, as logarithms over draws with the record."""
 
     record: int
     loss: float
@@ -71,7 +72,7 @@ def search_for(job: Job, learned: Learned, rule: str) -> Callable[[], Weighings]
 
 
 class Weighting(NamedTuple):
-    """The end of a weight search: weights α, the last fit, and the log of the posterior's normalising constant."""
+    """The end of a weight search: weights α, the last fit, and the posterior's log normalising constant."""
 
     alpha: Floats
     fit: Fit

@@ -1,8 +1,8 @@
 """For `pseudo_posterior.query` and `mechanisms.learning`: θ_ref or privacy weights that a stratum's reference fixes.
 
-The passes are over the reference's records alone (METHODS §2, §4b). f is a record's log likelihood and α its privacy
-weight. A weight rule may compute a privacy weight from one record and the reference's own fits. Such a weight depends on
-no other record of the current file. So the clamped likelihood has a bound for every file.
+Passes here visit the reference's records alone (METHODS §2, §4b). f is a record's log likelihood and α its privacy
+weight. A weight rule can compute a privacy weight from the record and the reference's fits alone. This weight does not
+depend on other records of the current file. So the clamped likelihood has a bound for every file.
 
 The mechanism `centred` clamps a(f − f at θ_ref) to ±M. a is the power of the likelihood. A drift is the change of a
 parameter since the reference.
@@ -32,16 +32,16 @@ from dpdist.privacy.weight_rules import reference_counts, reference_search
 from dpdist.privacy.weights import Constant, Ones, Reweight
 
 FAR = 3.0
-"""Standard deviations of a posterior draw over which the clamped log likelihood ratio must stay a parabola."""
+"""Standard deviations of a posterior draw within which the clamped log likelihood ratio must be a parabola."""
 KAPPA, STEADY = 1.5, 0.25
-"""κ, the smallest ratio of M to a, for a planned drift of at most STEADY standard deviations of a record.
+"""κ, the smallest allowed ratio of M to a, for a planned drift of at most STEADY standard deviations of a record.
 
 With a smaller ratio, most of the clamped posterior's mass may lie at a spurious mode.
 """
 DRIFTING_KAPPA = 2.0
 """κ for a larger planned drift, up to `job.LARGEST_DRIFT`."""
 ALLOWANCE = 3.0
-"""Mean loss of log likelihood that is allowed beside 1.5 for each dimension (see `spurious`)."""
+"""Allowed mean loss of log likelihood, beside 1.5 for each dimension (see `spurious`)."""
 
 
 def kappa_of(drift: float) -> float:
@@ -53,8 +53,8 @@ def power(clamp: float, dimensions: int, records: int, reference_records: int, d
     """a = min(1, M/κ, a_local): the power of the likelihood at which a typical record is not clamped.
 
     M is `clamp`, d is `dimensions`, n is `records` and n_ref is `reference_records`. a_local solves z²(a²(τ² + d/n) + a
-    d/n) = M² with z = 3 and τ² = drift² + d/n_ref. The left side is the spread of a(f(θ) − f(θ_ref)) over records, for
-    draws θ of power a. `drift` is in standard deviations of a record. All arguments are public.
+    d/n) = M² with z = 3 and τ² = drift² + d/n_ref. The left side is the variance of a(f(θ) − f(θ_ref)) over records,
+    times z², for draws θ of power a. `drift` is in standard deviations of a record. All arguments are public.
     """
     spread = drift**2 + dimensions / reference_records
     square, linear = spread + dimensions / records, dimensions / records
@@ -65,15 +65,15 @@ def power(clamp: float, dimensions: int, records: int, reference_records: int, d
 def spurious(lost: Floats, dimensions: int) -> bool:
     """True if draws of a clamped posterior are not near θ_ref.
 
-    `lost` (draw,) is a Σ f(θ_ref) − f(θ_s) over records. About its own mode, a posterior of power a loses χ²_d/2, which
-    is d/2 in the mean. With 200 records, where prior and clamp matter, it lost up to .9 d in tests. Under a spurious mode
-    the loss is proportional to the number of records. With 2,000 records it is a hundred times d/2.
+    `lost` (draw,) is a Σ f(θ_ref) − f(θ_s) over records. About its own mode, a posterior of power a has the loss
+    χ²_d/2, with mean d/2. With 200 records, where prior and clamp matter, tests showed up to .9 d. At a spurious mode
+    the loss grows with the number of records: with 2,000 records it is a hundred times d/2.
     """
     return not float(lost.mean()) <= 1.5 * dimensions + ALLOWANCE
 
 
 CHECKED = 4000
-"""Number of reference records, over all strata, on which a spurious mode is looked for."""
+"""Number of reference records, over all strata, that are searched for a spurious mode."""
 
 
 class Centre(NamedTuple):
@@ -140,7 +140,7 @@ def check_centre(job: Job, model: Likelihood, learned: Centre) -> Generator[Pass
 
 
 def learn_weights(job: Job, model: Likelihood) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
-    """The privacy weights at which the job's rule ends on the reference, and the draws of the reference's fit with α = 1.
+    """The reference's final privacy weights under the job's rule, and draws of the reference's fit with α = 1.
 
     Weights that were tuned are adjusted for later files (`Frozen`, `reference_search`). Raises `NotReached`.
     """
@@ -155,10 +155,10 @@ def learn_weights(job: Job, model: Likelihood) -> Generator[Pass | Sample, Any, 
 
 
 def centre_of(model: Likelihood, draws: Draws) -> Draws:
-    """One parameter in place of all draws: their mean, which is valid because our models' parameter spaces are convex.
+    """One parameter for all draws: their mean, which is valid in a convex parameter space, such as those of dpdist's
+    models.
 
-    The parameter space of a user's model may not be convex. Then it is the draw nearest to the mean, in standard
-    deviations.
+    A user's model may have a parameter space that is not convex; then the draw nearest to the mean is taken.
     """
     mean = {name: values.mean(axis=0, keepdims=True) for name, values in draws.values.items()}
     if not isinstance(model, User):
@@ -172,7 +172,7 @@ def centre_of(model: Likelihood, draws: Draws) -> Draws:
 
 
 def dimensions(theta: Draws) -> int:
-    """Number of free parameters that the stratum identifies; of a symmetric matrix one triangle counts."""
+    """Number of free parameters that the stratum identifies; a symmetric matrix counts by one triangle."""
     total = 0
     for values in theta.values.values():
         one = values[0]

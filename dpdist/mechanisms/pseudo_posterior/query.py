@@ -35,7 +35,7 @@ from dpdist.privacy.weights import Constant, Kept, Reweight, Search
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:
-    """Adds the exact losses that were measured for a weight rule, if weights come from the confidential file."""
+    """Adds the exact losses measured for a weight rule, if weights come from the confidential file."""
     weights = job.mechanism.weights
     exceeds = [] if job.frozen else [weights.facts.exceeds or UNMEASURED.format(weights.rule)]
     exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
@@ -47,7 +47,7 @@ class Weighted:
     """Pseudo posterior whose privacy weights are tuned on the file itself until Δ ≤ Δ*: asymptotic ([T], [V]).
 
     Without weights this is the ordinary posterior, with no guarantee. With `enforced` False, a bound above Δ* is
-    accepted, as in the papers. There is then no guarantee; studies use it.
+    accepted, as in the papers. Only studies use this form, which has no guarantee.
     """
 
     enforced: bool = True
@@ -126,8 +126,8 @@ class CensorW:
     """Mechanism censor_w [G]: the likelihood is clamped and has *re-weighted* privacy weights (METHODS §4).
 
     With a reference, α is a fixed function of a record, and the guarantee is strict. Without one, α is learned on the
-    confidential file, and the guarantee is asymptotic. The steps are then: fit with α = 1; bounds F; α; fit with α;
-    bounds Δ_i; re-weighted α; clamped fit.
+    confidential file, and the guarantee is asymptotic. The steps without a reference are: fit with α = 1; bounds F; α;
+    fit with α; bounds Δ_i; re-weighted α; clamped fit.
     """
 
     scope: Literal["stratum"] = "stratum"

@@ -77,8 +77,8 @@ class WeightedE(FixedWeights):
 class CensorW(FixedWeights, Clamped):
     """Censor_w [G]: a clamped likelihood whose privacy weights are re-weighted with k = .95.
 
-    [G] does not mention the re-weighting, but its results need it (METHODS §4). If weights are fixed on a reference, they
-    are functions of a record. If they are learned on the file itself, they are not.
+    [G] does not mention the re-weighting, but its results require it (METHODS §4). If weights are fixed on a reference,
+    they are functions of a record. Weights learned on the file itself depend on other records too.
     """
 
     name: Literal["censor_w"] = Field(description="a clamped likelihood with privacy weights")

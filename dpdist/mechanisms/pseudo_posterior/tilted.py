@@ -48,10 +48,10 @@ from dpdist.privacy.weights import weigh as weigh_by
 
 
 class Frozen(NamedTuple):
-    """Privacy weights from a reference: each record's are the values of weight rules whose fits use the reference alone.
+    """Privacy weights fixed on a reference, by weight rules whose fits use the reference alone.
 
-    `unweighted` are draws of the fit with α = 1, under which F is computed. `steps` are the rules, each with the draws of
-    the fit before it.
+    `unweighted` are draws of the fit with α = 1, under which F is computed. `steps` are the rules, each with the draws
+    of the previous fit.
     """
 
     unweighted: Draws
@@ -74,9 +74,9 @@ Weighings = Generator[Weighing, Summary, None]
 
 
 def weigh(model: Likelihood, step: Weighing, records: Records, carry: Carry) -> Floats:
-    """Computes new α from the block's carry, which holds figures of its records between rounds, and stores α there.
+    """Computes new α from the block's per-record state of earlier rounds, and stores α in this state.
 
-    Weights that are fixed on a reference begin a new carry.
+    Weights fixed on a reference start a new state.
     """
     if not isinstance(step, Frozen):
         return weigh_by(step, records.outcomes, carry)
@@ -93,7 +93,7 @@ class Outcomes(NamedTuple):
 
 
 class Weigh(NamedTuple):
-    """Kernel: computes new α from the carry, and returns the statistics of the records with these weights."""
+    """Kernel: computes new α from the block's state, and returns statistics of the records with these weights."""
 
     model: Likelihood
     step: Weighing
@@ -162,7 +162,7 @@ def fits(
 ) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
     """Runs a weight search, with one fit for each step; returns the first fit, the last three fits and the number of fits.
 
-    `counted` gives a record's weight in a fit from its privacy weight.
+    `counted` converts a privacy weight to the record's weight in a fit.
     """
     search = informed(steps)
     step = next(search)
@@ -221,7 +221,7 @@ def protect(model: Likelihood, steps: Weighings, target: float, sets: int, recor
 
 
 def release(posterior: Floats | Clamped, sets: int) -> Rounds:
-    """One released draw for each synthetic set; bounds were taken over other draws."""
+    """One released draw for each synthetic set, independent of the draws over which bounds were taken."""
     released = []
     for number in range(1, sets + 1):
         theta = yield Sample(posterior, "release", number)

@@ -63,13 +63,13 @@ class ClippedCells(PublicModel):
     unit: Ints | None = None
     """The unit of every cell, (cell,); the cells of a unit have one common sum."""
     weight_bounds: tuple[float, float] | None = None
-    """Public bounds of the weight, if histograms fix the limits; figures that sums do not identify are then sought."""
+    """Public bounds of the weight, if histograms fix the limits; unidentified figures are then searched."""
     noisy_counts: bool = False
     """True if sample counts have noise too (`predictors: {protect}`)."""
     one_weight: bool = False
     """True if the job states that all weights of a cell are the same. Synthetic records then have its mean weight."""
     public_weights: tuple[float, float] = (0.0, np.inf)
-    """Public bounds of the weight, which no mean weight passes."""
+    """Public bounds of the weight; every mean weight is kept within them."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
@@ -106,7 +106,7 @@ class ClippedCells(PublicModel):
     def summarise(self, reference: Sequence[ReferenceRecords], sizes: Floats | None = None) -> CellsByOutcome:
         """Summary of every cell from the reference's records, which are given for each outcome.
 
-        `sizes` (cell,) are effective numbers of records, where the records are points that represent others.
+        `sizes` (cell,) are effective numbers of records, if the records are points that represent others.
         """
         summary = []
         for records, bounds in zip(reference, self.bounds, strict=True):
@@ -125,12 +125,12 @@ class ClippedCells(PublicModel):
 
     @property
     def fewest_records(self) -> float:
-        """Smallest number of reference records of a cell that is not collapsed."""
+        """A cell with fewer reference records than this is collapsed with others."""
         return fewest(self.scales)
 
     @property
     def most_outweighed(self) -> float:
-        """Largest number of current records that leave a cell mostly its group's figure; 0 where none is shrunk."""
+        """Largest number of current records of a cell whose figure is mostly its group's; 0 if no cell is shrunk."""
         # A cell keeps less than half of its own figure if noise has a larger variance than sampling. That of noise on a sum
         # is 2b², for the scale b. That of n clipped records is at most n, and about n/2. Both are equal at n = 4b².
         return self.fewest_records if self.shrinkage and len(self.labels) > 2 else 0.0
@@ -140,12 +140,12 @@ class ClippedCells(PublicModel):
         return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
 
     def whole(self, summary: CellsByOutcome, unit: Ints) -> CellsByOutcome:
-        """For each outcome its units, each as one cell."""
+        """For each outcome its units, each pooled to one cell."""
         sizes, members = self.sizes(summary), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
         return [[pooled([cells[k] for k in rows], sizes[rows]) for rows in members] for cells in summary]
 
     def limited(self, summary: CellsByOutcome) -> Limits:
-        """The limits μ, U and R of every cell, which it shares with its unit."""
+        """The limits μ, U and R of every cell, shared by the cells of a unit."""
         unit = self.units(summary)
         sizes = np.bincount(unit, weights=self.sizes(summary))
         whole = zip(zip(*self.whole(summary, unit), strict=True), sizes, strict=True)
@@ -169,7 +169,7 @@ class ReferenceSummary(NamedTuple):
 def summary_of(model: ClippedCells, reference: Sequence[ReferenceRecords], sizes: Floats | None = None) -> ReferenceSummary:
     """The summary from public sizes and the reference's records, which are given for each outcome.
 
-    `sizes` (cell,): number of records that the reference's records stand for, if they are points.
+    `sizes` (cell,) are the numbers of records that points represent.
     """
     cells = model.summarise(reference, sizes)
     return ReferenceSummary(cells, model.limited(cells))

@@ -1,6 +1,7 @@
 """For `reference_tables.query`: noisy histograms of groups of cells, in place of a reference or to update one.
 
-Groups follow from public sizes. Counts are smoothed and spread over points, or move the points of an earlier release.
+Groups of cells follow from public sizes. Noisy counts are smoothed and turned into points, or update the points of an
+earlier release.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ class Histograms:
     bins: tuple[Bins, ...]
     scale: Fraction
     in_common: Floats
-    """Factor on the square of an error common to cells, (group,)."""
+    """Factor on the square of an error that cells share, (group,)."""
     typical: Floats
-    """What weights of a cell are relative to, (cell,); 1 for weights as they are."""
+    """Typical weight of a cell, by which its weights are divided, (cell,); 1 for weights as they are."""
     typical_error: Floats
     """Standard deviation of the logarithm of `typical`, (cell,)."""
 
@@ -103,12 +104,12 @@ class Histograms:
 
     @property
     def query(self) -> NoisyQuery:
-        """What the counts of all histograms lose under their noise."""
+        """The query of all histograms' counts, with their loss."""
         return histogram_counts(len(self.bins), self.scale)
 
     @property
     def shaped(self) -> range:
-        """Numbers of the outcomes that have a histogram: all."""
+        """Numbers of the outcomes that have a histogram: all of them."""
         return range(len(self.model.outcomes))
 
     def binned(self, cell: Codes, columns: Sequence[Floats]) -> Iterator[tuple[int, Ints]]:
@@ -119,9 +120,9 @@ class Histograms:
 
     @cached_property
     def counted(self) -> Ints:
-        """Marks the cells whose weights are in the histograms, (cell,); all where too few have a precise typical weight.
+        """Marks the cells whose weights are in histograms, (cell,); all cells if too few have a precise typical weight.
 
-        Relative weights of the others would make the histogram wider than weights are in any cell.
+        Imprecise relative weights would make a histogram wider than the weights of any cell.
         """
         precise = self.typical_error <= PRECISE
         enough = self.model.count[precise].sum() >= min(FEWEST_POOLED * float(self.scale), self.model.count.sum() / 2.0)
@@ -173,9 +174,9 @@ class Histograms:
         ]
 
     def _of_group(self, counts: list[Floats], n: float, counted: float, group: int) -> list[HistogramCell]:
-        """One cell for each outcome, with relative weights, from the noisy histograms of a group of n records.
+        """One cell for each outcome, with relative weights, from the noisy histograms of n records of a group.
 
-        The weights of `counted` of them are in a histogram.
+        `counted` of these records have their weight in a histogram.
         """
         sizes = [counted, *[n] * (len(counts) - 1)] if self.model.weighted else [n] * len(counts)
         variance = 2.0 * float(self.scale) ** 2
@@ -218,7 +219,7 @@ class Histograms:
         return 0.0 if noise <= AT_THE_BOUND * n else np.nan
 
     def _hidden(self, counts: list[Floats], n: float) -> list[Hidden]:
-        """For each outcome, the records that noise in a group's histograms may hide, with the ends for the weight."""
+        """For each outcome, the records that the noise of a group's histograms may hide, with the ends for the weight."""
         variance, share = 2.0 * float(self.scale) ** 2, 2.0**0.5 * float(self.scale) / n
         ends = [sure_ends(row, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         weight = (ends[0][1], float(self.bins[0].right[-1])) if self.model.weighted else (1.0, 1.0)
@@ -227,9 +228,8 @@ class Histograms:
 
 
 def _margins(job: Job) -> list[tuple[int, ...]]:
-    """For each published table or margin, the positions of its columns among the cells' columns.
-
-    Columns of strata are left out, because they are constant within a stratum.
+    """For each published table or margin, the positions of its columns among the cells' columns, without columns of
+    strata.
     """
     columns = [name for name in job.cell_columns if name not in job.strata]
     margins = list[tuple[int, ...]]()
@@ -241,7 +241,7 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
 
 
 def _whole(column: Column) -> bool:
-    """True if the outcome can only be whole numbers, as the job states."""
+    """True if the job states that the outcome is a whole number."""
     return column.whole or (column.codes is not None and all(float(code).is_integer() for code in column.codes.values()))
 
 
@@ -301,7 +301,7 @@ class Refresh:
         ]
 
     def _moved(self, levels: Sequence[QuantileLevels], group: int, counts: Floats) -> Moved:
-        """The changes of one group's points, from one histogram."""
+        """The changes of a group's points by one of its histograms."""
         cells = np.flatnonzero(self.group == group)
         size = self.model.count[cells]
         n, variance = float(size.sum()), 2.0 * float(self.scale) ** 2

@@ -1,9 +1,9 @@
 """For models of `reference_tables` and `table_package`: synthetic records, public donors scaled to released means.
 
-First, outcomes of all cells are moved by one common scale, until the reference has the table's grand mean. This removes
-drift between periods. What then remains in a cell is mostly sampling error and noise; exponentially tilted weights of the
-donors remove it. All of this is post-processing of the released object, which includes the donors. Where limits were fixed
-on an earlier release or on histograms, there are no donors, and released points (weight, outcome) take their place.
+First, one common scale moves outcomes of all cells, so that the reference has the table's grand mean. This removes
+drift between periods. The remaining differences are mostly sampling error and noise. Exponentially tilted weights of
+the donors remove them. All of this is post-processing of the released object, which includes the donors. If limits come
+from an earlier release or from histograms, released points (weight, outcome) replace the donors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DonorCells(Protocol):
 
 
 class ReleasedCells(DonorCells, StratumModel, Protocol):
-    """Such cells as the model of a stratum."""
+    """`DonorCells` as the model of a stratum."""
 
 
 class Drawn(NamedTuple):
@@ -101,16 +101,15 @@ class Drawn(NamedTuple):
 
 
 def _on(values: Floats, bounds: tuple[float, float]) -> bool:
-    """True if all points of an outcome are at its public bounds: then histograms showed an outcome that is yes or no."""
+    """True if all points of an outcome are at its public bounds, as for a yes-or-no outcome."""
     return bool(np.isin(values, bounds).all())
 
 
 def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains: tuple[Domain, ...]) -> Donors:
-    """Moves outcomes by one scale for all cells, so that donors have the grand mean of the released table.
+    """Moves outcomes of all cells by one scale, so that donors have the grand mean of the released table.
 
-    `counts` are released counts (cell,), to which donors are weighted; `means` are released means (cell, outcome). Values
-    that many records have do not move, and round figures stay round. If no scale gives the mean, the outcome does not
-    change.
+    `counts` are released counts (cell,), to which donors are weighted; `means` are released means (cell, outcome).
+    Heaped values do not move, and round figures stay round. If no scale gives the mean, the outcome does not change.
     """
     held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
     present = held > 0
@@ -141,7 +140,7 @@ def points_of_cells(release: ReleaseView, cells: DonorCells, stratum: int) -> tu
 
 
 def _by_cell(release: ReleaseView, cells: DonorCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
-    """By cell, a list by outcome: the points (point, 2), and the number of records that they stand for."""
+    """For each cell a list by outcome, with points (point, 2) and the number of records that they represent."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
     points = release.points.to_pandas()
@@ -180,7 +179,7 @@ class Transported:
     points: Sequence[Sequence[Floats]]
     standing: Floats
     heaps: Sequence[Heaps | None] = ()
-    """Heaps of every outcome in the reference's records; none where these are not released."""
+    """Heaps of every outcome in the reference's records; None if these are not released."""
 
     @classmethod
     def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int) -> Transported:
@@ -200,7 +199,7 @@ class Transported:
         ]
 
     def answers(self, value: Floats, outcome: int) -> Floats:
-        """Quantiles of the spread distribution, of any shape, as the answers that have their ranks."""
+        """Answers with the ranks of the given quantiles of the spread distribution, of any shape."""
         heaps = self.heaps[outcome] if self.heaps else None
         return value if heaps is None else heaps.answers(value)
 
@@ -214,7 +213,7 @@ class Transported:
         return shares
 
     def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """As `until`, (pair,), where the mean outcomes of the stratum's frame rows are `mean` (row,)."""
+        """`until` for other means, (pair,): `mean` (row,) are the mean outcomes of the stratum's frame rows."""
         means = np.zeros((1, len(self.standing), 1 + len(self.points)))
         means[0, self.cells.design.pattern, 1 + outcome] = mean
         return np.asarray(self.until(Draws({"means": means}), row, value, outcome)[0])
@@ -237,7 +236,7 @@ class Transported:
 
     @staticmethod
     def _errors(points: Floats, steps: _Steps, mean: float, value: Floats, scaled: bool) -> Floats:
-        """Standard deviation, for one record, of the share at or below each value if the mean is known, (value,)."""
+        """Standard deviation, for one record, of the share at or below each value, given the mean, (value,)."""
         weight, outcome = points[:, 0] / points[:, 0].mean(), points[:, 1]
         size = mean if scaled else float(np.sqrt(np.average((outcome - mean) ** 2, weights=weight)))
         if size == 0:

@@ -1,8 +1,8 @@
 """Public half of `reference_tables`, for `query` and `publish`: means from noisy clipped sums and a reference.
 
-The released parameters are the noisy sums with their clipping limits, and the mean weight and mean outcomes of every cell
-with covariances. The reference's points, moved to these means, are released for the next period. Margins are sums of
-cells. Synthetic records are drawn from the points and calibrated to the means (`points`).
+Released parameters are the noisy sums with their limits, and every cell's mean weight and mean outcomes with
+covariances. The reference's points, moved to these means, are released for the next period's release. Margins are sums
+of cells. Synthetic records are drawn from the points and calibrated to the means (`points`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ DEFINITIONS = {
 
 
 class Sized(NamedTuple):
-    """Sums of 1 − v, and of vc for every outcome, in units of 1/UNIT; `size` of every cell; noise variance of log size."""
+    """Sums of 1 − v, and of vc for every outcome, in units of 1/UNIT; `size` of every cell; variance of log size by
+    noise.
+    """
 
     sums: Floats
     size: Floats
@@ -74,9 +76,9 @@ class Sized(NamedTuple):
 class Inverted(NamedTuple):
     """Results of inverting the clipping, one list entry for each outcome.
 
-    `departure` is the distance of units from the reference. `ends` are ranges of means that the sums do not identify, of
-    the weight first. `kept` is the part of the scales that is a unit's own. `elasticity` are derivatives by the sample
-    count, where counts are noisy.
+    `departure` is the distance of units from the reference, in standard deviations. `ends` are ranges of unidentified
+    means, the weight's first. `kept` is the weight of a unit's own log scales in their estimate. `elasticity` is the
+    derivative by the sample count, if counts are noisy.
     """
 
     cells: list[Spread]
@@ -88,7 +90,7 @@ class Inverted(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceCells(ClippedCells):
-    """The model of the table: what follows from the noisy sums of `ClippedCells` and a reference."""
+    """The model of the tables, given the noisy sums of `ClippedCells` and a reference."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -105,7 +107,7 @@ class ReferenceCells(ClippedCells):
         return summary_of(self, points, effective_sizes)
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
-        """Sums of units in the form that they have under public sizes, with the units' sizes.
+        """Units' sums in their form under public sizes, with the units' sizes.
 
         `count` are the public sizes. Secret sizes are estimated from the noisy sums.
         """
@@ -153,7 +155,7 @@ class ReferenceCells(ClippedCells):
         return Draws({name: value[None] for name, value in values.items()})
 
     def _inverted(self, sized: Sized, summary: CellsByOutcome) -> Inverted:
-        """Estimates from inverting the clipping of every outcome's sums."""
+        """Estimates of every outcome after clipping is inverted."""
         assert self.limits is not None
         assert self.unit is not None
         unit, whole = self.unit, self.whole(summary, self.unit)
@@ -175,7 +177,7 @@ class ReferenceCells(ClippedCells):
     def _of_the_summary(
         self, cells: Sequence[Spread], ends: Sequence[Floats], summary: CellsByOutcome
     ) -> dict[str, Floats]:
-        """Released parameters that exist only with histograms, or only for cells whose shape is partly borrowed."""
+        """Released parameters that only exist with histograms, or with partly borrowed shapes."""
         values = dict[str, Floats]()
         if ends:
             values["spans"] = np.column_stack(ends)
@@ -208,7 +210,7 @@ class ReferenceCells(ClippedCells):
         return Transported.of(release, self, stratum)
 
     def cell_facts(self, described: Mapping[str, Any]) -> CellFacts | None:
-        """What the written parameters tell of the cells; None where they hold no means."""
+        """Facts of the cells in the written parameters; None if these have no means."""
         return cell_facts(described, self.count) if "means" in described else None
 
     def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
@@ -216,7 +218,7 @@ class ReferenceCells(ClippedCells):
         return np.array(described["size"], dtype=np.int64)[self.design.pattern]
 
     def passed_on(self, described: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Point]]:
-        """The written parameters without the points, and the points that are released for the next release."""
+        """The written parameters without points, and the points for the next release."""
         left = {name: value for name, value in described.items() if name not in ("points", "standing")}
         cells = enumerate(zip(self.first, described["standing"], strict=True))
         return left, [
@@ -234,11 +236,11 @@ class ReferenceCells(ClippedCells):
         return noised_again(theta, draws, rng)
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """Means from the same sums under other sample counts (draw, row), by the delta method."""
+        """Means under other sample counts (draw, row), by the delta method."""
         return recounted(theta, counted_again(self.design, counts), self.count)
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        """Reads the released parameters that are present, because a released job does not name an earlier release."""
+        """Reads the released parameters that are present: the released job does not name an earlier release."""
         return recall_draws([parameter for parameter in self.parameters if parameter.name in described], described)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
@@ -251,7 +253,7 @@ class ReferenceCells(ClippedCells):
 
 
 def _by_column(pairs: Sequence[Floats]) -> Floats:
-    """Joins the weight's values, from the first outcome's pairs (cell, 2), with each outcome's values, (cell, …)."""
+    """Joins values of the weight, from the first outcome's pairs (cell, 2), with those of each outcome, (cell, …)."""
     return np.column_stack([pairs[0][:, 0], *(pair[:, 1] for pair in pairs)])
 
 

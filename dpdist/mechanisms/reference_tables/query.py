@@ -1,6 +1,6 @@
 """Confidential half of `reference_tables`, for `engine`: clipped sums of base cells and histogram counts, under noise.
 
-The sensitivity of both is in `sensitivity`.
+`sensitivity` has the sensitivity of both.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def in_stages(job: Job, promise: Promise) -> Promise:
 
 
 def _clipped(job: Job) -> str:
-    """The assumptions that bound a record's contribution under public sizes, and the noise."""
+    """The assumptions on the noise and on bounds of a record's contribution, under public sizes."""
     if job.on_histograms:
         return CLIPPED_BY_HISTOGRAMS
     return CLIPPED_IN_STAGES if job.refreshes else CLIPPED
@@ -188,8 +188,8 @@ def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) ->
 def reference_tables(model: ReferenceCells, source: Source, epsilon: float, recorder: StratumRecorder) -> Rounds:
     """Releases sums of base cells under noise, clipped at limits from a reference; the rest is post-processing (§7b).
 
-    Histograms may replace a reference, or update one. They are released first, under independent noise. Where they replace
-    one, typical weights are learned before.
+    If histograms replace or update a reference, they are released first, under independent noise. If they replace it,
+    typical weights are learned before them.
     """
     if not isinstance(source, ReferenceSummary):
         histograms, noisy_counts = yield from noisy_histograms(source)

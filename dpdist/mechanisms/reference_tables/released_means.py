@@ -16,7 +16,7 @@ from dpdist.models.protocol import Draws, Parameter
 def released_form(
     labels: tuple[str, ...], outcomes: tuple[str, ...], simplex: bool, of_histograms: bool, noisy_counts: bool = False
 ) -> tuple[Parameter, ...]:
-    """The parameters of cells with these labels.
+    """The form of the parameters of cells with these labels.
 
     `simplex`: sample sizes are secret. `of_histograms`: histograms fixed the limits. `noisy_counts`: sample counts
     have noise too.
@@ -125,11 +125,10 @@ def resampled(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
 
 
 def noised_again(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-    """Means under other noise, including two errors that cells have in common.
+    """Means under other noise, including two errors that cells share.
 
-    The first is the error of the mean to which cells are shrunk. It is common to the cells of a group that shares
-    histograms, or to all cells where no histograms are used. The second is the error of the histograms' tails, common to
-    all cells.
+    The first is the error of the mean towards which cells are shrunk. The cells of a group of histograms share it, or
+    all cells without histograms. The second is the error of the histograms' tails, which all cells share.
     """
     cells = theta["means"].shape[1]
     errors = _errors(theta, "noise", theta["unit"][0].astype(np.int64), draws, rng)
@@ -152,10 +151,9 @@ def recounted(theta: Draws, counts: Floats, published: Floats) -> Draws:
 
 
 def _errors(theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Generator) -> list[Floats]:
-    """Errors of log mean weights, then of each outcome's means, (draw, cell) each; the cells of one unit have equal errors.
+    """Errors of log mean weights, then of each outcome's means, (draw, cell) each; equal for cells of one unit.
 
-    Outcomes vary with the weight, each by its own covariance. Covariances between outcomes enter no table and are left
-    out.
+    Each outcome varies with the weight by its covariance. Covariances between outcomes are not needed for any table.
     """
     outcomes = theta["means"].shape[2] - 1
     of_weight, *pairs = np.split(theta[name][0], np.arange(1, 1 + 2 * outcomes), axis=1)

@@ -1,35 +1,34 @@
 """For `reference_tables` and `sanitized_lognormal`: sensitivity of clipped sums of disjoint cells, and of histogram counts.
 
-A record of a base cell has a weight w and outcomes y_k, k = 1 … K. It enters by v = clip(w, 0, U)/U ∈ [0, 1] and by c_k =
-clip((y_k − μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.
+A record of a base cell has a weight w and outcomes y_k, k = 1 … K. Its contribution depends on v = clip(w, 0, U)/U ∈
+[0, 1] and c_k = clip((y_k − μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.
 
-Cone (public sizes): the statistics are (1 − v, vc_1, …, vc_K). Because |vc_k| ≤ v, the L1 norm with vc_k divided by K is
-at most (1 − v) + v = 1. This is attained if all |c_k| = 1, and if v = 0. A record that is switched off contributes 0, as
-does one with w ≥ U and y = μ. So Laplace noise of scale 1/ε on the first sum and K/ε on each other costs at most ε under
-zero_out. Exchanging (w, y) at the same x is two such moves, attained by opposite signs. So substitution needs twice these
-scales.
+Cone (public sizes): the statistics are (1 − v, vc_1, …, vc_K). Because |vc_k| ≤ v, the L1 norm is at most (1 − v) + v =
+1, if each vc_k is divided by K. This is attained if all |c_k| = 1, and if v = 0. A record that is switched off
+contributes 0, and so has distance at most 1. So zero_out costs at most ε, with Laplace noise of scale 1/ε on the first
+sum and K/ε on the others. An exchange of (w, y) at the same x is two such changes, attained by opposite signs, so
+substitution needs twice the scales.
 
-Simplex (secret sizes): the statistics are (1 − v, v(1 + c_k)/2, v(1 − c_k)/2) ≥ 0. The last two sum to v for every k. So
-adding or removing a record moves the sums by 1 in the same norm, and the scales are the same. Exchanging a record for any
-other, in any cell, is one removal and one addition. It moves the sums by at most 2, attained between two cells and within
-one, so it needs twice these scales (`exchange: anywhere`).
+Simplex (secret sizes): the statistics are (1 − v, v(1 + c_k)/2, v(1 − c_k)/2) ≥ 0. For every k the last two sum to v.
+Adding or removing a record moves the sums by 1 in the same norm, so the scales stay the same. Exchanging a record for
+any other, in any cell, is one removal and one addition. This is at most 2, attained between two cells and within one,
+and needs twice these scales (`exchange: anywhere`).
 
-Cells are disjoint, and a record enters one of them. Margins are sums of cells, so one ε covers a whole table. Everything
-is rounded to multiples of 1/UNIT so that the bounds still hold. Discrete noise on exact sums of whole numbers then has no
-floating-point error.
+A record enters one of the disjoint cells. Margins are sums of cells, so a whole table costs one ε. Rounding to
+multiples of 1/UNIT preserves these bounds. Discrete noise on exact whole-number sums then has no floating-point error.
 
-Histograms may serve in place of a reference. Groups of cells share them; the groups partition the cells and follow from
-public sizes. A record is in one bin of each of its group's h histograms, whatever its values. If it is switched off, h
-counts change by 1, so noise of scale h/ε costs ε. If it is exchanged, 2h counts change, and the scale is 2h/ε. The table
-that follows costs no more than the rest of the budget, whatever the histograms are (adaptive composition).
+Histograms may replace a reference. Groups of cells share histograms; the groups partition the cells, by public sizes. A
+record is in one bin of each of its group's h histograms, whatever its values. Switching it off changes h counts by 1,
+so noise of scale h/ε costs ε. Exchanging it changes 2h counts by 1, so the scale is 2h/ε. The later table costs at most
+the remaining budget, whatever the histograms show (adaptive composition).
 
-Typical weights may be learned before. A record's weight has a position p ∈ [−½, ½], by the number of its bin. Sums of
-positions, of all records or by level of some columns, move by at most ½ if a record is switched off, attained at p = ±½.
-They move by at most 1 if it is exchanged, attained by opposite ends, or by p = ½ at two levels. The score of a set of
-columns is Σ |S_l − n_l m| less a public constant. S_l are the sums by level, n_l public sizes and m is released. So by the
-triangle inequality a score moves by as much, attained where S_l ≥ n_l m before and after. Of noisy scores only the place of
-the largest is released. Differences of scores move by twice as much, so noise of scale 2Δ/ε costs ε
-(`weighted_marginals/sensitivity.py` has the proof).
+Before the histograms, typical weights may be learned. The bin of a record's weight gives the weight a position p ∈ [−½,
+½]. Switching a record off moves sums of positions, over all records or by level, by at most ½, attained at p = ±½.
+Exchanging it moves them by at most 1, attained by opposite ends, or by p = ½ at two levels. The score of a set of
+columns is Σ |S_l − n_l m|, less a public constant. S_l are sums of positions by level l, n_l are public sizes, and m
+was released. By the triangle inequality, a score changes by as much as the sums, attained where S_l ≥ n_l m in both
+files. Only the index of the largest noisy score is released. Differences of scores change by twice as much, so noise of
+scale 2Δ/ε costs ε (proof: `weighted_marginals/sensitivity.py`).
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
 from dpdist.reference.limits import Limits
 
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
-"""L1 distance of the sums of neighbouring files, before they are multiplied by UNIT.
+"""L1 distance of the sums of neighbouring files, before multiplication by UNIT.
 
 The cone serves zero_out and substitution at the same x. The simplex serves add_remove, and substitution in any cell.
 """
 
 
 MOVED = Moved(*(Fraction(SENSITIVITY[adjacency] * UNIT) for adjacency in ("zero_out", "substitution", "substitution")))
-"""The same by kind of neighbour, with UNIT."""
+"""The distances by kind of neighbour, times UNIT."""
 
 
 def clipped_sums(scale: Fraction) -> NoisyQuery:
-    """The query for all sums of cells; `scale` is that of the noise on Σ(1 − v), which the norm counts once."""
+    """The query for all sums of cells; `scale` is the noise scale of Σ(1 − v)."""
     return NoisyQuery("clipped sums of base cells", MOVED, scale)
 
 
@@ -92,7 +91,7 @@ def noise_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
 def histograms_of(job: Job) -> int:
     """Number of histograms that a record enters: of the weight, and of each outcome.
 
-    Where they update an earlier release, an outcome with two values has none.
+    If they update an earlier release, an outcome with two values has none.
     """
     outcomes = job.outcome_columns.values()
     shaped = [column for column in outcomes if not column.two_valued] if job.refreshes else list(outcomes)
@@ -125,8 +124,7 @@ OF_TYPICAL_WEIGHTS = (Fraction(1, 60), Fraction(1, 30), Fraction(1, 5))
 def shares_of_histograms(job: Job) -> tuple[tuple[Fraction, Fraction, Fraction], Fraction]:
     """The ε of one record for each step of typical weights, and for the counts of histograms.
 
-    Nothing is learned before where there is no weight, where every stratum is one cell, or where histograms update an
-    earlier release.
+    Nothing is learned without a weight, if every stratum is one cell, or if histograms update an earlier release.
     """
     assert job.reference is not None
     assert job.reference.paid is not None
@@ -148,7 +146,9 @@ def positions(epsilon: Fraction, adjacency: Adjacency) -> NoisyQuery:
 
 
 def best_columns(epsilon: Fraction, adjacency: Adjacency) -> NoisyQuery:
-    """The query for the columns that explain the weight. A neighbour moves differences of scores by twice as much."""
+    """The query for the columns that explain the weight.
+    A neighbour changes differences of scores by twice as much as a score.
+    """
     moved = POSITION.times(2)
     scale = (moved.same_x if adjacency == "substitution" else moved.off) / epsilon
     return NoisyQuery("columns of typical weights", moved, scale)

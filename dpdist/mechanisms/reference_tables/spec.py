@@ -13,7 +13,7 @@ from dpdist.job.names import Guarantee
 
 
 class ReferenceTables(Noisy):
-    """Noisy sums of every base cell, clipped at limits from a reference, by whose shapes the clipping is then inverted."""
+    """Noisy sums of every base cell, clipped at limits from a reference; its shapes are used to invert the clipping."""
 
     name: Literal["reference_tables"] = Field(description="noisy sums of every base cell, clipped where a reference tells")
     shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")

@@ -1,11 +1,11 @@
 """For `reference_tables.query`: learns under ε which columns explain the weight, and typical weights at their levels.
 
-Histograms are then of weights relative to these. So cells of small and of large weights share one histogram, and each has
-limits of its own scale. No column needs to be named in the job.
+Histograms then count weights relative to typical weights. So cells of small and of large weights can share a histogram,
+and each has limits of its own scale. The job need not name a column.
 
-A position says where a weight lies between its public bounds, from −½ to ½, in bins that are even in logarithms. First
-comes the total of all positions. Then one set of columns is chosen, whose levels differ most in it. Then come sums by
-level of the chosen columns. Noisy means of levels are shrunk towards each other, by the share of their variance that
+A position says where a weight lies between its public bounds, from −½ to ½, in bins that are even in logarithms. The
+total of all positions is released first. Then the set of columns is chosen whose levels differ most in position. Sums
+by level of these columns follow. Noisy level means are shrunk towards each other, by the part of their variance that
 noise explains.
 """
 
@@ -26,7 +26,7 @@ from dpdist.privacy.queries import NoisyQuery
 MOST_CHOSEN = 2
 """Largest number of columns that are chosen."""
 BY_CHANCE = 0.2
-"""Standard deviation of a position within a level, as assumed in what chance alone adds to a score."""
+"""Assumed standard deviation of a position within a level, for what chance adds to a score."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class TypicalWeights:
     def scores(self, sums: Floats, noisy_total: float) -> Floats:
         """How far the levels of each candidate differ, (candidate,), in whole units, from sums (cell,).
 
-        `noisy_total` is the released total. What chance and noise would add is taken off a score.
+        `noisy_total` is the released total. The expected contribution of chance and noise is subtracted from a score.
         """
         count, values = np.rint(self.model.count), []
         middle = np.rint(noisy_total / count.sum())
@@ -96,7 +96,7 @@ class TypicalWeights:
 
 
 def _levels(codes: Codes) -> list[Codes]:
-    """The level of every cell, (cell,), in each set of columns of which `codes` (cell, column) has several levels.
+    """The level of every cell, (cell,), for each set of columns of `codes` (cell, column) with several levels.
 
     The first set is empty: all weights are alike.
     """

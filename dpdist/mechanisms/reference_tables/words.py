@@ -95,7 +95,7 @@ RECORDS_AGREE = (
 
 
 def _looked_through(release: ReleaseView) -> bool:
-    """True if the noisy sums were searched for cells that they do not identify."""
+    """True if noisy sums were searched for unidentified cells."""
     return any("spans" in described for described in release.sets[0].values())
 
 
@@ -135,7 +135,7 @@ class ReferenceWords(Words):
 
 
 def _weights(release: ReleaseView) -> list[str]:
-    """Sentences on the weights of synthetic records, and on what becomes of weights that a stratum has in common."""
+    """Sentences on the weights of synthetic records, and on weights that are equal within a stratum."""
     survey = release.job.survey
     if survey.weights_constant_in:
         return [ONE_WEIGHT.format(", ".join(survey.weights_constant_in))]

@@ -1,9 +1,10 @@
 """Public half of `sanitized_statistics`, for `query` and `publish`: a lognormal law from noisy moments and a reference.
 
 The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
-with the cell's own mean and one covariance for all cells. A set's released parameters are the noisy sums, the public part
-of the reference, the fit with the law of its errors, and a draw from that law. Tables from parameters use the fit.
-Synthetic records, by FBS or FBP, use the draw. Draws need the noisy sums only, so further sets cost no ε (METHODS §8).
+with the cell's own mean and one covariance for all cells. The released parameters of a set are the noisy sums, the
+reference's public summary, the fit with the law of its errors, and a draw from this law. Tables from parameters use the
+fit. Synthetic records, by FBS or FBP, use the draw. Draws need only the noisy sums, so further sets cost no ε (METHODS
+§8).
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ class SanitizedLognormal(PublicModel):
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The fit from the same sums under other sample counts (draw, row), by the delta method.
 
-        A cell's mean location is proportional to one over its count, and the stretch depends on the total of counts.
+        A cell's mean location is inversely proportional to its count, and the stretch depends on the total of counts.
         """
         count, as_released = counted_again(self.design, counts), _fitted(theta)
         sums = np.concatenate([theta["sums"][0].reshape(-1), theta["scatter"][0]])
@@ -253,7 +254,7 @@ class SanitizedLognormal(PublicModel):
         return self._laws(theta, as_released.shift + moved, as_released.stretch + bent)
 
     def _about(self, theta: Draws, moved: Floats, bent: Floats) -> Draws:
-        """The law after the released shifts changed by `moved` (draw, cell, 2) and the stretch by `bent` (draw, 2, 2)."""
+        """The law after released shifts change by `moved` (draw, cell, 2) and the stretch by `bent` (draw, 2, 2)."""
         varied = self._laws(theta, theta["shift"][0] + moved, theta["stretch"][0] + bent)
         return Draws({"means": varied["coefficients"], "covariance": varied["covariance"]})
 

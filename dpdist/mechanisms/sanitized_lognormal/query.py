@@ -58,8 +58,8 @@ class WhitenedSums(Summing):
 class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
     """Noisy sums of whitened, winsorised records and of their squares (METHODS §8): strict, with δ = 0.
 
-    All synthetic sets follow from the same noisy sums, and so have one common cost. Under Gaussian noise the guarantee is
-    strict zCDP, from which an ε with a δ follows.
+    All synthetic sets follow from the same noisy sums, and share one cost. Under Gaussian noise the guarantee is strict
+    zCDP, from which an ε with a δ follows.
     """
 
     spec, sums = Settings, SanitizedLognormal

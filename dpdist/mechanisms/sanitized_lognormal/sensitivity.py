@@ -1,31 +1,31 @@
 """For `query` and `post` of `sanitized_statistics`: sensitivity of whitened, winsorised sums of cells (METHODS §8).
 
-A record with outcome y and weight w has r = A(z − μ), z = (log y, log w). μ is its cell's mean and A a whitening matrix,
-both from the reference alone. The record enters by p = r/C, shortened to |p| ≤ 1, with C = REACH. Location, by cell: (p₁,
-p₂)/√2. Its L1 norm is at most |p| ≤ 1 (attained at p₁ = p₂). Scatter, over all cells: (1 − |p|², (p₁² − p₂²)/√2,
-2p₁p₂/√2). With p = |p|(cos t, sin t) the last two are |p|²(cos 2t, sin 2t)/√2, of L1 norm at most |p|². So the norm of
-all three is at most 1 (attained at p = 0, and at |p| = 1, t = π/8).
+A record with outcome y and weight w has r = A(z − μ), z = (log y, log w). μ is its cell's mean and A a whitening
+matrix, both from the reference alone. The record enters by p = r/C, shortened to |p| ≤ 1, with C = REACH. Location, by
+cell: (p₁, p₂)/√2. The L1 norm of location is at most |p| ≤ 1, attained at p₁ = p₂. Scatter, over all cells: (1 − |p|²,
+(p₁² − p₂²)/√2, 2p₁p₂/√2). With p = |p|(cos t, sin t) the last two are |p|²(cos 2t, sin 2t)/√2, of L1 norm at most |p|².
+So the norm of the three is at most 1, attained at p = 0 and at |p| = 1, t = π/8.
 
-Location is multiplied by SHARE and scatter by 1 − SHARE, so the norm of both is at most 1. A record is in one cell. If it
-is switched off, it contributes zeros everywhere. So zero_out moves all sums by at most 1 in all, and Laplace noise of
-scale 1/ε on each of them gives ε. Exchanging a record's (y, w) is two such moves: at most 2, attained in location by p
-and −p, and in scatter by p = 0 and t = π/8. So substitution needs the scale 2/ε. A record that changes cells moves the
-sums by no more, but public counts show the change. Everything is rounded towards zero to multiples of 1/UNIT, which
-increases no norm. Discrete noise on exact sums of whole numbers then has no floating-point error.
+Location is multiplied by SHARE and scatter by 1 − SHARE, so the norm of both is at most 1. A record is in one cell.
+Switched off, it contributes zeros. So zero_out moves all sums by at most 1 in total, and Laplace noise of scale 1/ε on
+each sum gives ε. An exchange of (y, w) moves them by at most 2, attained in location by p and −p, and in scatter by p =
+0 and t = π/8. So substitution needs the scale 2/ε. Changing cells moves the sums by no more, but public counts show
+this change. Rounding towards zero, to multiples of 1/UNIT, increases no norm. Discrete noise on exact whole-number sums
+then has no floating-point error.
 
-Gaussian noise depends on the L2 norm. Location is then ap with a² = SHARE. Scatter is b(1 − |p|², p₁² − p₂², 2p₁p₂) with
-b² = 1 − SHARE. With u = |p|² the squared norm is a²u + b²((1 − u)² + u²). It is convex in u, so at most a² + b² = 1
-(attained at |p| = 1). This is the L2 sensitivity under zero_out. The squared norm of whole numbers is whole, so rounding
-cannot bring it above the bound.
+For Gaussian noise the L2 norm matters. Location is then ap with a² = SHARE. Scatter is b(1 − |p|², p₁² − p₂², 2p₁p₂)
+with b² = 1 − SHARE. With u = |p|² the squared norm is a²u + b²((1 − u)² + u²). This is convex in u, and so at most a² +
+b² = 1, attained at |p| = 1. This is the L2 sensitivity under zero_out. Whole numbers have a whole squared norm, so
+rounding cannot bring it above the bound.
 
-Now p is exchanged for q of the same cell, |p| = r ≥ |q| = s, with c the cosine between them. The squared distance is F =
-a²(r² + s² − 2rsc) + b²(2r⁴ + 2s⁴ − 4r²s²c²), concave in c. Where rs ≥ a²/4b² its largest value, at c = −a²/(4b²rs), is
-a²(r² + s²) + 2b²(r⁴ + s⁴) + a⁴/4b², which grows with r and s. Elsewhere the largest value, at c = −1, is (r + s)²(a² +
-2b²(r − s)²). It grows with both too, as a² ≥ b²: ∂F/∂s = 2(r + s)(a² − 4b²s(r − s)) ≥ 2(r + s)(a² − b²r²). So F is
-largest at r = s = 1: ((a² + 4b²)/2b)² = (7/4)², attained at c = −3/4. From one cell to another it is at most 2a² + 4b² =
+For substitution, p is exchanged for q of the same cell, with |p| = r ≥ |q| = s and c the cosine between them. The
+squared distance is F = a²(r² + s² − 2rsc) + b²(2r⁴ + 2s⁴ − 4r²s²c²), concave in c. If rs ≥ a²/4b², the largest value is
+at c = −a²/(4b²rs): a²(r² + s²) + 2b²(r⁴ + s⁴) + a⁴/4b². It grows with r and s. Otherwise it is at c = −1: (r + s)²(a² +
+2b²(r − s)²). This grows with r and s as well, as a² ≥ b²: ∂F/∂s = 2(r + s)(a² − 4b²s(r − s)) ≥ 2(r + s)(a² − b²r²). So
+F is largest at r = s = 1: ((a² + 4b²)/2b)² = (7/4)², attained at c = −3/4. Between two cells it is at most 2a² + 4b² =
 5/2.
 
-Rounding moves the at most seven sums by less than 1 each, and so the distance by less than 3: 7/4·UNIT + 3 for
+Rounding moves each of at most seven sums by less than 1, and the distance by less than 3. So it is 7/4·UNIT + 3 for
 substitution. Discrete Gaussian noise of σ² = Δ²/2ρ on whole numbers of L2 sensitivity Δ is ρ-zCDP (Canonne, Kamath &
 Steinke 2020, theorem 14).
 """

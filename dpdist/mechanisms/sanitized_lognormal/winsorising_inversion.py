@@ -1,12 +1,11 @@
 """For `sanitized_lognormal.post` and `query`: means and covariance from noisy winsorised sums, with shrinkage and errors.
 
-This is post-processing of the released sums with a reference. All figures are whitened, in units of C reference standard
-deviations. The current file is modelled as the reference's residuals x, stretched by a symmetric matrix T that all cells
-share, and shifted by δ, each cell's own. The mean that is measured in a cell has a sampling error of variance σ² and noise
-of variance ν². The true means vary about the cells' common shift, with the variance A between cells and the variance ρ² of
-the reference's error. A cell keeps the part k = (A + ρ² + σ²)/(A + ρ² + σ² + ν²) of its distance from the common shift.
-This estimates the mean that the current file would have without noise. δ and T are then solved so that the reference's
-residuals have these winsorised moments.
+This is post-processing of the released sums with a reference. All figures are whitened, in units of C reference
+standard deviations. The current file is modelled as the reference's residuals x, stretched by one symmetric matrix T
+and shifted by each cell's δ. A cell's measured mean has sampling error of variance σ² and noise of variance ν². True
+means vary about the common shift by the variance A between cells and the reference's error variance ρ². A cell keeps
+the part k = (A + ρ² + σ²)/(A + ρ² + σ² + ν²) of its distance from the common shift. This estimates the mean without
+noise. Then δ and T are solved so that the reference's residuals have the winsorised moments.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def moved_by(fit: Fitted, values: Floats) -> Floats:
 
 
 def _kept(fit: Fitted, values: Floats) -> Floats:
-    """What shrinkage leaves of changes of the cells' own means, (draw, cell, 2)."""
+    """Changes of cells' own means after shrinkage, (draw, cell, 2)."""
     common = (fit.share * values).sum(axis=1, keepdims=True)
     return np.asarray(common + fit.kept * (values - common))
 
@@ -147,7 +146,7 @@ def limited(stretch: Floats) -> Floats:
 def _solve(
     x: Floats, location: Floats, scatter: Floats, share: Floats, rate: Floats, bend: Floats
 ) -> tuple[Floats, Floats]:
-    """δ and T under which the residuals x have these winsorised moments, or the nearest ones within their ranges."""
+    """δ and T under which the residuals x have the given winsorised moments, or the nearest moments in range."""
     shift, stretch = np.zeros_like(location), np.eye(2)
     for _ in range(ROUNDS):
         moved = x @ stretch
@@ -164,10 +163,7 @@ def _solve(
 
 
 def _slopes(x: Floats) -> tuple[Floats, Floats]:
-    """Derivatives of δ by the mean winsorised location, (2, 2), and of T's entries by the scatter, (3, 3).
-
-    Both are taken at the reference.
-    """
+    """Derivatives at the reference: of δ by mean winsorised location, (2, 2), and of T's entries by scatter, (3, 3)."""
     steps = STEP * np.eye(2)
     location = [(_winsorised(x + e) - _winsorised(x - e)).mean(axis=0) / (2.0 * STEP) for e in steps]
     entries = [_symmetric(STEP * e) for e in np.eye(3)]

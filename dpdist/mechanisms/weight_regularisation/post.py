@@ -1,7 +1,8 @@
 """Public half of `weight_regularisation`, for `query` and `publish`: common weight, degree λ, noisy sums of base cells.
 
-A record's weight w becomes (1 − λ)w + λt, where t is the common weight. Tables and synthetic records follow as for strict
-Laplace tables, with the bounds of the moved weights. Errors include the bias that the released distances predict.
+A record's weight w becomes (1 − λ)w + λt, where t is the common weight. Tables and synthetic records follow as for
+strict Laplace tables, with the bounds of the moved weights. Errors include the bias predicted from the released
+distances.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class RegularisedCells(PublicModel):
 
     plain: CellSums
     epsilon: Fraction
-    """The ε of one record. It is half of the budget where a record's move to another cell is covered."""
+    """The ε of one record. It is half of the budget if the guarantee covers a record's move to another cell."""
     towards: float | None
     fixed: float | None
 
@@ -97,14 +98,14 @@ class RegularisedCells(PublicModel):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Names of the parameters; `asked` is null where the job itself fixes the common weight or the degree."""
+        """Names of the parameters; `asked` is null if the job fixes the common weight or the degree."""
         used = Parameter("used", (("weight", ("common", "regularisation")),))
         return (*self.plain.parameters, Parameter("asked", (("sum", ASKED),)), used)
 
     def common(self, noisy_sum: float) -> float:
         """The mean weight from a noisy sum, clipped to the weight's upper bound and to `least_common`.
 
-        With a common weight of 0, moved weights could have the upper bound 0, and sums would have no unit.
+        Under a common weight of 0, moved weights could all be 0, and sums would have no unit.
         """
         cap = self.plain.bounds.weight
         mean = noisy_sum * cap / UNIT / float(self.plain.count.sum())
@@ -142,7 +143,7 @@ class RegularisedCells(PublicModel):
 
     @property
     def only_noise(self) -> bool:
-        """False: simulated figures have the bias of moved weights, too."""
+        """False: simulated figures include the bias of moved weights."""
         return False
 
     def weight_ends(self, theta: Draws) -> tuple[float, float]:
@@ -157,21 +158,21 @@ class RegularisedCells(PublicModel):
         return self._with(theta, self.plain.resampled(theta, records, draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with further noise of the same law, and `apart`: what the true means may be away by.
+        """The released sums with further noise of the same law, and `apart`, the possible distance of the true means.
 
-        `apart` (draw, cell, 2) is of a cell's mean weight, and of the mean of w (y − c), with c the middle of the outcome's
-        bounds. It has the error of the common weight, and a bias of the size that the distances predict. Both are those of
-        weights before moved weights are set into their bounds.
+        `apart` (draw, cell, 2) concerns a cell's mean weight, and the mean of w (y − c) with c the middle of the
+        outcome's bounds. It includes the error of the common weight, and a bias of the size that the distances predict.
+        Both are computed before moved weights are set into their bounds.
         """
         drawn = self.plain.noised_again(theta, records, draws, rng)
         bias = self._bias(theta) * rng.standard_normal(drawn["sums"].shape)
         return self._with(theta, Draws({**drawn.values, "apart": bias + self._of_common(theta, draws, rng)}))
 
     def _bias(self, theta: Draws) -> Floats:
-        """The standard deviation of the bias of every mean, (2,), from the distances; 0 where the job states the degree.
+        """Standard deviation of the bias of every mean, (2,), from the distances; 0 if the job states the degree.
 
-        A distance may be wrong by as much as its noise. But by the triangle inequality both are at most n (m + t), with n
-        records of mean weight m, and t the common weight.
+        A distance may err by as much as its noise. For n records of mean weight m and the common weight t, the triangle
+        inequality bounds both distances by n (m + t).
         """
         common, regularisation = theta["used"][0]
         cap, half = self.plain.bounds.weight, self.plain.bounds.half_width
@@ -187,11 +188,11 @@ class RegularisedCells(PublicModel):
         return float(self.mean_scale) * self.plain.bounds.weight / UNIT / float(self.plain.count.sum())
 
     def _of_common(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
-        """What other noise on the common weight adds to the means of all cells, (draw, cell, 2); 0 if the job states it.
+        """Changes of all cells' means under other noise on the common weight, (draw, cell, 2); 0 if the job states it.
 
-        Such an error is common to all cells. A cell's outcomes are taken from the released sums. The noise is not cut
-        off at bounds, as the common weight is. Cutting off brings the common weight only nearer to the true mean
-        weight, unless that is below `least_common`; then the distances have the difference.
+        All cells share this error. Outcomes of cells are those of the released sums. Unlike the common weight, this
+        noise is not clipped to bounds. Clipping only moves the common weight towards the true mean weight, unless this
+        is below `least_common`. In that case the distances include the difference.
         """
         weight, product = theta["sums"][0].T
         mean = np.clip(np.divide(product, weight, out=np.zeros_like(weight), where=weight > 0.0), -1.0, 1.0)
@@ -219,7 +220,7 @@ class RegularisedCells(PublicModel):
         return np.asarray(self.plain.count / self.plain.count.sum())
 
     def cells(self, common: float, regularisation: float) -> CellSums:
-        """The cells with the bounds of weights that are moved so far towards this common weight."""
+        """The cells with bounds of weights moved by this degree towards this common weight."""
         plain = self.plain
         least, most = (moved(end, common, regularisation) for end in (plain.least_weight, plain.bounds.weight))
         return replace(plain, bounds=plain.bounds._replace(weight=most), least_weight=least)
@@ -231,7 +232,7 @@ class RegularisedCells(PublicModel):
 
 
 def least_common(plain: CellSums) -> float:
-    """The least common weight: the weight's public lower bound, or a public positive floor if that is larger."""
+    """The least common weight: the weight's public lower bound, or a public positive floor if it is larger."""
     return max(plain.least_weight, plain.bounds.weight / REGULARISATION_STEPS)
 
 
@@ -248,7 +249,7 @@ def model_of(job: Job) -> type[RegularisedCells]:
 def figures(release: ReleaseView, model: RegularisedCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """Figures of the whole stratum, then sums of cells.
 
-    A figure that the job itself fixes was not measured and is not listed.
+    A figure that the job fixes is not listed, because it was not measured.
     """
     cells, bounds, twice = cells_of(release, model, stratum), model.under(theta).bounds, moves(release.job)
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}

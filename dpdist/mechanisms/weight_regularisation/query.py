@@ -114,7 +114,7 @@ class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
     def rounds(
         self, job: Job, settings: Settings, model: RegularisedCells, recorder: StratumRecorder, learned: None
     ) -> Rounds:
-        """The common weight, the degree, then the cells' sums. What the job states of the first two is not asked for."""
+        """The common weight, the degree, then the cells' sums. A stage is left out if the job states its figure."""
         measured, common, regularisation = np.full(3, np.nan), model.towards, model.fixed
         mean_scale, choice_scale, scale = scales_of(job, settings)
         if mean_scale is not None:

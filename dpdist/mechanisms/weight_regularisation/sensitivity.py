@@ -4,23 +4,24 @@ A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public boun
 are the middle and the half width of [L, H]. The weight becomes w_λ = (1 − λ)w + λt, where t is a common weight. It is at
 most U_λ = (1 − λ)U + λt. All sums are of whole multiples of 1/UNIT. Δ is the L1 sensitivity of a stage's sums.
 
-Stage 1 gives t, if the job does not name one. It releases Σ w/U, to which a record contributes a value in [0, 1]: Δ = 1.
-Divided by the public number of records, times U, this is the mean weight. It is clipped to the weight's bounds and to at
-least U/REGULARISATION_STEPS, so that t > 0 and U_λ > 0 for every λ.
+Stage 1 releases Σ w/U for the choice of t, if the job does not name t. A record contributes a value in [0, 1], so Δ =
+1. The noisy sum over the public number of records, times U, is the mean weight. It is clipped to the weight's bounds
+and to at least U/REGULARISATION_STEPS, so that t > 0 and U_λ > 0.
 
-Stage 2 gives λ, if the job does not name one. With a = (w − t)/U and b = au, A and B are the sums over cells of |Σa| and
-of |Σb|. By the triangle inequality, A and B together change by at most the L1 norm of the change of a record's (a, b).
-Switched off, added or removed, a record changes them by |a| + |b| ≤ 2 max(t, U − t)/U ≤ 2. Exchanged, with both weights
-on one side of t, it changes them by |a − a'| + |b − b'| ≤ 2 max(|a|, |a'|) ≤ 2. With weights on different sides the
-change is at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained by an exchange of
-weight U for weight 0, with u = 1, in a cell where the other records' Σa and Σb are at least t/U.
+Stage 2 releases two distances for the choice of λ, if the job does not name λ. With a = (w − t)/U and b = au, the
+distances A and B are the sums over cells of |Σa| and |Σb|. By the triangle inequality, A and B change by at most the L1
+norm of the change of (a, b). Switching off, adding or removing a record changes them by |a| + |b| ≤ 2 max(t, U − t)/U ≤
+2. An exchange with both weights on one side of t changes them by |a − a'| + |b − b'| ≤ 2 max(|a|, |a'|) ≤ 2. With
+weights on both sides of t it changes them by at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums
+together. An exchange of weight U for weight 0 attains this, with u = 1, in a cell whose other records have Σa and Σb of
+at least t/U.
 
 Stage 3 gives the cells' sums of (w_λ, w_λ u) over U_λ. For any t > 0 and λ these are a strict Laplace table's pairs, so Δ
 = 2.
 
-The stages are released one after another and cost the sum of their parts of ε (adaptive composition). A record that moves
-to another cell moves twice as much. So half of ε is used where such moves are covered. The choice of λ is a function of
-released figures.
+Stages are released in turn and cost the sum of their parts of ε (adaptive composition). A record that moves to another
+cell changes the sums by twice as much, so half of ε is used where such moves are covered. The choice of λ is a function
+of released figures.
 """
 
 from __future__ import annotations
@@ -36,10 +37,7 @@ from dpdist.privacy.cell_sums import SENSITIVITY
 from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
 MOVED_BY = (1, SENSITIVITY, SENSITIVITY)
-"""Largest change by one record, before sums are multiplied by UNIT.
-
-The three are of the sum of weights over U, of both distances together, and of a cell's two sums.
-"""
+"""Largest change by one record before multiplication by UNIT, for each stage."""
 STAGES = ("sum of weights", "distances from the common weight", "sums of base cells")
 
 
@@ -56,7 +54,7 @@ REGULARISATION_STEPS = 100
 
 
 def left(mean: bool, choice: bool) -> Fraction:
-    """The part of ε that remains for the cells' sums; `mean` and `choice` say which earlier stages are run."""
+    """The part of ε for the cells' sums; `mean` and `choice` say which earlier stages are run."""
     return 1 - MEAN * mean - CHOICE * choice
 
 
@@ -80,9 +78,9 @@ def least_error(squares: float, shares: Floats, noise: float, common: float) -> 
     """The λ with the least predicted squared error over all cells.
 
     `squares` is A² + B², in squared units of U. `shares` is each cell's share of the sample. `noise` is the noise scale
-    of both sums of a cell at λ = 0, in units of U. `common` is t/U. A cell's bias is taken to be λ times A or B times its
-    share of the sample, as if the bias were spread evenly over records. The noise on each of the two sums has the
-    variance 2 (noise · U_λ/U)².
+    of both sums of a cell at λ = 0, in units of U. `common` is t/U. A cell's bias is predicted as λ times A or B times
+    its share of the sample, as if all records had equal bias. The noise on each of the two sums has the variance 2
+    (noise · U_λ/U)².
     """
     step = np.arange(REGULARISATION_STEPS + 1) / REGULARISATION_STEPS
     spread = 4.0 * len(shares) * (noise * (1.0 - step * (1.0 - common))) ** 2

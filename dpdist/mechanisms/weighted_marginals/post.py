@@ -1,7 +1,7 @@
 """Public half of `weighted_marginals`, for `query` and `publish`: a distribution from noisy tables of columns and pairs.
 
-As edges of a graph of columns, the chosen pairs make no loop. So the distribution of greatest entropy with these tables
-factors along a tree. Synthetic records are weighted until they have the tables of this tree.
+The chosen pairs, as edges between columns, form no loop. So the distribution of greatest entropy factors along a tree.
+Synthetic records are weighted until they have the tables of this tree.
 """
 
 from __future__ import annotations
@@ -94,21 +94,21 @@ WORDS = OfReference(
 
 
 Value = tuple[int, int | None]
-"""A sum of a column's values: the column, and the column by whose levels it is taken; None: over all records."""
+"""A sum of a column's values: the column, and the column whose levels divide it; None: over all records."""
 
 
 @dataclass(frozen=True)
 class Marginals(CodedTables):
-    """The tables that the job names. If it names none: a table for each column, and for pairs that are chosen."""
+    """The tables that the job names. Without named tables: a table for each column, and tables of chosen pairs."""
 
     listed: tuple[Marginal, ...] | None
     """Tables that the job names; None: pairs of columns are chosen."""
     adaptive: bool
-    """Pairs are chosen and measured in rounds, a pair more than once if that is worth while."""
+    """Pairs are chosen and measured in rounds, and may be measured again."""
     values: tuple[Value, ...]
-    """The sums of values that the job names, each by the numbers of its column and of the column by which it is taken."""
+    """The sums of values that the job names, each by the numbers of its two columns."""
     summing: bool = False
-    """A pass sums values, too."""
+    """True if a pass also sums values."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
@@ -125,12 +125,12 @@ class Marginals(CodedTables):
         return ((0,),) if listed is None and len(number) == 1 else listed, settings.adapts, values
 
     def with_values(self, keys: tuple[Marginal, ...]) -> Self:
-        """The same model, with these tables and all sums of values to be summed in a pass."""
+        """The same model, with these tables and all sums of values summed in a pass."""
         return replace(self, measured=keys, summing=True)
 
     @property
     def tables_summed(self) -> int:
-        """As of the base class, with sums of values: a record moves each of them as far as a table."""
+        """Number of tables and sums of values; a record moves each of them equally far."""
         return super().tables_summed + len(self.values) * self.summing
 
     @property
@@ -140,7 +140,9 @@ class Marginals(CodedTables):
 
     @property
     def value_scale(self) -> Fraction:
-        """Scale of the noise on sums of values, in units of 1/UNIT: that of the tables with which they share ε."""
+        """Scale of the noise on sums of values, in units of 1/UNIT; it equals that of the tables with which they share
+        ε.
+        """
         return self.scale_of((self.listed or self.singles)[0])
 
     def value_sums(self, theta: Draws) -> list[ValueSums]:
@@ -173,7 +175,7 @@ class Marginals(CodedTables):
 
     @property
     def chooses(self) -> bool:
-        """True if pairs must be chosen, because all candidates together would make a loop."""
+        """True if candidates form a loop, so that pairs must be chosen."""
         return self.pairs < len(self.candidates)
 
     def sharing(self, key: Marginal) -> int:
@@ -192,7 +194,7 @@ class Marginals(CodedTables):
         return ROUNDS_OF_PAIRS * self.pairs
 
     def unit_scales(self, units: int) -> tuple[Fraction, Fraction]:
-        """Scales of the noise on scores and on the pair's table in a round that takes so many parts of ε."""
+        """Noise scales, on scores and on the pair's table, of a round that takes `taken` parts of ε."""
         return scales_of_round(self.epsilon * units / self.units, self.adjacency)
 
     def scales_of(self, theta: Draws) -> tuple[Fraction, ...]:
@@ -203,7 +205,7 @@ class Marginals(CodedTables):
         return tuple(self.unit_scales(n)[1] if n else scale for n, scale in zip(taken, scales, strict=True))
 
     def of_rounds(self, keys: tuple[Marginal, ...], sums: Floats, units: Sequence[int]) -> Draws:
-        """As `released`, with the parts of ε that each table took; 0 for the tables of single columns."""
+        """The result of `released`, with the parts of ε of each table; 0 for tables of single columns."""
         made = self.released(keys, sums)
         return Draws({**made.values, "units": np.array([units], dtype=np.float64)})
 
@@ -247,7 +249,7 @@ class Marginals(CodedTables):
 
     @property
     def largest_score(self) -> Fraction:
-        """The largest b K that is subtracted in a pair's score, in units of 1/UNIT; 0 if nothing is chosen."""
+        """The largest term b K of a pair's score, in units of 1/UNIT; 0 if nothing is chosen."""
         chosen = self.candidates if self.listed is None and self.chooses else ()
         return max((self.scale_of(key) * prod(self.shape(key)) for key in chosen), default=Fraction(0))
 
@@ -261,7 +263,7 @@ class Marginals(CodedTables):
 
 
 def filling(columns: int, pairs: Collection[Marginal]) -> list[Filling]:
-    """The columns, each with the pair that joins it to its parent; the first column of each tree has none."""
+    """The columns, each with the pair that joins it to its parent; None for the first column of a tree."""
     order: list[Filling] = []
     met = set[int]()
     for root in range(columns):

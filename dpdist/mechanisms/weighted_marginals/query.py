@@ -69,7 +69,7 @@ OF_VALUES = (
 
 @dataclass(frozen=True)
 class TableAndValueSums(TableSums):
-    """Kernel: as `TableSums`; then Σvu of every sum of values, in the same units, if the model sums values."""
+    """Kernel: the sums of `TableSums`, then Σvu of every sum of values, in the same units."""
 
     model: Marginals
 
@@ -107,9 +107,9 @@ def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
 def chosen(
     model: Marginals, margins: list[Floats], exact: Floats, numbers: count[int]
 ) -> Generator[Choice, Any, tuple[Marginal, ...]]:
-    """Chooses the pairs of a tree; they are returned in the order of columns.
+    """Chooses the pairs of a tree, and returns them in the order of columns.
 
-    Each round takes the pair with the largest noisy score that makes no loop.
+    Each round takes the pair with the largest noisy score that closes no loop.
     """
     keys, values = model.candidates, scores(model, margins, exact)
     groups, pairs = list(range(len(model.columns))), list[Marginal]()
@@ -131,7 +131,7 @@ def joined(groups: Iterable[int], pair: Marginal) -> list[int]:
 
 
 class Measured(NamedTuple):
-    """What was measured so far: tables, their noisy sums one after another, and the parts of ε that each took."""
+    """Results so far: tables, their noisy sums one after another, and the parts of ε of each."""
 
     keys: tuple[Marginal, ...]
     sums: Floats
@@ -141,8 +141,8 @@ class Measured(NamedTuple):
 def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generator[Pass | Choice | Measurement, Any, Draws]:
     """The parameters that are released, from the noisy tables of single columns and from rounds over pairs.
 
-    A round takes `taken` parts of ε, or all that are left if less would remain than it takes. Where the table that it
-    measured changed the fitted one by less than its noise, later rounds take twice as many.
+    A round takes `taken` parts of ε. It takes all remaining parts if fewer than `taken` would remain. If the measured
+    table changed the fitted one by less than its noise, later rounds take twice as many parts.
     """
     exact = yield Pass(TableSums(model.measuring(model.candidates)), "sum")
     exact_tables = {key: values[0] for key, values in model.split(model.candidates, exact[None]).items()}
@@ -167,7 +167,7 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
 
 
 def expected_of(model: Marginals, fitted: Fitted, key: Marginal) -> Floats:
-    """A pair's table as it follows from the fitted tables, in units of 1/UNIT: as measured, or under independence."""
+    """A pair's table under the fitted tables, in units of 1/UNIT: as measured, or under independence."""
     if key in fitted.tables:
         table = fitted.tables[key]
     else:
@@ -189,7 +189,7 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
     spec, sums = Settings, Marginals
 
     def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
-        """All tables of the first pass with the sums of values; then those of pairs, chosen one by one or in rounds."""
+        """The queries of the first pass, which has tables and sums of values; then those of pairs."""
         epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
 
         def measured_with(part: Fraction, number: int) -> NoisyQuery:
@@ -227,7 +227,7 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
 
 
 def _words_on_sums(job: Job, settings: Settings) -> tuple[str, ...]:
-    """The promise's text on sums of values; none if the job has no such sums."""
+    """The promise's text on sums of values; empty without such sums."""
     if not settings.sums:
         return ()
     named = settings.marginals is not None or len(job.outcomes) == 1
@@ -239,7 +239,7 @@ def _words_on_sums(job: Job, settings: Settings) -> tuple[str, ...]:
 
 
 def weighted_marginals(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, Draws]:
-    """Measures the job's tables with all of ε; if it lists none, each column's table and then tables of pairs of columns.
+    """Measures the job's tables with all of ε, or each column's table and then tables of pairs.
 
     If the candidate pairs make no loop, all of them are measured, and no budget is spent on a choice. Sums of values share
     the ε of the tables that are measured first.

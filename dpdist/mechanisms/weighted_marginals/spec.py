@@ -72,15 +72,17 @@ class WeightedMarginals(CodedColumns):
 
     @property
     def adapts(self) -> bool:
-        """True if pairs are chosen in rounds that each measure what was chosen."""
+        """True if pairs are chosen in rounds, each of which measures the chosen pair."""
         return self.selection == "adaptive"
 
     def chooses(self, job: JobView) -> bool:
-        """True if pairs are chosen under noise: the job names none, and not all candidates can be taken without a loop."""
+        """True if pairs are chosen under noise: the job names no tables, and the candidates form a loop."""
         return self.marginals is None and loops(candidates(self.sizes(job)))
 
     def _of_sums(self, job: JobView) -> Iterator[Contradiction]:
-        """Sums are of the job's columns, each once. A column by which they are taken stands in a named pair."""
+        """Sums are of the job's columns, each once.
+        The column that divides a sum must be in a named pair with the summed one.
+        """
         pairs = [set(columns) for columns in self.marginals or ()]
         for i, total in enumerate(self.sums or ()):
             for key, name in (("of", total.of), ("by", total.by)):
@@ -143,7 +145,7 @@ def candidates(sizes: Sequence[int]) -> tuple[Pair, ...]:
 
 
 def forest(pairs: Sequence[Pair]) -> int:
-    """How many of these pairs can be taken without a loop."""
+    """Largest number of these pairs that form no loop."""
     groups, taken = {column: column for pair in pairs for column in pair}, 0
     for one, other in pairs:
         old, new = groups[other], groups[one]
@@ -153,12 +155,12 @@ def forest(pairs: Sequence[Pair]) -> int:
 
 
 def loops(pairs: Sequence[Pair]) -> bool:
-    """True if not all of these pairs can be taken without a loop; only then is there a choice to make."""
+    """True if the pairs form a loop, so that a choice is needed."""
     return forest(pairs) < len(pairs)
 
 
 def _too_close(name: str, levels: Sequence[float]) -> str | None:
-    """What is wrong with a column's levels, in order, if sums cannot tell two of them apart."""
+    """The fault of a column's levels, in order, if sums cannot distinguish two of them; empty if none."""
     widest = levels[-1] - levels[0]
     if all(after - before > CLOSEST * widest for before, after in pairwise(levels)):
         return None
@@ -166,7 +168,7 @@ def _too_close(name: str, levels: Sequence[float]) -> str | None:
 
 
 def _root(together: dict[str, str], name: str) -> str:
-    """The column that represents all columns which pairs connect with this one."""
+    """The column that represents all columns connected with this one by pairs."""
     while together[name] != name:
         name = together[name]
     return name

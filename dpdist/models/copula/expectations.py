@@ -61,10 +61,10 @@ def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
 
 
 def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Floats) -> Floats:
-    """Covariance of the errors of (E w, E wy) that the sampling of the reference causes, (cell, 2, 2).
+    """Covariance of errors of (E w, E wy) by the sampling of the reference, (cell, 2, 2).
 
-    `share` (cell,) is the share of a unit's records that are in the cell. Only this share of the fit follows from the
-    cell's records. `records` follow the current law, and `scored` are their scores.
+    `share` (cell,) is the cell's share of its unit's records: only this share of the fit follows from them. `records`
+    of the current file have the scores `scored`.
     """
     # A record's influence on an efficient estimate is that on the direct estimate, projected on the statistics of the fit.
     # The current records determine this projection; the remainder comes from the reference's own records.
@@ -94,12 +94,12 @@ def shares(count: Ints, unit: Ints) -> Floats:
 LARGEST_SCORE_SHIFT, HALVINGS = 4.0, 40
 """Largest shift, and number of bisection steps that find a shift.
 
-A shift is in units of the outcome's score; for a yes-or-no outcome, in units of the logit of its share.
+A shift is in units of the outcome's score, or of the share's logit for a yes-or-no outcome.
 """
 STEP = 0.01
 """Step of the numerical derivative of a mean outcome, in units of the outcome's score."""
 PRIOR = 0.03
-"""Prior standard deviation of a shift, in units of the outcome's score; it was 0 to .03 in six surveys."""
+"""Prior standard deviation of a shift, in units of the outcome's score; in six surveys it was 0 to .03."""
 
 
 def shifted(law: Law, kind: Kind, by: Floats) -> Law:
@@ -115,10 +115,10 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
 
 
 def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
-    """Finds the shift of every cell, (cell,), under which the first draw's law has the requested mean outcomes.
+    """Finds the shift of every cell, (cell,), that gives the law of the first draw the requested mean outcomes.
 
-    `means` (group,) are the requested means, and `group` (cell,) is the number of each cell's group. In the group's mean a
-    cell counts by its number of reference records. If no shift gives a mean, the nearest possible mean is taken.
+    `means` (group,) are the requested means, and `group` (cell,) is the number of each cell's group. A group's mean
+    weights cells by their numbers of reference records. If no shift gives a mean, the nearest possible mean is taken.
     """
     low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
     for _ in range(HALVINGS):
@@ -129,14 +129,13 @@ def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], mean
 
 
 def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sums: Floats, prior: float = PRIOR) -> Law:
-    """Estimates the shifts with which a law that is fitted to a file like the reference has its weighted mean outcomes.
+    """Estimates the shifts that give a law fitted to a file like the reference the file's weighted mean outcomes.
 
-    The result is a law of one draw that holds the shifts alone, on the scales of `Law.free`; 0 for a yes-or-no outcome. The
-    first draw of `fits` (draw, …) is the fit to all reference records; each further draw leaves out one of several groups
-    of records. `sums` (draw, cell, 2) are Σw and Σwy of the same records. Cells that share a distribution of outcomes share
-    a shift. `prior` is the standard deviation of a shift around the mean of all. A cell has no shift if fewer than
-    FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean, as where all outcomes are equal or no
-    record has weight.
+    The result is a law of one draw that holds only the shifts, on the scales of `Law.free`; 0 for a yes-or-no outcome.
+    The first draw of `fits` (draw, …) is the fit to all reference records; each other draw leaves out a group of
+    records. `sums` (draw, cell, 2) are Σw and Σwy of the same records. Cells that share a distribution of outcomes
+    share a shift. `prior` is the standard deviation of a shift around the mean of all. A cell has no shift if fewer
+    than FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean.
     """
     # Without shifts, the median error of a cell's mean was a third of its direct standard error in a large file.
     # But one record with a large weight can dominate a shift. So each is shrunk towards their common value m, under a prior
@@ -172,7 +171,7 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
 def _common(by: Floats, away: Floats, precision: Floats) -> float:
     """The shift that all groups have in common, shrunk towards 0 for its sampling error (James & Stein).
 
-    `by` (group,) are the shifts of groups of cells. `away` (draw, group) are their changes when records are left out.
+    `by` (group,) are the shifts of groups of cells. `away` (draw, group) are their changes if records are left out.
     """
     if not precision.sum() > 0.0:
         return 0.0

@@ -53,7 +53,7 @@ def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
 def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
     """Covariance of `sums` over samples with the same number of records in every cell, (cell, statistic, statistic).
 
-    A record keeps its privacy weight in all samples.
+    Privacy weights of records are the same in all samples.
     """
     pattern, terms = scored.pattern, products(scored.outcome, scored.weight)
     slots = (1 + INTERVALS) * TERMS
@@ -139,7 +139,7 @@ def _shares(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
     """The two parameters of the Beta posterior of P(part 1), (…, cell) each.
 
     `sizes` (…, cell, part) is Σα of both parts. The prior's centre is `share` (cell,), the reference's share of part 1.
-    The prior counts as WORTH records of the rarer part.
+    The prior is worth WORTH records of the rarer part.
     """
     one = share / np.minimum(share, 1.0 - share)
     other = one * (1.0 / share - 1.0)

@@ -19,7 +19,7 @@ NODES = 1_000
 TAIL = 50
 """In either tail, the values of this many records are all nodes."""
 MARGIN = 1e-6
-"""Share of an atom's step, at either end, in which no record is placed; the rounding errors of Φ and Φ⁻¹ are smaller."""
+"""Share of an atom's step, at either end, without records; rounding errors of Φ and Φ⁻¹ are smaller."""
 BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
 """Edges of the bins of an outcome's normal score, which are a sixth wide between −4 and 4."""
 
@@ -44,14 +44,14 @@ class Marginal:
 
     @classmethod
     def of(cls, values: Floats, continuous: bool) -> Marginal:
-        """The distribution of a reference's values. If it is not continuous and has few values, every value is an atom."""
+        """The distribution of a reference's values. If it is discrete with few values, every value is an atom."""
         return cls._of(values, np.ones(len(values), dtype=np.int64), continuous)
 
     @classmethod
     def mixed(cls, values: Floats, others: Floats, share: float, continuous: bool) -> Marginal:
-        """The distribution of a mixture: `values` have `share` of the probability, and `others` have the rest.
+        """The distribution of a mixture: `values` have the probability `share`, and `others` the rest.
 
-        If there are none of one kind, or if its share rounds to 0, the other kind has all of the probability.
+        If one kind is empty, or its share rounds to 0, the other kind has all of the probability.
         """
         one, other = round(share * len(others)), round((1.0 - share) * len(values))
         if len(others) == 0 or other == 0 < len(values):
@@ -65,7 +65,8 @@ class Marginal:
     def _of(cls, values: Floats, counts: Ints, continuous: bool) -> Marginal:
         """The distribution of values with the given counts.
 
-        At a value, half a record is half of the mean count of its records. In the tails, a record is the smallest count.
+        At a value, half a record is half of the mean count of a record there. In the tails, a record is the smallest
+        count.
         """
         distinct, place = np.unique(values, return_inverse=True)
         count = np.bincount(place, weights=counts).astype(np.int64)
@@ -87,8 +88,8 @@ class Marginal:
     def scores(self, values: Floats, uniforms: Floats) -> Floats:
         """Normal scores Φ⁻¹(F(value)), finite and increasing in the value; `uniforms` (record,) has one for each record.
 
-        A record at an atom is placed within the atom's step by its uniform. A value between two atoms without probability
-        between them is shared out to both, in proportion to nearness. A value beyond the outermost atom is placed there.
+        A record at an atom is placed within the atom's step by its uniform. A value between two neighbouring atoms is
+        assigned to both, in proportion to nearness. A value beyond the outermost atom is placed there.
         """
         last = np.searchsorted(self.value, values, side="right") - 1
         node, following = np.maximum(last, 0), np.minimum(last + 1, len(self.value) - 1)
@@ -170,7 +171,7 @@ def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, be
     """The bins of one cell.
 
     `of_weight` (part,) and `of_outcome` (class,) are positions in `marginals`. `between` are the weights that separate
-    the classes. Each is an edge of the bins, so that a bin lies in one class.
+    the classes. Each is also an edge of the bins, so that a bin lies in one class.
     """
     zero, one = (marginals[k] for k in of_weight)
     class_edges = one.until(between)

@@ -2,9 +2,9 @@
 
 METHODS §5b defines the scores z_w and z_y, and the model: z_w ~ N(μ, τ²) and z_y ~ N(b(z_w)'β, σ²), where b is a spline.
 
-The log likelihood f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed function
-of the record and of its two uniforms, which depend on the record's number alone. METHODS §5b subtracts log φ(z_w) + log
-φ(z_y) instead, and f then contains the dependence of y on w.
+The log likelihood f_i is the log density less the log density under the reference's own fit θ_ref. It is a fixed
+function of the record and its two uniforms, which depend only on the record's number. METHODS §5b subtracts log φ(z_w)
++ log φ(z_y) instead; f then includes the dependence of y on w.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dpdist.models.numerics.tiles import by_pattern, tile_records
 from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
 
 GROUPS = 20
-"""Number of groups of reference records; each is left out in turn, for the jackknife error of the bias correction."""
+"""Number of groups of reference records that are left out in turn, for the jackknife error of the bias correction."""
 ROUNDING = 32.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products whose coefficients are sums of up to six terms."""
 
@@ -82,9 +82,9 @@ class Scores:
         )
 
     def bias_corrected(self, records: Records, prior: float = PRIOR) -> Facts:
-        """The facts with a correction that gives fits to files like the reference its weighted means.
+        """The facts with a bias correction: fits to files like the reference then have its weighted means.
 
-        These files are as large as the current one. The correction includes the misfit of the law and the shrinkage
+        Such files have as many records as the current file. The correction covers the misfit of the law and shrinkage
         towards the prior. `prior` is the prior standard deviation of a shift (`bias_correction.PRIOR`).
         """
         scored, standing = self.scored(records), self._effective_sizes(records)
@@ -101,7 +101,7 @@ class Scores:
         return self.reference_facts.with_weights_corrected(shift)
 
     def weights_corrected(self, records: Records, alpha: Floats) -> Facts:
-        """The facts with a further correction, for the effect that privacy weights have on the reference's fit."""
+        """The facts with a further correction, for the effect of privacy weights on the reference's fit."""
         standing = self._effective_sizes(records)
         centred = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
         plain, weighted = (self._law(draws).free() for draws in centred)
@@ -133,7 +133,7 @@ class Scores:
 
     @property
     def identified(self) -> int:
-        """The largest possible number of parameters: those of one cell, times the number of possible units."""
+        """The largest possible number of parameters: a cell's number times the possible number of units."""
         return (BASIS + 6) * (int(grouped(self.cells.codes, self.cells.count, UNIT).max()) + 1)
 
     @property
@@ -233,7 +233,7 @@ class Scores:
         return whole
 
     def _law(self, draws: Draws) -> Law:
-        """Parameters of the stratum's own cells, from draws; constants replace those that this kind of outcome lacks."""
+        """Parameters of the stratum's cells, from draws; constants replace parameters that the kind of outcome lacks."""
         in_stratum = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
         size = (len(draws), len(self.cells))
         mean, sd = np.zeros((*size, 2)), np.ones((*size, 2))
@@ -246,7 +246,7 @@ class Scores:
         """Yields the factors of log likelihoods, for every cell, part and interval of z_w.
 
         An item has the positions of the records, features (TERMS, record), the table (TERMS, draw), and a bound on the
-        error of each record's values. The bound is proportional to the sizes of terms before any of them cancel.
+        error of each record's values. The bound is proportional to the sizes of terms before cancellation.
         """
         reference, law, scored = law_of(self.reference_facts), self._law(draws), self.scored(records)
         terms = products(scored.outcome, scored.weight)
@@ -263,7 +263,7 @@ def _with_and_without(parts: Sequence[Floats]) -> Floats:
 
 
 def kind_of(outcome: Column) -> Kind:
-    """The kind of an outcome, from its public domain: yes or no, possibly 0, or never 0, as where zeros are dropped."""
+    """The kind of an outcome, from its public domain: yes or no, possibly 0, or never 0."""
     low, high = outcome.bounds or (-np.inf, np.inf)
     values = set((outcome.codes or {}).values())
     if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):

@@ -26,7 +26,7 @@ from dpdist.models.copula.spline import BASIS, Prior
 SHAPES = ("weight where the outcome is 0", "weight", "outcome")
 """Names of a cell's distributions."""
 FEWEST = 2
-"""A part with fewer records in the whole stratum takes the other part's distribution of weights."""
+"""A part with fewer records in the stratum has the other part's distribution of weights."""
 
 
 class Law(NamedTuple):

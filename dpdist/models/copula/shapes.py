@@ -1,9 +1,9 @@
 """For `copula.reference_summary`: a reference's distributions by cell; small cells borrow from similar cells.
 
-A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and of the
-records of similar cells, by its size and by how similar the cells are (`small_area`).
+A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and those
+of similar cells, by size and similarity (`small_area`).
 
-Where weights have few values, every class of weights has a distribution of outcomes.
+If weights have few values, every class of weights has a distribution of outcomes.
 """
 
 from __future__ import annotations
@@ -128,9 +128,8 @@ FEW_VALUES = 10
 
 
 class Shapes(NamedTuple):
-    """Distributions of cells, (cell,) each: a position in a list, the weight of own records, and what it is worth.
-
-    `effective` is the number of records that the distribution is worth.
+    """Distributions of cells, (cell,) each: a position in a list, the weight of own records, and the effective number
+    of records.
     """
 
     position: Ints
@@ -206,9 +205,9 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 
 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
-    """Number of predictors that each small cell leaves out to find similar cells, (small cell,).
+    """Number of predictors that each small cell ignores to find similar cells, (small cell,).
 
-    It is the smallest number under which other cells have FEWEST_UNMIXED records, or all of them. It is 0 where no other
+    It is the smallest number that gives FEWEST_UNMIXED records of other cells, or all of them. It is 0 where no other
     cell has a record.
     """
     left_out = np.zeros(len(small), dtype=np.int64)
@@ -220,10 +219,10 @@ def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
 
 
 def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Floats]:
-    """Weights of own records, and effective numbers of records, of the `wanted` cells of a group, (wanted cell,) each.
+    """Weights of own records, and effective numbers of records, (wanted cell,), of the `wanted` cells of a group.
 
-    A cell is compared with the others by three figures: the mean and the variance of its scores under the group's
-    distribution, and the mean of its values.
+    Three figures of a cell are compared with the others: mean and variance of its scores under the group's
+    distribution, and mean value.
     """
     present, number = np.unique(np.concatenate([wanted, cell]), return_inverse=True)
     number = number[len(wanted) :]
@@ -259,8 +258,8 @@ def _within(values: Floats, number: Ints, size: Floats) -> float:
 def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tuple[Floats, Floats]:
     """Weights of own records in a composite mean, and effective numbers of records, (cell,) each.
 
-    Both follow from the distances of cells' means from the mean of all other cells. `variance` (cell,) is the variance of
-    a value within a cell.
+    Both follow from distances of cells' means from the mean of all other cells. `variance` (cell,) is the variance of a
+    value within a cell.
     """
     others = np.maximum(len(values) - size, 1.0)
     mean, rest = _means(values, number, size), (values.sum() - np.bincount(number, values, len(size))) / others
@@ -275,11 +274,11 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
 def by_class(
     position: Ints, cell: Codes, weight: Floats, outcome: Floats, marginals: list[Marginal]
 ) -> tuple[Ints, Floats]:
-    """Gives every class of weights a distribution of outcomes, where weights have few values.
+    """Gives every class of weights a distribution of outcomes, if weights have few values.
 
-    Returns positions (cell, class) of the distributions in `marginals`, and edges (cell, class − 1) between classes. The
-    first class's distribution replaces the cell's. Those of further classes are added. A cell with fewer classes repeats
-    its last one.
+    Returns positions (cell, class) of the distributions in `marginals`, and edges (cell, class − 1) between classes.
+    The first class's distribution replaces the cell's distribution; those of further classes are added. A cell with
+    fewer classes than others repeats its last one.
     """
     edges = [_edges(weight[cell == k]) for k in range(len(position))]
     most = max(len(cell_edges) for cell_edges in edges)
@@ -300,7 +299,7 @@ def by_class(
 
 
 def _edges(weight: Floats) -> list[float]:
-    """Edges between classes of at least CLASS records, midway between weights; none where weights are not atoms."""
+    """Edges midway between weights, so that a class has at least CLASS records; none unless weights are atoms."""
     distinct, count = np.unique(weight, return_counts=True)
     edges, held, left = [], 0, len(weight)
     for k in range(len(distinct) - 1 if len(weight) and discrete(weight) else 0):

@@ -39,8 +39,8 @@ class ConjugatePrior:
 def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     """The prior of one stratum's model: the improper one, or the weak proper one if `proper`.
 
-    The job states how many records the proper prior is worth, and their standard deviation of logarithms. If it states
-    typical values of all columns, the prior of the intercept is worth this number of records too, otherwise almost nothing.
+    The job states the number of records that the proper prior is worth, and the standard deviation of logarithms. With
+    typical values of all columns, the intercept's prior is worth as many records, otherwise almost none.
     """
     p, d = len(matrix.kept), len(job.components)
     location, precision, prior = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior
@@ -56,7 +56,7 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
 
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
-"""A residual variance below this share of the raw second moment is rounding error: the component is then constant."""
+"""A residual variance below this share of the raw second moment counts as rounding error of a constant component."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Conjugate:
 
     @property
     def least(self) -> int:
-        """The bound p + D − 1: under the improper prior, the posterior exists where Σα is greater."""
+        """The bound p + D − 1; under the improper prior, a posterior needs a larger Σα."""
         return self.identified + self.dimension - 1
 
     def centre(self, statistics: Floats) -> Draws:

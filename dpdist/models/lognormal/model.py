@@ -52,11 +52,11 @@ def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, fl
 
 
 def sample_law(beta: Floats, kappa_x: Floats, kappa_y: Floats, sigma_y: Floats, sigma_pi: Floats) -> tuple[Floats, Floats]:
-    """Coefficients B and covariance Σ of (log y, log w) in the sample, from the population's parameters.
+    """Coefficients B and covariance Σ of (log y, log w) in the sample, given the population's parameters.
 
     In the population log y | x ~ N(x'β, σ_y²) and log π | y, x ~ N(κ_y log y + x'κ_x, σ_π²), where π = 1/w. `beta` and
-    `kappa_x` are (draw, predictor), of which the first predictor is the intercept. B is (draw, predictor, 2), and Σ is
-    (draw, 2, 2).
+    `kappa_x` are (draw, predictor); the first predictor is the intercept. B is (draw, predictor, 2), and Σ is (draw, 2,
+    2).
     """
     cross, weight = -kappa_y * sigma_y**2, (kappa_y * sigma_y) ** 2 + sigma_pi**2
     covariance = np.stack([sigma_y**2, cross, cross, weight], axis=1).reshape(-1, 2, 2)
@@ -84,7 +84,7 @@ class Lognormal(Conjugate):
     components: tuple[str, ...]
     synthesis: Literal["fbs", "fbp"]
     fixed_weight: float | None
-    """The weight of every FBP record, if it is not modelled: population over sample size."""
+    """The weight of every FBP record if the weight is not modelled: population over sample size."""
     outcome_bounds: tuple[float, float]
     expected: bool = False
     """True if FBS records carry E(w|y*, x) instead of a drawn weight."""
@@ -197,7 +197,7 @@ class Lognormal(Conjugate):
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each, with y limited to its public bounds.
 
-        `outcome` is y's number among several. FBP has the same values, because 1/E(π|x) = E(w|x) and E_pop(y|x) =
+        `outcome` is y's number among several. FBP gives the same values, because 1/E(π|x) = E(w|x) and E_pop(y|x) =
         E(wy|x)/E(w|x).
         """
         mean, j = self._means(theta), outcome
@@ -223,7 +223,7 @@ class Lognormal(Conjugate):
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
-        """Corrects draws for what privacy weights trim, from one fit with these weights and one without.
+        """Corrects draws for the effect of privacy weights, from one fit with these weights and one without.
 
         B moves by the difference of the two fits' B. Σ becomes FΣF' with F = L_u L_w⁻¹, where L_u and L_w are the
         Cholesky roots of the fits' Σ without and with weights. The singular values of F are kept between 1/2 and 2.
@@ -273,7 +273,7 @@ class Lognormal(Conjugate):
         }
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)); they replace `no_records`."""
+        """The program's data of clamped records, exp(clamp(α(f − reference), ±clamp)); they replace `no_records`."""
         logs = {"log_outcome": np.log(records.outcome), "log_weight": np.log(records.weight)}
         return clamped_records(alpha, reference, clamp, {"pattern": self._pattern(records), **logs})
 

@@ -17,7 +17,7 @@ NODES, COARSE, ZOOMS, DROP, MARGIN = 321, 33, 7, 18.0, 2
 T_BOX = (-40.0, 40.0)
 """Interval of t at the start."""
 GRID_ERROR = 5e-4
-"""Total variation between the grid's law and the posterior with v on its public interval, for five records or more.
+"""Total variation between the grid's law and the posterior with v on its public interval, for five or more records.
 
 Near the normal limit it is 1.1e-4.
 """
@@ -53,7 +53,7 @@ def draw(log_density: LogDensity, v_box: tuple[float, float], uniforms: Floats) 
 
 
 def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
-    """The box (axis, end) outside of which the density is below e^−DROP of its maximum."""
+    """Ends of the box (axis, end) outside which the density is below e^−DROP of its maximum."""
     box = np.array([T_BOX, v_box])
     for _ in range(ZOOMS):
         t, v = (np.linspace(low, high, COARSE) for low, high in box)
@@ -63,7 +63,7 @@ def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
 
 
 def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
-    """Ends of the part where the log density is at most DROP below its maximum, MARGIN cells wider, within the nodes."""
+    """Ends, widened by MARGIN cells, of the part whose log density is at most DROP below its maximum."""
     above = np.flatnonzero(profile >= profile.max() - DROP)
     first, last, width = above[0], above[-1], nodes[1] - nodes[0]
     low = nodes[first] - (_share(profile, first, first - 1) + MARGIN) * width if first > 0 else nodes[0]
@@ -72,7 +72,7 @@ def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
 
 
 def _share(profile: Floats, inner: int, outer: int) -> float:
-    """How far into the cell, from inner to outer node, the profile falls to DROP below its maximum (0 to 1)."""
+    """Position in the cell, from inner to outer node (0 to 1), at which the profile is DROP below its maximum."""
     level = profile.max() - DROP
     return float((profile[inner] - level) / (profile[inner] - profile[outer]))
 

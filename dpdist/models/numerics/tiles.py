@@ -1,6 +1,6 @@
 """For every family's model: log densities of records under many draws, tile by tile, in bounded memory.
 
-A density may be a dot product of features of the record and functions of the parameters. It is then computed by a matrix
+Many densities are a dot product of record features and functions of the parameters. They are computed by a matrix
 product for every pattern, a combination of predictor levels.
 """
 
@@ -19,7 +19,7 @@ from dpdist.models.protocol import Extremes
 TILE_VALUES = 128_000
 """Number of records × draws in a tile: 1 MB of float64 fits the second-level cache."""
 ROUNDING = 16.0 * float(np.finfo(float).eps)
-"""Relative error allowed for a sum of up to six terms; it multiplies the sum of the terms' sizes.
+"""Relative error of a sum of up to six terms; it is multiplied by the sum of the terms' sizes.
 
 Terms are formed from logarithms and log gamma functions, which err by a few units in the last place.
 """
@@ -135,7 +135,7 @@ def _multiplied(features: Floats, table: Floats, highest: Floats, lowest: Floats
 def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
     """Updates the extremes in place: block by block, with two draws at a time over all records of a block.
 
-    The records fill the lanes of the vector unit. An odd last draw comes twice.
+    The records fill the lanes of the vector unit. An odd last draw is processed twice.
     """
     records, last = features.shape[1], table.shape[1] - 1
     for start in range(0, records, BLOCK):
@@ -158,10 +158,9 @@ def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> N
 
 @cache
 def _compiled() -> Callable[[Floats, Floats, Floats, Floats], object]:
-    """`_scan` in machine code, cached beside this file or else in the user's cache folder.
+    """`_scan` in machine code, cached beside this file or in the user's cache folder, or not at all.
 
-    If neither can be written to, nothing is cached. The option `contract` lets a product and a sum be one operation with
-    one rounding. Nothing is reordered.
+    The option `contract` allows a product and a sum as one operation with one rounding; nothing is reordered.
     """
     from numba import njit
 
