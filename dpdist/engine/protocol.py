@@ -7,8 +7,8 @@
 
 The last two are queries. The engine draws their noise and applies it, and the mechanism gets the answer alone.
 
-A kernel runs where the records are stored. Its per-record values, such as F and α, are the block's *carry*, and stay with
-the records.
+A kernel runs where the records are stored. Per-record values of a kernel, such as F and α, are the block's *carry*, and
+stay with the records.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ Each mechanism has its own type for it. It is None without a reference.
 
 @runtime_checkable
 class LearnsOutright(Protocol):
-    """A model whose mechanism learns from a reference's records in one step, without a fit to them."""
+    """A model whose mechanism learns from a reference's records in one step, without a fit."""
 
     def learned(self, records: Records, copied: pa.Table | None) -> Learned:
-        """What is learned from a stratum's records. `copied` holds further columns of them, for synthetic records to copy.
+        """What is learned from a stratum's records.
+        `copied` holds further columns of the records, for synthetic records to copy.
 
         Raises `Improper` if the records are insufficient.
         """
@@ -80,8 +81,8 @@ class Sample(NamedTuple):
 class Noise(NamedTuple):
     """Request for discrete noise, (size,), with number `set` in its stratum.
 
-    `scale` is b of the Laplace law, or σ of the Gaussian law. Noise is drawn once and stored before use. Stored noise is
-    never used for other sums: the difference of two sums under the same noise would be exact.
+    `scale` is b of the Laplace law, or σ of the Gaussian law. Noise is drawn once and stored before use. Stored noise
+    is never used for other sums: two sums under the same noise would reveal their exact difference.
     """
 
     scale: Fraction
@@ -89,7 +90,7 @@ class Noise(NamedTuple):
     set: int
     law: NoiseName = "laplace"
     query: str = ""
-    """Checksum of what is summed: limits, units, bins."""
+    """Checksum of what is summed, such as limits, units and bins."""
     sums: str = ""
     """Checksum of the exact sums. It is confidential, because the sums are."""
 
@@ -108,14 +109,14 @@ class Query(Protocol):
 
 @runtime_checkable
 class Figures(Query, Protocol):
-    """Query that is answered by one noisy figure for every sum, drawn from the law of sum plus noise within a range."""
+    """Query with one noisy figure for every sum, drawn from the law of sum plus noise within a range."""
 
     @property
     def sums(self) -> Floats: ...
 
     @property
     def ends(self) -> tuple[Floats, Floats]:
-        """Public ends of the range of every figure, in the shape of the sums; infinite where noise is only added."""
+        """Public ends of every figure's range, in the shape of the sums; infinite if noise is only added."""
         ...
 
 
@@ -127,7 +128,7 @@ class Measurement(NamedTuple):
     noise: Noise
     """One for every sum."""
     stated: NoisyQuery | None = None
-    """What the query loses. Its noise has that law and scale."""
+    """The stated loss; the query's noise has this law and scale."""
 
     def under(self, noise: Floats) -> Floats:
         return np.asarray(self.sums + noise.reshape(self.sums.shape))
@@ -138,7 +139,7 @@ class Measurement(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Request for the candidate with the largest noisy score in every row, (row,); of equal ones the first.
+    """Request for the candidate with the largest noisy score in every row, (row,); the first of equal ones.
 
     Scores and noise are not returned to the mechanism.
     """
@@ -148,7 +149,7 @@ class Choice(NamedTuple):
     noise: Noise
     """The noise, one value for every score."""
     stated: NoisyQuery | None = None
-    """What the choice loses. Its noise has that law and scale."""
+    """The stated loss; the query's noise has this law and scale."""
 
     def under(self, noise: Floats) -> Ints:
         """Returns the chosen candidates, (…, row), under this noise, (…, score)."""

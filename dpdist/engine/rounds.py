@@ -35,9 +35,8 @@ def drive(
     """Runs the generator to its end. `visit` gives the total of a pass, `noise` gives noise.
 
     Posterior draws come from streams of random numbers with keys. Draws of the same (stage, set) use the same stream in
-    every round, so rounds share random numbers. Queries are answered under the noise, unless `answer` answers them. Raises
-    `ValueError` if two queries ask for noise under the same number, because both would get the same stored noise; and if
-    exact figures are not whole.
+    every round. Queries are answered under the noise, or by `answer` if it is given. Raises `ValueError` if exact
+    figures are not whole, or if two queries use one noise number and would share stored noise.
     """
     reply: object = None
     drawn = set[int]()
@@ -117,12 +116,12 @@ def run_rounds(
     noise: Callable[[Noise], Floats] | None = None,
     answer: Callable[[Query], Any] | None = None,
 ) -> T:
-    """Runs a mechanism's rounds over blocks in memory, and returns what they return.
+    """Runs a mechanism's rounds over blocks in memory, and returns their result.
 
     Each block's carry, its per-record values, stays with the block between rounds. `recorders` has one entry for each
-    block; without it no by-products are stored. `noise` gives noise to the mechanism. Without it, fresh noise is drawn but
-    not stored, which suits runs that are neither resumed nor released. Queries are answered under the noise, unless
-    `answer` answers them.
+    block; without it no by-products are stored. `noise` gives noise to the mechanism. Without it, fresh noise is drawn
+    and not stored, for runs that are neither resumed nor released. Queries are answered under the noise, or by `answer`
+    if it is given.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
@@ -141,9 +140,9 @@ def fresh_noise(request: Noise) -> Floats:
 
 
 def noise_of(key: Key) -> Callable[[Noise], Floats]:
-    """Returns a function that draws the requested noise from a key.
+    """Returns a function that draws the requested noise from a key, never for a release.
 
-    It must not be used for a release, whose noise must not be reproducible.
+    Noise of a release must not be reproducible.
     """
 
     def noise(request: Noise) -> Floats:

@@ -31,7 +31,7 @@ UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
 
 
 class Design(NamedTuple):
-    """What the file states about the sampling design, apart from the frame; arrays are empty where a job declares none.
+    """What the file states about the sampling design, apart from the frame; arrays are empty for what is not declared.
 
     `lonely` is the rule for a stratum with a single PSU. `population` (design stratum,) is the number of units in each
     stratum's population. `psu_population` is the number of records in each PSU's population, by (design stratum, PSU
@@ -42,7 +42,7 @@ class Design(NamedTuple):
     population: Floats = np.empty(0)
     psu_population: pd.Series[float] | None = None
     psus: Floats = np.empty(0)
-    """Number of PSUs sampled in every design stratum; empty: the PSUs of the records at hand are counted."""
+    """Number of PSUs sampled in every design stratum; if empty, PSUs of the present records are counted."""
 
     def stage(self, size: Floats) -> Stage:
         return Stage.of(size, self.population if len(self.population) else None, self.lonely)
@@ -107,10 +107,10 @@ def direct(
 
 
 def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
-    """Standard errors (statistic, cell) of counts, means and totals, given every base cell's number of records.
+    """Standard errors (statistic, cell) of counts, means and totals, for fixed numbers of records in base cells.
 
-    A base cell of a single record adds nothing to the variance. The result is NaN where the design has PSUs, because the
-    numbers of records then vary with the PSUs drawn.
+    A base cell of a single record adds nothing to the variance. If the design has PSUs, the result is NaN, because
+    numbers of records vary with the PSUs drawn.
     """
     # These numbers are public, so a release need not estimate them. Base cells (frame rows) are treated as strata. They lie
     # within design strata and keep their sampling fractions.
@@ -128,7 +128,7 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design)
 
 
 def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
-    """The largest variance that is only rounding error, for counts, means and totals, (cell,) each."""
+    """The largest variance that rounding alone can cause, for counts, means and totals, (cell,) each."""
     # A variance is a difference of squares, Σt² − (Σt)²/n. Let u be the unit roundoff. A sum of n terms has a relative
     # error of at most n·u (Higham 2002, §4.2). Products, quotients and factors of at most 2 add a few u more. So the
     # difference errs by at most 8(n + 7)u Σt². For a mean R, t² ≤ (|b| + |R|a)²/W², with a = w, b = wy and W the cell's
@@ -153,7 +153,9 @@ def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replica
 def degrees_of_freedom(
     sums: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
 ) -> Floats:
-    """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or the replicate weights' own."""
+    """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or those of the replicate
+    weights.
+    """
     records = cells.membership @ frame.count.astype(float)
     if replicated is not None:
         return df_in_cells(replicated.df, records)

@@ -1,8 +1,8 @@
 """For `estimation.further` and `survey`: counts, means, ratios and quantiles of a sample, in many domains at once.
 
 Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
-computed again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it.
-Its standard error is Woodruff's. The confidence interval of the share is mapped to an interval of values. Its width is
+computed again under each of them. A quantile is the smallest value with at least the share p of the weight at or below
+it. Its standard error is Woodruff's: the confidence interval of the share is mapped to values, and the mapped width is
 divided by twice the t quantile (R's `svyquantile` with its defaults).
 """
 
@@ -32,7 +32,7 @@ from dpdist.job import Lonely, ReplicateWeights
 WOODRUFF = 0.95
 """Confidence level of the share's interval."""
 ROUNDING = 1e-12
-"""Relative rounding error that is allowed when a share of the weight is compared with p."""
+"""Relative rounding error allowed when a share of the weight is compared with p."""
 
 
 class Estimates(NamedTuple):
@@ -77,10 +77,10 @@ class Sample:
         psu_population: Floats | None = None,
         lonely: Lonely = "error",
     ) -> Sample:
-        """Makes a sample from codes of strata and of PSUs; PSUs are numbered anew within strata.
+        """Makes a sample from codes of strata and PSUs; PSUs are numbered anew within strata.
 
-        Population sizes are given for every record, (record,). `population` counts the PSUs of its stratum, and
-        `psu_population` the records of its PSU.
+        Population sizes are given for every record, (record,). `population` counts the PSUs in a record's stratum, and
+        `psu_population` the records in its PSU.
         """
         n = len(weight)
         stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]
@@ -95,7 +95,7 @@ class Sample:
 
     @classmethod
     def replicated(cls, weight: Floats, replicates: Floats, method: ReplicateWeights) -> Sample:
-        """Makes a sample with replicate weights, which describe the design; `replicates` is (record, replicate)."""
+        """Makes a sample with replicate weights, which stand for the design; `replicates` is (record, replicate)."""
         n = len(weight)
         stages = Stages(np.zeros(n, dtype=np.int32), Stage.of(np.array([n])))
         df = method.df or replicate_df(crossed_products(replicates))
@@ -157,7 +157,7 @@ def ratio(sample: Sample, domains: scipy.sparse.csr_array, numerator: Floats, de
 
 
 def quantile(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:
-    """Estimates quantiles by Woodruff's method; the standard error is NaN where the interval of the share leaves [0, 1]."""
+    """Estimates quantiles by Woodruff's method; the standard error is NaN if the share's interval leaves [0, 1]."""
     quantiles = []
     for k in range(domains.shape[0]):
         rows = domains.indices[domains.indptr[k] : domains.indptr[k + 1]]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import Codes, Floats, Ints
 
 MOST = 10_000
-"""Largest number of donors of a cell. More are thinned to this many, evenly spaced by outcome."""
+"""Largest number of donors of a cell. More donors are thinned to this many, evenly by outcome."""
 DONORS = "donors.parquet"
 """Name of the file of donors, which are records of the reference, in the folder `released/`."""
 FEWEST = 20
@@ -57,9 +57,9 @@ class Donors:
     def of_cell(self, cell: int, codes: Codes) -> Ints:
         """Positions of a cell's donors, in order of outcomes and weight.
 
-        A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in its first columns. The
-        number of these columns is the largest that leaves enough donors. `codes` (cell, column) are the levels of the
-        table's columns.
+        A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in its first columns. As
+        many of these columns are used as leave enough donors. `codes` (cell, column) are the levels of the table's
+        columns.
         """
         for shared in range(codes.shape[1], -1, -1):
             if shared == codes.shape[1]:
@@ -74,8 +74,8 @@ class Donors:
     def drawn(self, cell: int, codes: Codes, count: int, rng: np.random.Generator) -> Ints:
         """Positions of `count` donors for a cell: a systematic sample in order of the first outcome, from a random start.
 
-        At any value, the sample's distribution function is within one record of the donors' own. The positions are
-        returned in random order.
+        Its distribution function is within one record of the donors' own, at any value. The positions are returned in
+        random order.
         """
         positions = self.of_cell(cell, codes)
         return np.asarray(rng.permutation(positions[_evenly(rng.random(), count, len(positions))]))

@@ -1,8 +1,8 @@
 """Counts, means and totals of cells from sums by frame row, with variances and intervals, for `publish` and `quality`.
 
-Direct estimates, synthetic records and models share this code. Variances are Taylor-linearised (`variance`): each is the
-variance of a sum Σ u, with u = w for a count and u = w(y − R)/Ŵ for a mean R. Here w is the weight, y the outcome and Ŵ
-the cell's estimated count.
+Direct estimates, synthetic records and models use the same estimators. Variances are Taylor-linearised (`variance`):
+each is the variance of a sum Σ u, with u = w for a count and u = w(y − R)/Ŵ for a mean R. Here w is the weight, y the
+outcome and Ŵ the cell's estimated count.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dpdist.job import StatisticName
 
 
 class Sums(NamedTuple):
-    """Sums over the PSUs of a frame row, (row,): of a PSU's a = Σw and b = Σwy, and of the products aa, ab and bb.
+    """Sums over the PSUs of a frame row, (row,): a PSU's a = Σw and b = Σwy, and the products aa, ab and bb.
 
-    If no PSU is declared, every record is a PSU. The sums then need one pass and keep no records in memory.
+    If no PSU is declared, every record is a PSU. The sums then need one pass, and no records stay in memory.
     """
 
     a: Floats
@@ -93,7 +93,7 @@ def stratum_sizes(frame: Frame) -> Floats:
 def clustered_counts_and_means(frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, cells: Cells) -> Figures:
     """Weighted counts, means and totals of cells, with PSUs numbered across all strata.
 
-    `sums` are over the records of each occurring pair of frame row and PSU. `frame_row` and `psu` (pair,) give the pairs.
+    `sums` are over the records of each pair of frame row and PSU; `frame_row` and `psu` (pair,) name the pairs.
     """
     membership = scipy.sparse.csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
@@ -129,7 +129,9 @@ def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) 
 
 
 def positive_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
-    """A t interval for a nonnegative figure: on the log scale, or symmetric and cut at 0 if wider than twice the figure."""
+    """A t interval for a nonnegative figure: on the log scale, or symmetric and cut at 0 if it is wider than twice the
+    figure.
+    """
     plain = t_interval(value, variance, df, level)
     reach = plain.upper - value
     clear = reach < value
@@ -141,8 +143,8 @@ def positive_interval(value: Floats, variance: Floats, df: Floats, level: float 
 def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interval:
     """Combines the estimates of m synthetic sets, (set, cell): T = B/m + W with (m−1)(1 + W/(B/m))² degrees of freedom.
 
-    T is the total variance, B the variance between sets and W the mean variance within a set (MODIPS; METHODS §6). With m
-    = 1, B is unknown. Then T = W, which is too small, and the design's degrees of freedom, `df_within`, are taken.
+    T is the total variance, B the variance between sets and W the mean variance within a set (MODIPS; METHODS §6). With
+    m = 1, B is unknown: T = W, which is too small, with the design's degrees of freedom `df_within`.
     """
     sets = len(values)
     within = variances.mean(axis=0)

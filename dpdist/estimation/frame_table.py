@@ -21,7 +21,7 @@ from dpdist.job import Job
 from dpdist.job.validation import of_earlier_form
 
 MOST = 2**53
-"""The largest number of records of a file; up to it float64 holds every whole number exactly."""
+"""The largest number of records of a file; float64 holds all whole numbers up to it exactly."""
 
 
 def frame_table(frame: Frame) -> pa.Table:
@@ -51,7 +51,7 @@ EARLIER_FORM = (
     "read it with the dpdist that made it, whose version stands in manifest.json; or run its job in the present form in a "
     "new workspace, which spends its budget again"
 )
-"""The remedy for a release whose job has keys that this version of dpdist no longer knows."""
+"""The remedy for a release whose job has keys that this version does not know."""
 
 
 def read_job(folder: Path, name: str) -> Job:
@@ -68,7 +68,7 @@ def read_job(folder: Path, name: str) -> Job:
 def read_frame(folder: Path, name: str, job: Job) -> Frame:
     """Reads the frame of a release of this job; raises `Damaged`.
 
-    Every combination may occur once only, and rows must be ordered by stratum.
+    Each combination occurs once, and rows are ordered by stratum.
     """
     levels = {column: tuple(job.columns[column].levels or ()) for column in job.categories}
     types = {column: pa.infer_type(list(column_levels)) for column, column_levels in levels.items()} | {"count": pa.int64()}

@@ -26,7 +26,8 @@ from dpdist.job import Job, Statistic
 class Direct:
     """The records of a file: frame rows, PSUs (−1 where the job declares none), weights, and outcomes by number.
 
-    `replicates` (record, replicate) are the replicate weights, if the job has them. They then describe the design.
+    `replicates` (record, replicate) are the replicate weights, if the job has them. If there are any, they describe the
+    design.
     """
 
     job: Job
@@ -47,7 +48,7 @@ class Direct:
         by_outcome: Sequence[Iterator[Records]],
         replicates: Floats | None = None,
     ) -> Direct:
-        """Collects blocks of records. Every outcome's blocks are read once, and all are in the same order."""
+        """Collects blocks of records. Every outcome's blocks are read once, in one common order."""
         first, outcomes = list[Records](), list[Floats]()
         for number, blocks in enumerate(by_outcome):
             read = list(blocks)
@@ -80,7 +81,7 @@ class Direct:
         return Units(np.ones(len(weight)), weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
-        """Returns the variance under the replicate weights; without them, that of PSUs within design strata."""
+        """Returns the variance under replicate weights, or of PSUs within design strata."""
         units, weights = self._units(self.weight), self.job.survey.replicate_weights
         if weights is not None:
             assert self.replicates is not None

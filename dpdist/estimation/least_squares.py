@@ -1,7 +1,7 @@
 """Least squares for `laplace`, `modips`, `partitions`: additive figures nearest to noisy ones, for many draws at once.
 
-A figure is the sum of x over the frame rows of its cell: the figures are M x, with M the 0/1 matrix (cell, frame row). The
-solution is x = M⁺ y, the shortest of all x with the least sum of squares |y − M x|².
+A figure is the sum of x over the frame rows of its cell: the figures are M x, with M the 0/1 matrix (cell, frame row).
+The solution is x = M⁺ y: of all x with the least sum of squares |y − M x|², it is the shortest.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dpdist.core.table_cells import Cells
 from dpdist.job import StatisticName
 
 DIRECT = 3_000
-"""Largest side of a matrix that is split: it takes some ten seconds, and 150 MB."""
+"""Largest side of a matrix that is factorised directly; this takes about ten seconds and 150 MB."""
 ZERO = 1e-10
-"""Eigenvalue over the largest one up to which it counts as 0."""
+"""Eigenvalues up to this share of the largest count as 0."""
 MOST_STEPS = 300
 CLOSE = 1e-10
-"""Size of a step over the largest x at which there is none after it."""
+"""Iteration stops after a step of this size, relative to the largest x."""
 NEAR_ENOUGH = 1e-6
-"""Size of the last step over the largest x from which a statement names it."""
+"""From this size of the last step, relative to the largest x, a statement names it."""
 
 
 class Solution(NamedTuple):
@@ -44,7 +44,7 @@ class Solution(NamedTuple):
 # `Solution.unmet` states how far the result is from the solution. Figures M x add up in any case.
 @dataclass(frozen=True)
 class LeastSquares:
-    """The matrix M of a set of cells, and the root of its smaller square's pseudoinverse; None where that is too large."""
+    """The matrix M of a set of cells, and the root of the pseudoinverse of its smaller square; None if it is too large."""
 
     membership: scipy.sparse.csr_array
     root: Floats | None
@@ -90,9 +90,9 @@ def _over(top: Floats, bottom: Floats) -> Floats:
 
 
 def consistent(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
-    """The additive figures that are nearest to noisy ones in least squares, (cell,).
+    """The additive figures, (cell,), that are nearest to noisy ones in least squares.
 
-    Additive means that margins are sums of cells. `membership` is (cell, frame row).
+    Additive figures have margins that are sums of cells. `membership` is (cell, frame row).
     """
     # All figures have noise of one variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu
     # 2010). With local sensitivities the tables have noise of different scales, but these scales are confidential, so the

@@ -1,7 +1,7 @@
 """For `publish.refit` and further statistics: statistics as functions of sums, and each unit's linearised contribution.
 
-A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile, or
-a difference of two of these.
+A unit is a record, or a frame row with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile, or a
+difference of two of these.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def total_of(of: Sum, units: Units) -> Floats:
 
 
 def each_of(of: Sum, units: Units) -> scipy.sparse.csr_array:
-    """What one unit, without its repetitions, adds to the sum under the first draw, (cell, unit)."""
+    """The contribution of one unit, without its repetitions, to the sum under the first draw, (cell, unit)."""
     made = of.inside.copy()
     if of.cut is None:
         made.data = of.values[0, made.indices]
@@ -94,7 +94,7 @@ NOMINAL = 0.95
 HALVINGS = 52
 """Number of bisection steps in the search for a quantile."""
 ROUNDING = 1e-12
-"""Relative rounding error that is allowed when a share of the weight is compared with a level."""
+"""Relative rounding error allowed when a share of the weight is compared with a level."""
 LARGEST_VALUE = 1e300
 """Absolute value at which the search for limits of an unbounded outcome stops."""
 
@@ -109,10 +109,10 @@ class Ends(NamedTuple):
 
 
 def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, df: float) -> Ends:
-    """Confidence limits of a quantile, from the standard error (cell,) of the share of weight below it.
+    """Confidence limits of a quantile, from the standard error (cell,) of the share of weight below the quantile.
 
-    `quantile` is a function that gives the quantiles at other levels, (cell,). The limits are NaN where the standard
-    error is unknown. They are also NaN where an outcome without bounds has no quantile at a limit's level.
+    `quantile` is a function that gives the quantiles at other levels, (cell,). The limits are NaN if the standard error
+    is unknown. They are also NaN if an outcome without bounds has no quantile at a limit's level.
     """
     critical = float(scipy.special.stdtrit(df, NOMINAL))
     lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
@@ -126,7 +126,7 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
 def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
     """The smallest value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
 
-    It is NaN for a cell without weight. Levels of 0 or less, and of 1 or more, give the outcome's bounds.
+    It is NaN for a cell without weight; levels outside (0, 1) give the outcome's bounds.
     """
     weight = total_of(Sum(cells.membership, units.weight), units)[0]
     value = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
@@ -155,7 +155,7 @@ def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
 
 
 def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Finite limits between which every quantile lies: the outcome's bounds, or ± powers of 2 where it has none."""
+    """Finite limits around every quantile: the outcome's bounds, or ± powers of 2 for an outcome without bounds."""
     low, high = bounds
     size = 1.0
     while not np.isfinite([low, high]).all() and size < LARGEST_VALUE:
@@ -170,7 +170,7 @@ def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[f
 
 @dataclass(frozen=True)
 class Figures:
-    """One statistic in all cells; `cut` (cell,) are the values at which a distribution function is evaluated, if any."""
+    """One statistic in all cells; `cut` (cell,) are the values for a distribution function, if any."""
 
     statistic: Statistic
     cells: Cells
@@ -179,19 +179,16 @@ class Figures:
     slope: Floats | None = None
     """The slope of the distribution function at a quantile, (cell,).
 
-    An error of a share divided by it is an error of the quantile.
+    Dividing an error of a share by it gives the quantile's error.
     """
 
     @property
     def base(self) -> Statistic:
-        """The statistic itself, or the one whose difference between cells is asked for."""
+        """The statistic itself, or the one whose difference between cells is wanted."""
         return self.statistic.of or self.statistic
 
     def of(self, units: Units) -> Floats:
-        """Values of the statistic, (draw, cell).
-
-        For a quantile with a slope, these are values of its linearised form about 0.
-        """
+        """Values of the statistic, (draw, cell); for a quantile with a slope, of its linearised form about 0."""
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = total_of(above, units)
@@ -204,7 +201,9 @@ class Figures:
         return values if self.statistic.of is None else self.less(values)
 
     def shares(self, units: Units) -> scipy.sparse.csr_array:
-        """What one unit, without its repetitions, adds to the linearised form under the first draw, (cell, unit)."""
+        """The contribution of one unit, without its repetitions, to the linearised form under the first draw, (cell,
+        unit).
+        """
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
             made = each_of(above, units)
@@ -249,8 +248,8 @@ class Figures:
     ) -> tuple[Floats, Floats]:
         """Value and sampling variance of the statistic over records, (cell,) each.
 
-        `domain` is the outcome's bounds, and whether it takes whole numbers only; only quantiles need it. `variance`
-        computes the variance of a linearised form.
+        `domain` has the outcome's bounds, and whether it is whole; only quantiles need it. `variance` computes the
+        variance of a linearised form.
         """
         level = self.base.level_of_quantile
         if level is None:
@@ -273,7 +272,7 @@ class Figures:
         return np.array([number[(*label[:place], level, *label[place + 1 :])] for label in self.cells.labels])
 
     def less(self, figures: Floats) -> Floats:
-        """Differences from the cell with which a cell is compared; NaN for a cell that is compared with itself."""
+        """Differences from each cell's comparison cell; NaN for that cell itself."""
         origin = self.origin
         return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
 
@@ -288,7 +287,7 @@ def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) ->
 
 
 def across(cells: Cells, columns: Sequence[str]) -> scipy.sparse.csr_array:
-    """The 0/1 matrix (cell, frame row) of the larger cell around each cell: a total over the given columns."""
+    """The 0/1 matrix (cell, frame row) of the larger cell around each cell, which is a total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
@@ -311,8 +310,9 @@ def variance(
 ) -> Floats:
     """Variance (cell,) of a sum over units, where each unit is drawn `times` from its design stratum.
 
-    `shares` (cell, unit) is what a unit adds once. `calibrated` has the margins to which weights were raked, (margin,
-    unit), and the weights (unit,). With it, the result is the variance of the residuals from a regression on the margins.
+    `shares` (cell, unit) is the contribution of one draw of a unit. `calibrated` has the margins of raked weights,
+    (margin, unit), and the weights (unit,). With it, the variance is that of residuals from a regression on the
+    margins.
     """
     strata = len(stage.size)
     into = scipy.sparse.csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))
@@ -334,7 +334,7 @@ def _residuals(shares: scipy.sparse.csr_array, times: Floats, margins: Floats, w
 
 
 SMALLEST_SHARE = 1e-12
-"""Eigenvalues below this share of the largest one are 0: they are what rounding leaves of a matrix without full rank."""
+"""Eigenvalues below this share of the largest count as 0; rounding leaves them in a matrix without full rank."""
 
 
 def symmetric_root(covariance: Floats) -> Floats:

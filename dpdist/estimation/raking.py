@@ -16,15 +16,15 @@ from dpdist.estimation.variance import Stage, stratified
 from dpdist.job import Job
 
 ROUNDS = 1_000
-"""Rounds of proportional fitting; after them, Newton's method solves for totals that are still not met."""
+"""Rounds of proportional fitting, after which Newton's method solves for unmet totals."""
 NEWTON_STEPS = 200
 """Largest number of steps of Newton's method."""
 MET = 1e-11
 """Relative distance from a total at which it counts as met."""
 TOLD = 1e-6
-"""Relative width of a row's range, up to which the sum of the row's weights counts as determined by the totals."""
+"""If a row's range has at most this relative width, the totals determine the sum of its weights."""
 LEAST_ROOM = 1e-9
-"""Smallest lower end of a row's range, as a share of the upper end. A sum of 0 would stay 0 under any factor."""
+"""Smallest lower end of a row's range, as a share of the upper end; a sum of 0 would stay 0 under any factor."""
 
 
 class Margin(NamedTuple):
@@ -70,8 +70,8 @@ def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None
 
     Totals of cells without weight are ignored here; `totals_checks` refuses them before a release.
 
-    Whether such factors exist depends only on which rows have weights, not on the weights' values. Rows whose sum is not
-    known first take what the other rows leave of the totals, within their range. Then all rows are scaled.
+    Whether factors exist depends only on which rows have weights. Rows of unknown sum first take the remainder of the
+    totals, within their range. Then all rows are scaled.
     """
     flat = weights.reshape(-1, weights.shape[-1])
     start = flat if room is None or not room.free.any() else _placed(flat, margins, room)
@@ -99,8 +99,8 @@ def _ratio(margin: Margin, weights: Floats) -> Floats:
 def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
     """Solves for the factors of one set of weights, (row,), by minimising Σ w exp(x'λ) − t'λ, which is convex in λ.
 
-    x is the margins' matrix, t are the totals, and a row's factor is exp(x'λ). Proportional fitting is slow where
-    few rows link the cells of different margins. Raises `NotMet` where the minimum is at no finite λ.
+    x is the margins' matrix, t are the totals, and a row's factor is exp(x'λ). Proportional fitting is slow if few rows
+    link the cells of different margins. Raises `NotMet` if no finite λ is the minimum.
     """
     x = np.vstack([margin.membership.toarray() for margin in margins])
     totals = np.concatenate([margin.totals for margin in margins])
@@ -130,7 +130,7 @@ def _apart(now: Floats, totals: Floats) -> Floats:
 
 
 def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
-    """Sums of weights (set, row), where rows of unknown sum take what the other rows leave of the totals."""
+    """Sums of weights (set, row), where rows of unknown sum take the remainder of the totals."""
     free, placed = room.free, flat.copy()
     least, most = np.maximum(room.least, LEAST_ROOM * room.most)[free], room.most[free]
     for _ in range(ROUNDS):
@@ -148,9 +148,9 @@ def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
 
 
 def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Room:
-    """Narrows each row's range to what a total leaves when the other rows' sums are subtracted from it.
+    """Narrows each row's range to the remainder of every total after the other rows' sums.
 
-    `weights` (row,) are the present sums. A range still holds the row's present sum.
+    `weights` (row,) are the present sums. A range always contains the row's present sum.
     """
     least, most = (np.where(room.free, ends, weights) for ends in room)
     for _ in range(len(margins) + 1):
@@ -194,7 +194,7 @@ def raked_counts_and_means(
 def _residual(p: Floats, q: Floats, sums: Sums, x: Floats, gram: Floats) -> tuple[Floats, Floats]:
     """The residual of p + q y from its regression on the margins; p and q are coefficients (cell, row).
 
-    The regression has the weights of `sums`.
+    `sums` has the weights of the regression.
     """
     slopes = (p * sums.a + q * sums.b) @ x.T @ gram
     return p - slopes @ x, q

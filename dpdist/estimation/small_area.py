@@ -27,7 +27,7 @@ class Shrunk(NamedTuple):
 
 
 def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
-    """Shrinks cells' values towards their mean, by the share of their variance that is noise.
+    """Shrinks cells' values towards their mean, by the share of noise in their variance.
 
     `sampling` and `noise` (cell,) are known variances. The variance A of true values between cells is estimated by
     moments (DerSimonian & Laird). A value keeps (A + sampling)/(A + sampling + noise) of its distance from the mean.
@@ -55,7 +55,7 @@ class Composite(NamedTuple):
     kept: Floats
     error: Floats
     unlike: Floats
-    """Standard deviation of a cell's true value about the value that it borrows, (cell,)."""
+    """Standard deviation of a cell's true value about the borrowed value, (cell,)."""
 
 
 def composite(difference: Floats, sampling: Floats) -> Composite:
@@ -64,8 +64,7 @@ def composite(difference: Floats, sampling: Floats) -> Composite:
     d, `difference`, is the own less the borrowed estimate, and V, `sampling`, is the sampling variance of d. Both are
     (cell,).
 
-    An infinite V, or NaN in d, means a cell without records. Such a cell takes the whole borrowed estimate, with the error
-    τ².
+    An infinite V, or NaN in d, means a cell without records. It takes the whole borrowed estimate, with the error τ².
     """
     # The variance τ² between cells follows from the moments of all differences (DerSimonian & Laird). A cell with d² above
     # V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.

@@ -13,7 +13,7 @@ from dpdist.job import Lonely
 RANK_TOLERANCE = 1e-5
 """Tolerance of a matrix's rank, as in R's `qr`."""
 CENSUS = 1e-7
-"""A stratum has no sampling error if all but this share of it was sampled."""
+"""A stratum counts as a census, without sampling error, if at most this share of it was not sampled."""
 
 
 # Over strata h and their PSUs p, V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)².
@@ -51,7 +51,7 @@ class Stage(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """A sampling design: every PSU's stratum (psu,), the stage that draws PSUs, and the stage that draws records in them.
+    """A sampling design: every PSU's stratum (psu,), and the stages that draw PSUs and records within PSUs.
 
     Without a second stage all records of a drawn PSU are in the sample.
     """
@@ -114,7 +114,7 @@ def linearised(
 ) -> Floats:
     """Variance (cell,) of Σ (b − R a)/D over a cell's rows; `ratio` is R and `scale` is D, (cell,) each.
 
-    `membership` is (cell, row). `psu` (row,) numbers PSUs through the strata: no two strata share a number.
+    `membership` is (cell, row). `psu` (row,) numbers PSUs across strata without repetition.
     """
     cells, psus = membership.shape[0], len(stages.stratum)
     met = membership.tocoo()
@@ -142,9 +142,9 @@ def linearised(
 
 
 def _within(total: Floats, squares: Floats, unit: Ints, stage: Stage) -> Floats:
-    """Second-stage variance, (pair,), of every pair of a cell and a PSU that share records.
+    """Second-stage variance, (pair,), of every pair of a cell and a PSU with common records.
 
-    Each PSU is a stratum of its records.
+    Each PSU is treated as a stratum of its records.
     """
     n, free = stage.size[unit], 1.0 - stage.fraction[unit]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -175,8 +175,8 @@ class Replication(NamedTuple):
     def variance(self, value: Floats, replicates: Floats) -> Floats:
         """Variance (cell,) from the estimates (cell,) and the estimates under every replicate (replicate, cell).
 
-        A replicate without a record of the cell has no estimate (NaN). It is left out, and the scale stays as it is, as
-        in R's `svrVar`. If no replicate has a record of the cell, the variance is NaN.
+        A replicate without a record of the cell has no estimate (NaN) and is left out; the scale stays, as in R's
+        `svrVar`. If no replicate has a record of the cell, the variance is NaN.
         """
         there = np.isfinite(replicates)
         used = there & (self.factors > 0)[:, None]
@@ -198,7 +198,7 @@ def crossed_products(replicates: Floats) -> Floats:
 def replicate_df(products: Floats) -> float:
     """Degrees of freedom of replicate weights W: the rank of W minus 1, from W'W (R's `degf`).
 
-    A column counts if more than `RANK_TOLERANCE` of its length remains after projection on the other columns.
+    A column counts if projection on the other columns leaves more than `RANK_TOLERANCE` of its length.
     """
     length = np.sqrt(np.diag(products))
     length = np.where(length > 0, length, 1.0)
@@ -207,7 +207,7 @@ def replicate_df(products: Floats) -> float:
 
 
 def df_in_cells(df: float, records: Floats) -> Floats:
-    """Degrees of freedom (cell,) under replicate weights: n records give at most n − 1, and no record gives none."""
+    """Degrees of freedom (cell,) under replicate weights: at most n − 1 for n records, and none without records."""
     return np.clip(records - 1.0, 0.0, df)
 
 

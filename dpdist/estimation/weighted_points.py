@@ -25,13 +25,13 @@ CELL = "cell "
 MOST_POINTS = 400
 """Largest number of points for each cell and outcome."""
 LEAST_WEIGHT, LARGEST_WEIGHT = 2.0**-53, 2.0**53
-"""Range of accepted weights and numbers of records, so that sums neither overflow nor underflow in float64."""
+"""Range of accepted weights and numbers of records, which keeps sums within float64."""
 
 
 def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """A table with one row for each point: the levels of its cell, variable, effective sample size, weight and outcome.
 
-    The effective sample size is the column `standing`: how many records all points of the cell represent.
+    The effective sample size, column `standing`, is the number of records that all points of the cell represent.
     """
     sizes = [len(row["points"]) for row in rows]
     columns: dict[str, pa.Array] = {}
@@ -47,8 +47,8 @@ def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def read_points(folder: Path, name: str, job: Job) -> pa.Table:
     """Reads the points of a release and checks them against the public domains of a job; raises `Damaged`.
 
-    Clipping limits are computed from the points. So weights must be positive, outcomes within the public bounds, and all
-    numbers finite.
+    Clipping limits are computed from the points, so weights must be positive, outcomes within bounds, and numbers
+    finite.
     """
     levels: dict[str, list[Level]] = {CELL + column: list(job.columns[column].levels or ()) for column in job.cell_columns}
     types = {column: pa.infer_type(allowed_levels) for column, allowed_levels in levels.items()}

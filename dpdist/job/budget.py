@@ -25,7 +25,7 @@ from dpdist.job.values import Budget, ColumnName, Delta, Frozen, Sentence, at_mo
 # error.
 DIGITS = 9
 SECTIONS, WIDTH = 120, 8.0
-"""Number of steps of a golden section search over log(α − 1), and how far it searches on each side of a guess."""
+"""Number of steps of a golden section search over log(α − 1), and its width on each side of a guess."""
 
 
 @lru_cache(maxsize=256)
@@ -35,7 +35,7 @@ def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
 
 
 def least_epsilon(rho: float, delta: float) -> float:
-    """The same before it is rounded."""
+    """`epsilon_of` before rounding."""
     loss = -log(delta)
     return _least(lambda a: (1.0 + a) * rho + _rest(a, loss), sqrt(loss / rho))
 
@@ -77,7 +77,7 @@ def _rounded(value: float, up: bool) -> Fraction:
 class ReleaseBudget(Frozen):
     """The budget of the whole release: ε is what all synthetic sets may cost together.
 
-    Under Gaussian noise, ε holds with a δ. Then the job states either ε or ρ; from ρ and δ an ε follows.
+    Under Gaussian noise, ε holds with a δ. The job then states ε or ρ; if it states ρ and δ, an ε follows.
     """
 
     epsilon: Budget = Field(description="of the whole release, all synthetic sets together; exact, write it in quotes")
@@ -129,7 +129,7 @@ class PrivacyUnit(Frozen):
 
 
 class Protect(Frozen):
-    """Columns whose sample counts are published under noise. The whole release is made from the noisy counts."""
+    """Columns whose sample counts are published under noise. The noisy counts are used for the whole release."""
 
     columns: tuple[ColumnName, ...] | None = Field(
         default=None,
@@ -146,7 +146,7 @@ class Predictors(Frozen):
 
 
 FRAME_MINIMUM = 3
-"""Smallest sample count that may be published without consent: smaller counts single out one person or one of two."""
+"""Smallest sample count that may be published without consent; smaller counts single out one or two people."""
 
 
 def _reason(text: str) -> str:
@@ -156,7 +156,7 @@ def _reason(text: str) -> str:
 
 
 class PublicFrame(Frozen):
-    """Accepts that small sample counts are published, although they single people out."""
+    """Accepts published small sample counts, although they single people out."""
 
     accepted: Annotated[Sentence, AfterValidator(_reason)] = Field(
         description="why sample counts below frame_minimum may be published as they are; the statement prints it"
@@ -187,7 +187,7 @@ class Limits(Frozen):
     )
 
     def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
-        """Limits for releases of a class; None where limits are stated for other classes only."""
+        """Limits for releases of a class; None if limits exist for other classes only."""
         return (self,)
 
     @property
@@ -197,7 +197,7 @@ class Limits(Frozen):
 
 
 class LedgerSettings(Limits):
-    """The ledger that charges a run, and limits that the job states. The ledger may have limits too."""
+    """The ledger that charges a run, and limits that the job states. The ledger itself may also have limits."""
 
     url: Sentence | None = Field(
         default=None,

@@ -55,5 +55,5 @@ class Calibration(Frozen):
 
     @property
     def public(self) -> dict[str, Any]:
-        """What a release publishes of it. The mechanism is left out, because the statement has the job's."""
+        """The published part of a calibration. It lacks the mechanism, which the statement takes from the job."""
         return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})

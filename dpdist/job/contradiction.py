@@ -72,7 +72,7 @@ class JobView(Protocol):
 
 
 class Contradiction(NamedTuple):
-    """Keys of a job that do not go together: the path of the key to change, what is wrong, and how to mend it."""
+    """Keys of a job that contradict each other: the path of the key to change, what is wrong, and the remedy."""
 
     where: Where
     fault: str
@@ -106,7 +106,7 @@ def levels_between(column: Column) -> int:
 
 
 def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradiction]:
-    """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs them."""
+    """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs distinct levels."""
     path = ("columns", outcome)
     if column.codes is None and not column.whole:
         yield Contradiction((*path, "whole"), f"{who} has whole numbers, or coded levels", "add whole: true, or codes")
@@ -122,7 +122,7 @@ def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradic
 
 
 def _gaps(column: Column) -> list[float]:
-    """Whole numbers between the bounds, or between the smallest and largest code, that are no text's code."""
+    """Whole numbers between the bounds, or between smallest and largest code, that are not the code of a text."""
     codes = set((column.codes or {}).values())
     low, high = column.bounds or (min(codes), max(codes))
     return [float(level) for level in range(ceil(low), floor(high) + 1) if level not in codes]

@@ -38,7 +38,7 @@ class Simulate(Frozen):
 
 
 class TextFile(Frozen):
-    """How a CSV file is written. `encoding` also applies to texts in SAS, Stata and SPSS files that state a wrong one."""
+    """How a CSV file is written. `encoding` also replaces a wrong encoding in SAS, Stata and SPSS files."""
 
     encoding: str | None = Field(
         default=None, description="of a file of texts that is not UTF-8, as in latin-1, cp1252 or utf-16"
@@ -78,11 +78,11 @@ class Input(TextFile):
 
 
 NOT_REPORTED = "Not reported"
-"""The level that stands for missing values, where these are a level."""
+"""The level for missing values, if these are a level."""
 
 
 class Column(Frozen):
-    """A column's public domain, and what happens to values that a model cannot take."""
+    """A column's public domain, and the treatment of values that a model cannot take."""
 
     levels: Levels | None = Field(
         default=None,
@@ -141,7 +141,7 @@ class Column(Frozen):
 
     @property
     def two_valued(self) -> bool:
-        """True if an outcome always is at one of its two bounds, as the job states it."""
+        """True if the job states that an outcome is always at one of its two bounds."""
         low, high = self.bounds or (0.0, 0.0)
         if self.codes is not None:
             return set(self.codes.values()) == {low, high}

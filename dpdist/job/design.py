@@ -81,7 +81,7 @@ Effect = Annotated[float, BeforeValidator(_number), AfterValidator(_in_range)]
 
 
 class DesignEffect(Frozen):
-    """A public design effect, and the figures that it applies to. A setting that is left out restricts nothing."""
+    """A public design effect, with the figures to which it applies. An omitted setting restricts nothing."""
 
     effect: Effect = Field(description="the variance under the design over that of the same records without clusters")
     statistics: tuple[StatisticName, ...] = Field(default=(), description="the statistics that it is of; unset: all")
@@ -123,7 +123,7 @@ class Survey(Frozen):
     """The survey's design. Without a weight column, every record has weight 1.
 
     `fpc` names columns with population sizes. The first gives the number of PSUs (or records, without PSUs) in the
-    population of the design stratum. A second one gives the PSU's size, where records were sampled within PSUs.
+    population of the design stratum. A second one gives the PSU's size, if records were sampled within PSUs.
     """
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")
@@ -157,12 +157,12 @@ class Survey(Frozen):
 
     @property
     def clustered(self) -> bool:
-        """True if errors of direct estimates come from PSUs or replicate weights. Models leave both out."""
+        """True if errors of direct estimates come from PSUs or replicate weights. Models ignore both."""
         return self.psu is not None or self.replicate_weights is not None
 
     @property
     def stated_effects(self) -> tuple[DesignEffect, ...]:
-        """Returns the design effects that the job states. There are none if the reference gives them."""
+        """Returns the design effects that the job states. The list is empty if the reference gives them."""
         effects = self.design_effect
         return (
             effects if isinstance(effects, tuple) else (DesignEffect(effect=effects),) if isinstance(effects, float) else ()
@@ -175,7 +175,7 @@ class Survey(Frozen):
 
     @property
     def lonely_record(self) -> Lonely:
-        """The rule for a design stratum with one synthetic record: `lonely_psu`, except that `error` becomes `certainty`.
+        """The rule for a design stratum with one synthetic record: `lonely_psu`, with `certainty` in place of `error`.
 
         Under `certainty`, such a design stratum adds no variance.
         """

@@ -1,7 +1,8 @@
-"""Families of likelihoods, for the job's checks: outcomes allowed, use of the weight, samplers. `models` has them.
+"""Families of likelihoods, for the job's checks: outcomes allowed, use of the weight, samplers.
+`models` implements them.
 
-A new family is a name in `Family`, a line in `FAMILIES` and in `MODELS`, and a file in dpdist/models. One of another
-distribution is an entry point.
+A new family is a name in `Family`, a line in `FAMILIES` and in `MODELS`, and a file in dpdist/models. A plug-in's
+family is an entry point.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class FamilyFacts:
 
     `weight` says whether it models the sampling weight: always, never, or (None) if the job names one.
 
-    `samplers` are the ways to sample its posterior. `auto` takes the first that is possible: a clamped posterior has no
-    closed form, so `exact` is not. `density` is a text for the statement: of what the likelihood is a density. `law` names
-    a parametric law that a real file may not follow; it is empty where there is none.
+    `samplers` are the ways to sample its posterior. `auto` takes the first possible one: a clamped posterior excludes
+    `exact`, because it has no closed form. `density` is a text for the statement on what the likelihood is a density
+    of. `law` names a parametric law that real files may violate; empty if there is none.
     """
 
     density: str
@@ -136,12 +137,12 @@ PLACES = {
     "scores": "dpdist.models.copula.model:Scores",
     "user": "dpdist.models.user:User",
 }
-"""Places of the classes of dpdist's models by the family's name. Those of plug-ins are entry points."""
+"""Places of dpdist's model classes by family; a plug-in's place is its entry point."""
 complete("family", get_args(Family), PLACES, "PLACES in dpdist/job/families.py, with the place of its model")
 METHODS = ("build", "parameters", "statistics", "log_lik", "extremes", "simulate", "expect", "until")
 """What the model of a plug-in's family must have, beside the method of its sampler."""
 DRAWING = {"exact": "draw", "grid": "draw_on_grid"}
-"""The method of each sampler that a plug-in's family may have."""
+"""The method that each allowed sampler of a plug-in's family needs."""
 
 
 def _fault(name: str, member: Any) -> str:
@@ -163,7 +164,7 @@ def _fault(name: str, member: Any) -> str:
 MODELS: Members[Any] = Members(GROUP, PLACES, _fault)
 """Classes of models by the family's name."""
 FamilyName = Annotated[str, OneOf("family", MODELS)]
-"""The family of a job: one of `Family`, or of a plug-in's."""
+"""The family of a job: one of `Family`, or a plug-in's."""
 
 
 class _Mechanism(Protocol):
@@ -175,7 +176,7 @@ class _Mechanism(Protocol):
 
 
 class Fitted(Protocol):
-    """What `family_facts` needs of a job: its family, and the statistics of a mechanism that fits none."""
+    """What `family_facts` needs of a job: its family, or the statistics of a mechanism without likelihood."""
 
     @property
     def family(self) -> str: ...
@@ -185,7 +186,7 @@ class Fitted(Protocol):
 
 
 def family_facts(job: Fitted) -> FamilyFacts:
-    """The facts of a job's family, or of the statistics that its mechanism sums instead."""
+    """The facts of a job's family, or of the statistics that its mechanism sums."""
     if job.mechanism.statistics is None:
         return facts_of(job.family)
     return FamilyFacts("", Support("numbers"), False if job.mechanism.counts_records else None, False)
@@ -200,7 +201,7 @@ def facts_of(family: str) -> FamilyFacts:
 
 
 def samplers_of(family: str) -> tuple[SamplerName, ...]:
-    """The samplers of a family's posterior; none where the name is that of a mechanism's statistics."""
+    """The samplers of a family's posterior; empty for a mechanism's statistics."""
     try:
         return facts_of(family).samplers
     except KeyError:
@@ -208,6 +209,6 @@ def samplers_of(family: str) -> tuple[SamplerName, ...]:
 
 
 def parametric(family: str) -> bool:
-    """True if the family is a parametric law whose posterior needs no Markov chains, so that a fit takes little time."""
+    """True for a parametric law whose posterior needs no Markov chains, so that fitting is fast."""
     samplers = samplers_of(family)
     return bool(samplers) and bool(facts_of(family).law) and any(name != "stan" for name in samplers)

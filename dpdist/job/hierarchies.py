@@ -20,7 +20,7 @@ def _texts(value: Any) -> Any:
 
 
 class Hierarchy(Frozen):
-    """Columns of which each lies within the one before, as in [region, state, county]."""
+    """Columns, each nested in the previous one, as in [region, state, county]."""
 
     columns: tuple[ColumnName, ...] = Field(min_length=2, description="the columns, the coarsest first")
     within: dict[ColumnName, Annotated[dict[str, str], BeforeValidator(_texts)]] = Field(
@@ -31,11 +31,11 @@ class Hierarchy(Frozen):
 
     @property
     def steps(self) -> tuple[tuple[str, str], ...]:
-        """Every finer column with the column that it lies in."""
+        """Every finer column with its coarser column."""
         return tuple(zip(self.columns[1:], self.columns, strict=False))
 
     def stated(self, levels: Mapping[str, Sequence[Level]], fine: str, coarse: str) -> Codes:
-        """The stated map of a column, as positions of levels, (level,); `UNSEEN` where the job states none."""
+        """The job's map of a column, as positions of levels, (level,); `UNSEEN` for levels that it does not map."""
         if fine not in self.within:
             return np.full(len(levels[fine]), UNSEEN, dtype=np.int32)
         place = {str(level): k for k, level in enumerate(levels[coarse])}
@@ -43,7 +43,7 @@ class Hierarchy(Frozen):
 
 
 class _OrColumns:
-    """Annotates a hierarchy that may be written as its columns alone."""
+    """Annotates a hierarchy that a job may write as a list of columns."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return handler(Annotated[source, BeforeValidator(_as_mapping)])
@@ -62,9 +62,9 @@ Hierarchies = dict[Name, Annotated[Hierarchy, _OrColumns()]]
 def nestings(
     dataset: str, hierarchies: Mapping[str, Hierarchy], levels: Mapping[str, Sequence[Level]], frames: Iterable[Frame]
 ) -> tuple[Nesting, ...]:
-    """The maps of all hierarchies, by what the job states and by records of public frames.
+    """The maps of all hierarchies, from the job and from records of public frames.
 
-    `levels` are those of the columns. Raises `JobError` where a level lies in two of the coarser column.
+    `levels` are the levels of the columns. Raises `JobError` if a level belongs to two levels of the coarser column.
     """
     public, made = tuple(frames), []
     for name, hierarchy in hierarchies.items():

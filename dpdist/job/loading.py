@@ -1,8 +1,8 @@
 """The one way from a job file, YAML text or mapping to a frozen `Job`, for `cli`, `release`, `studies`.
 
-`resolve` merges three layers: the file that a job extends, the file itself, and keys set on the command line. Mappings are
-merged key by key. Any other value replaces the earlier one, and null removes it. Every value keeps its origin: a line, a
-base file and its line, or `--set`. `freeze` reads the files that the keys name, and validates all of it.
+`resolve` merges three layers: the file that a job extends, the file itself, and keys set on the command line. Mappings
+are merged key by key. Any other value replaces the earlier one, and null removes it. Every value keeps its origin: a
+line, a base file and its line, or `--set`. `freeze` reads the files named by keys, and validates everything.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …
 MOST_BASES = 5
 SET = "--set"
 OPENED_LATER: tuple[Where, ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
-"""Keys that name files to be opened when the job is planned or run."""
+"""Keys that name files to open when the job is planned or run."""
 READ_NOW: tuple[Where, ...] = (("calibration", "path"), ("model", "program"), ("reference", "key"))
-"""Keys that name files, in the job file's folder, to be read with the job. A public key may itself stand there."""
+"""Keys that name files, in the job file's folder, to read with the job; a public key may also be given directly."""
 NO_PATH = re.compile(rf"://|{MINISIGN}")
 MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
 TO_DO = {
@@ -45,7 +45,7 @@ TO_DO = {
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job's keys before validation, with the origin of every value. Files that it names are in `folder`."""
+    """A job's keys before validation, with the origin of every value. `folder` has the files that it names."""
 
     keys: Keys
     lines: Lines = field(default_factory=dict)
@@ -54,10 +54,10 @@ class Resolved:
     base: tuple[str, Keys] | None = None
     """The extended file, by its name in the job, with its content."""
     to_do: tuple[Problem, ...] = ()
-    """Lines that `dpdist init` left to be filled or confirmed. A job with such lines is refused."""
+    """Lines of `dpdist init` that are still to be filled or confirmed. A job with such lines is refused."""
 
     def located(self, folder: Path) -> Resolved:
-        """Makes paths of files that are opened later relative to the working folder instead of the job file's folder."""
+        """Makes paths of files that are opened later relative to the working folder, not to the job file's."""
         if folder == Path():
             return self
 
@@ -187,7 +187,7 @@ def freeze(resolved: Resolved) -> Job:
 
 
 def _as_written(fault: Contradiction, keys: Keys) -> Contradiction:
-    """The contradiction with the place of its key in the file, where tables and hierarchies may be shorthand."""
+    """The contradiction, located at the key in the file, where tables and hierarchies may be shorthand."""
     where = written_place(fault.where, keys.get("tables"))
     if where[:1] == ("hierarchies",) and where[2:3] == ("columns",) and not isinstance(_content(keys, where[:2]), dict):
         where = (*where[:2], *where[3:])
@@ -315,7 +315,7 @@ def _laid_over(base: Keys, over: Keys) -> Keys:
 
 
 def _moved(keys: Keys, paths: Sequence[Where], move: Callable[[str], str]) -> Keys:
-    """The content with the file names at these paths changed. URLs and public keys are left alone."""
+    """The content with changed file names at these paths, except for URLs and public keys."""
     for section, key in paths:
         part = keys.get(str(section))
         if isinstance(part, dict) and isinstance(name := part.get(key), str) and not NO_PATH.search(name):
@@ -326,7 +326,7 @@ def _moved(keys: Keys, paths: Sequence[Where], move: Callable[[str], str]) -> Ke
 def _content(keys: Any, where: Where) -> Any:
     """The value at a path, or None if there is none.
 
-    `lines` names every key as text. So a key that YAML reads as a number or as true or false is not found either.
+    `lines` has every key as text, so a key that YAML reads as a number, true or false is not found either.
     """
     for part in where:
         try:

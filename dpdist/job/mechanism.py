@@ -34,7 +34,9 @@ class MechanismSpec(Frozen):
     )
 
     package: ClassVar[str]
-    """The package with the mechanism's code, which is imported at its first use. Unset: the one that `spec.py` is in."""
+    """The package with the mechanism's code, which is imported at its first use.
+    If unset, it is the package of `spec.py`.
+    """
     statistics: ClassVar[str | None] = None
     """Name of the statistics that the mechanism sums if it fits no likelihood. Its jobs then have no `model`."""
     adds_noise: ClassVar[bool] = False
@@ -42,57 +44,56 @@ class MechanismSpec(Frozen):
     counts_records: ClassVar[bool] = False
     """True if the mechanism counts records without their weights. A job then names no weight."""
     clamps: ClassVar[bool] = False
-    """True if the mechanism draws from ∏ exp(clamp(α(f − g), ±M)), with f the log likelihood and g its centre or 0."""
+    """True if the mechanism draws from ∏ exp(clamp(α(f − g), ±M)), with log likelihood f and its centre g, or 0."""
     weighs: ClassVar[bool] = False
     """True if the mechanism has privacy weights."""
     tunes_weights: ClassVar[bool] = False
     """True if the mechanism searches for privacy weights that bring the bound below the target.
 
-    On a reference, some mechanisms aim at a bound further below it (`aim_on_reference`).
+    On a reference, some mechanisms aim at a bound below the target (`aim_on_reference`).
     """
     cuts_weights: ClassVar[bool] = False
     """True if fixed privacy weights are set to 0 where a record's bound is above the target."""
     tabulates: ClassVar[bool] = False
     """True if the mechanism releases figures of the tables' cells, and no model of the records."""
     whole_tables: ClassVar[bool] = False
-    """True if the mechanism adds noise to the figures of whole tables, to margins as to cells."""
+    """True if the mechanism adds noise to every figure of whole tables, margins included."""
     by_cell: ClassVar[bool] = False
     """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
     fills_empty_cells: ClassVar[bool] = False
-    """True if a base cell without a record of the reference takes what it needs from others."""
+    """True if other cells supply what an empty reference cell lacks."""
     sets_are_free: ClassVar[bool] = False
-    """True if synthetic sets are drawn from what was released, so that any number of sets costs the same."""
+    """True if synthetic sets are drawn from the released parameters, so that their number costs nothing."""
     takes_reference: ClassVar[bool] = False
     """True if the mechanism can learn something from a reference."""
     needs_reference: ClassVar[str] = ""
-    """The reason why the mechanism needs a reference, as the middle of a sentence: "'NAME' … of a public file".
-
-    It is empty where the mechanism needs none.
-    """
+    """The reason why the mechanism needs a reference, as the middle of a sentence; empty if it needs none."""
     own_histograms: ClassVar[bool] = False
-    """True if noisy histograms of the current file may replace a reference. They do where a job names none."""
+    """True if noisy histograms of the current file may replace a reference, as they do if a job names none."""
     gates: ClassVar[bool] = False
     """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False
-    """True if a synthetic record copies all its values from one record or point of the reference, and meets the tables."""
+    """True if a synthetic record copies all its values from one reference record or point, and records meet the tables."""
     centres: ClassVar[bool] = False
-    """True if the mechanism is centred at a fit to the reference, and plans for a drift from it."""
+    """True if the mechanism is centred at a fit to the reference, and allows for drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
     """Statistics that tables may have under the mechanism."""
     several_outcomes: ClassVar[bool] = False
-    """True if the mechanism adds noise to what it releases of several outcomes together."""
+    """True if the mechanism adds noise to statistics of several outcomes together."""
     shape: ClassVar[bool] = True
     """True if the mechanism releases how an outcome is distributed, as a distribution or as records."""
     prioritises: ClassVar[bool] = False
-    """True if tables of a higher priority, or of a smaller error to aim at, get more of the budget."""
+    """True if the budget favours tables of a higher priority, or of a smaller target error."""
     nests: ClassVar[bool] = False
-    """True if the mechanism measures by the job's hierarchies. Others release columns of a hierarchy as any column."""
+    """True if the mechanism measures by the job's hierarchies.
+    Other mechanisms treat columns of a hierarchy like any others.
+    """
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Whole-number constants that no budget determines, with the values that a calibration tries first."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Checks at import that a named specification states its guarantee, and finds its package."""
+        """Checks at import that a named specification states its guarantee and finds its package."""
         super().__pydantic_init_subclass__(**settings)
         name = cls.model_fields["name"].annotation
         if name is not str and cls.guarantee is MechanismSpec.guarantee:
@@ -112,7 +113,7 @@ class MechanismSpec(Frozen):
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Variants that a rehearsal tries where the job has another mechanism, each a name and constants."""
+        """Variants that a rehearsal tries if the job has another mechanism, each a name and constants."""
         yield "", {}
 
     def clips(self, job: JobView) -> bool:
@@ -120,23 +121,23 @@ class MechanismSpec(Frozen):
         return False
 
     def noises(self, job: JobView) -> int:
-        """How many times records were protected. Sets under one noise differ only by later draws."""
+        """Number of times that records were protected. Sets under one noise differ only by later draws."""
         return 1 if self.sets_are_free else job.synthetic_sets
 
     @property
     def sets_apart(self) -> bool:
-        """True if every synthetic set was protected by itself, so that estimates combine by T = B/m + W (METHODS §6)."""
+        """True if each synthetic set was protected separately, so that estimates combine by T = B/m + W (METHODS §6)."""
         return not (self.whole_tables or self.sets_are_free or self.donates)
 
     @property
     def spends(self) -> bool:
-        """True if ε is used: by a clamp, by noise, or by weights that the bound tunes or cuts off."""
+        """True if ε has an effect: by a clamp, by noise, or by weights that the bound tunes or cuts off."""
         tuned = self.tunes_weights and self.weights.rule != "none"
         return self.adds_noise or self.clamps or self.cuts_weights or tuned
 
     @property
     def bounded_by_weights(self) -> bool:
-        """True if nothing but privacy weights keeps the bound below the target."""
+        """True if only privacy weights keep the bound below the target."""
         return self.tunes_weights or self.cuts_weights
 
     @property
@@ -146,15 +147,15 @@ class MechanismSpec(Frozen):
 
     @property
     def draws_within_domain(self) -> bool:
-        """True if noisy sums are drawn within a domain that takes the weight's public bounds as true."""
+        """True if noisy sums are drawn within a domain that assumes the weight's public bounds."""
         return False
 
     def aim_on_reference(self, target: float) -> float:
-        """The bound that weights may have on a reference so that later files meet the bound `target`; inf allows any."""
+        """Largest bound of weights on a reference, so that later files meet the bound `target`; inf allows any."""
         return inf
 
     def against_noisy_frame(self, job: JobView) -> str:
-        """The reason why sample counts with noise cannot replace public ones; empty where they can."""
+        """The reason why noisy sample counts cannot replace public ones; empty if they can."""
         return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
@@ -170,7 +171,7 @@ class MechanismSpec(Frozen):
             yield from self._against_dependence(job)
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
-        """The weight rule must be one that the mechanism can have, without constants of other rules."""
+        """The weight rule must suit the mechanism, without another rule's constants."""
         weights, constants = self.weights, self.weights.facts.constants
         if not self.weighs and weights.rule != "none":
             fault = f"'{self.name}' leaves every privacy weight at 1"
@@ -203,7 +204,7 @@ class FixedWeights(MechanismSpec):
     weighs: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     own_weights: ClassVar[dict[str, Any]] = {"c": 1.0}
-    """Constants of the rule where a job states none."""
+    """Constants of the rule if a job states none."""
     weights: RuleOrName = Field(
         default=Weights(rule="linear", c=1.0),
         description="privacy weights, by a rule with a constant c: its name, or the rule with its constants",
@@ -256,9 +257,8 @@ class Noisy(MechanismSpec):
     adds_noise: ClassVar[bool] = True
 
     def clips(self, job: JobView) -> bool:
-        """True where weights are terms of the sums, so that values must be clipped at public bounds.
-
-        Subclasses may state otherwise.
+        """True if weights are terms of the sums, so that values must be clipped at public bounds; subclasses may
+        differ.
         """
         return not (self.by_cell or self.counts_records)
 
@@ -276,7 +276,7 @@ class Noisy(MechanismSpec):
             yield Contradiction(("privacy_unit", "most"), f"{fault}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
 
     def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
-        """Requires clipping at public bounds: whether a value lies outside of them depends on the records."""
+        """Requires clipping at public bounds, because records decide whether a value lies outside."""
         weight = job.survey.weight
         column = job.columns.get(weight) if weight is not None else None
         if weight is not None and self.clips(job) and (column is None or column.bounds is None or column.bounds[0] < 0):

@@ -11,12 +11,12 @@ from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core
 from dpdist.core.plugins import Members, Refused
 
 REFUSED = "plugin_refused"
-"""The type of pydantic's error for a plug-in that cannot be used; its context has the kind of member and the reason."""
+"""Type of pydantic's error for an unusable plug-in; its context has the kind of member and the reason."""
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotates a name of a member. A plug-in is imported where it is named, or where all names are listed."""
+    """Annotates a name of a member. A plug-in is imported when it is named, or when all names are listed."""
 
     kind: str
     members: Members[Any]

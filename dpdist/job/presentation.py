@@ -71,7 +71,7 @@ class Quality(Frozen):
 
 
 class Registry(Frozen):
-    """What an entry in the registry of deployments needs and dpdist cannot know."""
+    """Facts for an entry in the registry of deployments that dpdist cannot know."""
 
     intended_use: Sentence = Field(description="what the release is for")
     region: Sentence = Field(description="that the data describe, or whose law applies")
@@ -89,7 +89,7 @@ class Registry(Frozen):
 
 
 class Sdmx(Frozen):
-    """The names under which tables are published as SDMX dataflows."""
+    """Names under which tables are published as SDMX dataflows."""
 
     agency: str = Field(
         pattern=AGENCY,
@@ -99,7 +99,7 @@ class Sdmx(Frozen):
 
 
 class Presentation(Frozen):
-    """Labels, notes and rules of print. All of it is public text, which nothing is inferred from."""
+    """Labels, notes and rules of print. All of it is public text, from which nothing is inferred."""
 
     title: Sentence | None = Field(default=None, description="of the release")
     universe: Sentence | None = Field(default=None, description="whom the figures are about, in words")
@@ -151,7 +151,7 @@ class Presentation(Frozen):
         return self.column(column).levels.get(str(level), str(level))
 
     def cell(self, columns: Iterable[str], levels: Iterable[object]) -> str:
-        """The labels of a cell's levels; "all" where there is no column."""
+        """The labels of a cell's levels; "all" without a column."""
         return ", ".join(map(self.level, columns, levels)) or "all"
 
     def with_unit(self, column: str) -> str:

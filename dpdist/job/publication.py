@@ -35,7 +35,7 @@ class Acceptance(Frozen):
 
 
 class Approval(Frozen):
-    """The release of a run is held back, and published when somebody approves it under one of these keys."""
+    """The release is held back until somebody approves it under one of these keys."""
 
     required: Literal[True] = Field(default=True, description="true: nothing is published before somebody approves it")
     keys: tuple[KeyText, ...] = Field(
@@ -47,7 +47,7 @@ class Approval(Frozen):
 
 
 class Correction(Frozen):
-    """What a correction states in public. A correction is a further release, and is charged again."""
+    """The public content of a correction. A correction is a further release, and is charged again."""
 
     version: Annotated[int, Field(ge=2, le=1000)] = Field(description="of the period's releases: the first correction is 2")
     of: str = Field(pattern=RELEASE, description="id of the release that it corrects, as its manifest has it")

@@ -20,25 +20,25 @@ from dpdist.job.data import Simulate, TextFile
 from dpdist.job.values import Budget, Frozen, KeyText, Period
 
 HISTOGRAM_SHARE = Fraction(1, 3)
-"""Share of a release's ε for histograms, where a job names no reference and histograms replace it."""
+"""Share of a release's ε for histograms, if they replace a reference that a job does not name."""
 KEYS = ("encoding", "separator", "path", "simulate", "release", "key", "histogram", "period", "provenance")
 """The keys of all forms, in the order in which a job is written."""
 UNWRITTEN = frozenset({"key"})
-"""Keys that a written job leaves out where they are unset; the others are null there."""
+"""Keys that a written job leaves out if they are unset; other unset keys are null."""
 
 
 class HistogramReference(Frozen):
     """Noisy histograms of the current file, which the release pays for.
 
-    Alone, they replace a reference. Beside an earlier release, they bring its shapes up to date, in bins that follow from
-    that release.
+    Alone, they replace a reference. Beside an earlier release, they update its shapes, in bins that follow from that
+    release.
     """
 
     epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take; write it in quotes")
 
 
 class ReferenceForm(Frozen):
-    """Keys and facts that all forms of a reference have. Limits and shapes are taken from the reference."""
+    """Keys and facts of all forms of a reference. Limits and shapes are taken from the reference."""
 
     period: Period | None = Field(default=None, description="the period that the file is of; not the job's own")
     provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
@@ -54,7 +54,7 @@ class ReferenceForm(Frozen):
 
     @property
     def unnamed(self) -> bool:
-        """True where no path is given, as in a published job, which leaves it out."""
+        """True if no path is given, as in a published job."""
         return False
 
     @property
@@ -63,7 +63,7 @@ class ReferenceForm(Frozen):
 
     @property
     def earlier(self) -> str | None:
-        """The folder of an earlier release, where that is the reference."""
+        """The folder of the earlier release, if it is the reference."""
         return None
 
     @property
@@ -72,7 +72,7 @@ class ReferenceForm(Frozen):
 
     @property
     def paid(self) -> HistogramReference | None:
-        """The histograms of the current file, where the job has them. They take a part of the budget."""
+        """The histograms of the current file, if the job has them; they take a part of the budget."""
         return None
 
     @property
@@ -89,7 +89,7 @@ class ReferenceForm(Frozen):
 
     @model_serializer(mode="wrap")
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Writes the keys of every form; those of other forms are null."""
+        """Writes the keys of every form, with null for other forms' keys."""
         written, excluded = plain(self), info.exclude or ()
         others = () if info.exclude_unset or info.exclude_none else frozenset(KEYS) - UNWRITTEN
         return {name: written.get(name) for name in KEYS if name in written or (name in others and name not in excluded)}
@@ -130,7 +130,7 @@ class SimulatedReference(ReferenceForm):
 
 
 class ReleaseReference(ReferenceForm):
-    """An earlier release as reference, alone or with histograms of the current file that bring its shapes up to date."""
+    """An earlier release as reference, alone or with histograms of the current file that update its shapes."""
 
     release: str = Field(description="public folder of an earlier release of reference_tables")
     key: KeyText | None = Field(
@@ -182,7 +182,7 @@ FORMS: dict[str, type[ReferenceForm]] = {
 
 
 def form_of(given: Any) -> str:
-    """The key that identifies the form of a mapping. For a misspelt key it is the nearest known one."""
+    """The key that identifies the form of a mapping. A misspelt key counts as the nearest known one."""
     if isinstance(given, ReferenceForm):
         return next(name for name, form in FORMS.items() if isinstance(given, form))
     if not isinstance(given, dict):
@@ -215,7 +215,7 @@ Reference: TypeAlias = Annotated[
 
 
 class Fit(Frozen):
-    """How well the family must fit the reference: limits on the share of table cells that fit (`goodness_of_fit`)."""
+    """Required fit of the family to the reference: limits on the share of table cells that fit (`goodness_of_fit`)."""
 
     warn_below: float = Field(
         default=0.8, ge=0, le=1, description="least share of cells that fit; below it plan and statement say so"

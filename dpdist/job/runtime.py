@@ -33,12 +33,12 @@ class Sampler(Frozen):
 
     @property
     def total(self) -> int:
-        """S, the number of posterior draws over which bounds are taken."""
+        """S, the number of posterior draws for bounds."""
         return self.number_of_chains * self.draws
 
 
 class Diagnostics(Frozen):
-    """Limits on diagnostics of Markov chains, and what is done where a fit exceeds one; decided before the run."""
+    """Limits on diagnostics of Markov chains, and the consequence of exceeding one, decided before the run."""
 
     policy: Literal["fail", "warn"] = Field(default="warn", description="refuse the fit, or release it and say so")
     rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")

@@ -39,7 +39,7 @@ PLACES = {
     "weighted_marginals": "dpdist.mechanisms.weighted_marginals.spec:WeightedMarginals",
     "privbayes": "dpdist.mechanisms.privbayes.spec:PrivBayes",
 }
-"""Places of dpdist's specifications by the mechanism's name. Those of plug-ins are entry points."""
+"""Places of dpdist's specifications by mechanism; a plug-in's place is its entry point."""
 
 
 def _fault(name: str, member: Any) -> str:
@@ -59,7 +59,7 @@ SPECS: Members[type[MechanismSpec]] = Members(MECHANISMS, PLACES, _fault)
 class _ByName:
     """Makes a field of the union of all specifications, which the key `name` distinguishes.
 
-    A value is validated by the specification that it names, and no other one is imported.
+    The specification named by the value validates it; no other specification is imported.
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -70,7 +70,7 @@ class _ByName:
 
 
 Mechanism = Annotated[MechanismSpec, _ByName()]
-"""The mechanism of a job: one of all specifications, or of a plug-in's."""
+"""The mechanism of a job: one of dpdist's specifications, or a plug-in's."""
 
 
 def _validated(value: Any) -> MechanismSpec:
@@ -104,10 +104,7 @@ def _union(*specs: type[MechanismSpec]) -> TypeAdapter[MechanismSpec]:
 
 
 def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
-    """The specification that a job's settings, by dotted key, name as mechanism.
-
-    None where they name no known mechanism.
-    """
+    """The specification of the mechanism in a job's settings, by dotted key; None if the mechanism is unknown."""
     try:
         return SPECS.named(settings.get("mechanism.name", ""))
     except KeyError:

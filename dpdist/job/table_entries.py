@@ -3,8 +3,8 @@
     {name: pay, by: [[state, sex], [state, age]], statistics: [count]}      → pay-state-sex, pay-state-age
     {name: pay, every_pair_of: [state, sex, age], statistics: [count]}      → pay-state-sex, pay-state-age, pay-sex-age
 
-Shorthand is listed out when a job is read, so that everything after sees plain tables. A derived name is the entry's name
-and its columns, joined by hyphens. Characters of a column that a name may not have become underscores.
+Shorthand is expanded when a job is read, so that all later code sees plain tables. A derived name is the entry's name
+and its columns, joined by hyphens. Characters that names exclude become underscores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpdist.job.values import Frozen, Name
 from dpdist.job.yaml_lines import Where
 
 MOST_TABLES = 1_000
-"""Largest number of tables of a job. A workbook, a page and a folder of more are of no use to a reader."""
+"""Largest number of tables of a job. A larger workbook, page or folder would be of no use to a reader."""
 LONGEST_NAME = 80
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.]+")
 _GROUPS = {"every_pair_of": 2, "every_triple_of": 3}
@@ -41,7 +41,7 @@ _ByItem = Annotated[
 
 
 class Listed(NamedTuple):
-    """The columns of one table of an entry, and for each the place where the entry has it."""
+    """The columns of one table of an entry, and each column's place in the entry."""
 
     by: tuple[str, ...]
     places: tuple[Where, ...]
@@ -50,7 +50,7 @@ class Listed(NamedTuple):
 
 
 class TableEntry(Frozen):
-    """A published table, or several that share everything but their columns.
+    """A published table, or several that differ only by their columns.
 
     Several are written as lists in `by`, or by `every_pair_of` or `every_triple_of`. Each is then named by the entry's name
     and its columns, joined by hyphens, as in pay-state-sex.
@@ -131,12 +131,12 @@ class TableEntry(Frozen):
 
 
 def priority_of(error: float) -> float:
-    """The priority of a table that may have this error: weighted squared errors are then equal at the stated errors."""
+    """The priority of a table with this target error: weighted squared errors are then equal at the stated errors."""
     return error**-2
 
 
 class ListedOut:
-    """Annotates plain tables that are read from entries; `written` is the type of what a job has."""
+    """Annotates plain tables that are read from entries; `written` is the type in the job."""
 
     @property
     def written(self) -> Any:
@@ -158,7 +158,7 @@ Entries = Annotated[
 
 
 def _plain(entries: tuple[TableEntry, ...]) -> tuple[Table, ...]:
-    """The tables of all entries; one more than may be, where there are too many: a check of the job refuses them."""
+    """The tables of all entries; if there are too many, one more than allowed, which a check refuses."""
     return tuple(islice((table for entry in entries for table in entry.tables()), MOST_TABLES + 1))
 
 

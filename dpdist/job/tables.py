@@ -74,7 +74,7 @@ class Statistic(Frozen):
 
     @property
     def about(self) -> str | None:
-        """The outcome as a published table names it; for a ratio both, as in "a / b"."""
+        """The outcome as a published table names it; for a ratio both outcomes, as in "a / b"."""
         if self.of is not None:
             return self.of.about
         return self.variable if self.over is None else f"{self.variable} / {self.over}"
@@ -167,9 +167,9 @@ class Table(Frozen):
     margins: Margins = True
     statistics: Statistics
     priority: Annotated[Priority, Field(exclude_if=lambda priority: priority == 1.0)] = 1.0
-    """Weight of the table's mean squared error, in direct standard errors, in what a mechanism minimises."""
+    """Weight of the table's mean squared error, in direct standard errors, which a mechanism minimises."""
     error: Precision = None
-    """The error to aim at, in direct standard errors. The priority follows from it."""
+    """The target error, in direct standard errors, from which the priority follows."""
 
     @property
     def weighted(self) -> bool:

@@ -36,7 +36,7 @@ def validated(
 
 
 def _causes(errors: Sequence[ErrorDetails], schema: type[BaseModel]) -> list[ErrorDetails]:
-    """Removes errors that follow from others: a misspelt key is also missing, and may make a list too short."""
+    """Removes errors that follow from others, such as a missing key that is misspelt."""
     misspelt = set[Where]()
     for error in errors:
         if error["type"] == "extra_forbidden" and (near := _nearest(error["loc"], schema)):
@@ -149,7 +149,7 @@ _KINDS = {
 
 
 def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, str]:
-    """What is allowed, and the remedy, for a kind of pydantic's errors. Messages of dpdist's checks stay unchanged."""
+    """The allowed values and the remedy, for a kind of pydantic's errors. Messages of dpdist's checks stay unchanged."""
     if kind == "string_pattern_mismatch":
         return PATTERNS[facts["pattern"]], "rename it" if facts["pattern"] == NAME else "write it so"
     if kind in _WORDS:

@@ -67,7 +67,7 @@ class Weights(Frozen):
 
     @property
     def used(self) -> dict[str, Any]:
-        """The rule with the constants that have an effect: those of the rule, and stated changes of all weights."""
+        """The rule with the constants that have an effect, and stated changes of all weights."""
         changes = {"reweight": self.reweight, "scale": self.scale, "shift": self.shift}
         stated = {name for name, number in changes.items() if number != type(self).model_fields[name].default}
         return self.model_dump(mode="json", include={"rule", *self.facts.constants, *stated}, exclude_none=True)
@@ -77,15 +77,15 @@ class RuleFacts:
     """What a job, its checks and its statement ask of a weight rule."""
 
     constants: ClassVar[frozenset[str]] = frozenset()
-    """Constants that a job may give to the rule. If it has `c`, and a job leaves it out, c is tuned."""
+    """Constants that a job may give to the rule. If `c` is one of them and a job omits it, c is tuned."""
     section: ClassVar[type[Weights]] = Weights
-    """The keys of the rule in a job. A rule with constants of its own derives a class from `Weights`."""
+    """The keys of the rule in a job. A rule with further constants derives a class from `Weights`."""
     uniform: ClassVar[bool] = False
-    """True if all records have one weight, which the worst record decides."""
+    """True if all records have one weight, which the worst record determines."""
     uses_outcomes: ClassVar[bool] = False
-    """True if weights follow from the outcomes of all records of the stratum as well. The job then has one outcome."""
+    """True if weights also depend on the outcomes of all records of the stratum; the job then has one outcome."""
     exceeds: ClassVar[str] = ""
-    """A sentence for the statement: which exact losses above ε were measured under the rule. Empty: none were measured."""
+    """A sentence for the statement on exact losses above ε that were measured under the rule; empty if none were."""
 
 
 def rule_of(value: Any) -> Any:
@@ -93,7 +93,7 @@ def rule_of(value: Any) -> Any:
 
 
 def sections() -> list[type[Weights]]:
-    """The sections of all rules that can be used, `Weights` first."""
+    """The sections of all usable rules, `Weights` first."""
     rules: list[type[RuleFacts]] = [rule for _, rule in WEIGHT_RULES.usable()[0].values()]
     return list(dict.fromkeys([Weights, *(rule.section for rule in rules)]))
 

@@ -52,11 +52,11 @@ def _unset(value: object) -> bool:
 
 
 WITHHOLD_ABOVE = 1.0
-"""Standard error, as a part of a figure's size, above which figures are withheld where a job says nothing."""
+"""Relative standard error above which figures are withheld, unless the job states another."""
 
 
 def _switched(value: object) -> object:
-    """A limit, None where it is switched off. `true` is no limit."""
+    """A limit, or None if it is switched off; `true` is no limit."""
     if value is True:
         raise ValueError("a number above 0, or null, which withholds nothing")
     return None if value is False else value
@@ -175,7 +175,7 @@ class BudgetShares(JobKeys):
 
     @property
     def epsilon_of_tables(self) -> Fraction:
-        """ε of the tables: what gates, noisy sample counts and the current file's histograms leave."""
+        """ε of the tables: the rest after gates, noisy sample counts and the current file's histograms."""
         histograms = self.reference.paid if self.reference is not None else None
         return self._epsilon_of_release - (histograms.epsilon if histograms is not None else 0)
 
@@ -189,7 +189,7 @@ class BudgetShares(JobKeys):
 
     @property
     def rho_of_frame(self) -> Fraction:
-        """ρ of noisy sample counts under Gaussian noise: the ρ that their ε would give alone, at the release's δ."""
+        """ρ of noisy sample counts under Gaussian noise: the ρ of their ε alone, at the release's δ."""
         if self.predictors is None:
             return Fraction(0)
         assert self.budget.delta is not None
@@ -197,7 +197,7 @@ class BudgetShares(JobKeys):
 
     @property
     def rho_of_tables(self) -> Fraction:
-        """ρ of the tables: what noisy sample counts leave."""
+        """ρ of the tables: the rest after noisy sample counts."""
         return self.budget.concentrated - self.rho_of_frame
 
 
@@ -236,9 +236,9 @@ class Job(BudgetShares):
 
     @model_validator(mode="after")
     def _reference_resolved(self) -> Self:
-        """Sets histograms of the current file as reference, where the job names none and the mechanism allows it.
+        """Makes histograms of the current file the reference, if the job names none and the mechanism allows it.
 
-        They need sample sizes that are public, or that were measured with noise before.
+        They need sample sizes that are public or already measured under noise.
         """
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
             histogram = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
@@ -258,7 +258,7 @@ class Job(BudgetShares):
 
     @property
     def fits_likelihood(self) -> bool:
-        """True if the release has parameters of a model of the records, not figures of the tables' cells."""
+        """True if the release has parameters of a model of the records, rather than figures of tables' cells."""
         return not self.mechanism.tabulates
 
     @property
@@ -283,12 +283,12 @@ class Job(BudgetShares):
 
     @property
     def likelihood(self) -> Model:
-        """The model. Where the mechanism fits none, it is one without settings."""
+        """The model. A mechanism without a likelihood has one without settings."""
         return self.model or _UNSET
 
     @property
     def family(self) -> str:
-        """The likelihood's family; where there is no likelihood, the name of the mechanism's statistics."""
+        """The likelihood's family, or the name of the mechanism's statistics."""
         return self.mechanism.statistics or self.likelihood.family
 
     @property
@@ -337,7 +337,7 @@ class Job(BudgetShares):
 
     @property
     def approvers(self) -> tuple[str, ...]:
-        """Public keys of those who may approve the release. If there are none, any key may."""
+        """Public keys of those who may approve the release. Without keys, anyone may approve."""
         return self.approval.keys if isinstance(self.approval, Approval) else ()
 
     @property
@@ -347,17 +347,19 @@ class Job(BudgetShares):
 
     @property
     def public_counts(self) -> tuple[str, ...] | None:
-        """Columns by whose combinations exact sample counts are published; None where none are."""
+        """Columns whose combinations have published exact sample counts; None if there are none."""
         if self.predictors is not None:
             return self.counted_columns or None
         return None if self.sizes_secret else self.categories
 
     def nested_by_file(self, columns: Iterable[str]) -> bool:
-        """True if the file's records show publicly how these columns are nested: their sample counts are public."""
+        """True if the file's records publicly show the nesting of these columns, because their sample counts are
+        public.
+        """
         return self.public_counts is not None and set(columns) <= set(self.public_counts)
 
     def nestings(self, frames: Iterable[Frame]) -> tuple[Nesting, ...]:
-        """The maps of the job's hierarchies, with what records of public frames add. Raises `JobError`."""
+        """The maps of the job's hierarchies, completed by records of public frames. Raises `JobError`."""
         levels = {name: column.levels or () for name, column in self.columns.items()}
         return nestings(self.dataset, self.hierarchies, levels, frames)
 
@@ -387,7 +389,7 @@ class Job(BudgetShares):
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is secret.
 
-        Then computations use the reference's numbers of records, or noisy ones, and only noisy ones are published.
+        Computations then use the reference's or noisy numbers of records, and only noisy ones are published.
         """
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
@@ -398,7 +400,7 @@ class Job(BudgetShares):
 
     @property
     def most_records(self) -> int:
-        """The number of records in which neighbouring files can differ: one, or the most that count of one privacy unit."""
+        """The number of records in which neighbouring files can differ: one, or the counted records of a privacy unit."""
         return 1 if self.privacy_unit is None else self.privacy_unit.most
 
     @property
@@ -423,13 +425,13 @@ class Job(BudgetShares):
 
     @property
     def frozen(self) -> bool:
-        """True if the reference fixes the function from a record to its privacy weight; it is the same for all files."""
+        """True if the reference fixes privacy weights as a function of the record, the same for all files."""
         needed = self.mechanism.needs_reference
         return self.reference is not None and not needed and self.mechanism.weights.rule != "none"
 
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
-        """Rules that drop records because of their outcome, so that the number of records left is no public fact."""
+        """Rules that drop records by their outcome, so that the number of remaining records is not public."""
         return tuple(
             f"{name}: {what} dropped"
             for name, column in self.outcome_columns.items()
@@ -475,10 +477,7 @@ class Job(BudgetShares):
 
     @property
     def third_party(self) -> dict[str, tuple[str, dict[str, str]]]:
-        """Parts that other distributions bring: by what each is, its name, and its distribution with the version.
-
-        Registries say it, and nothing that a plug-in states of itself.
-        """
+        """Third-party parts, by kind: name, and distribution with version, as the registries state them."""
         mechanism = self.mechanism
         members: dict[str, tuple[str, Members[Any]]] = {
             "mechanism": (mechanism.name, SPECS),
@@ -490,7 +489,7 @@ class Job(BudgetShares):
         return {part: (name, origin) for part, (name, origin) in origins.items() if origin}
 
     def origin(self, part: str) -> dict[str, Any]:
-        """The distribution that brings a part, with its version, under `third_party`; empty where it is of dpdist."""
+        """The distribution and version that bring a part, under `third_party`; empty for dpdist's parts."""
         return {"third_party": self.third_party[part][1]} if part in self.third_party else {}
 
 

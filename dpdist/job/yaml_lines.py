@@ -26,9 +26,9 @@ Lines = Mapping[Where, str]
 DEEPEST = 50
 """Largest depth to which lists and mappings may be nested."""
 MOST_TEXT = 8 * 2**20
-"""Characters of a job file. Its parser takes a minute and 2 GB for eight times as many, before it can count values."""
+"""Characters of a job file. For eight times as many, the parser takes a minute and 2 GB before values can be counted."""
 MOST_VALUES = 50_000
-"""Largest number of values in a file. The values of an alias count each time that it is used."""
+"""Largest number of values in a file. The values of an alias count at each use."""
 
 
 class _TooDeepError(yaml.MarkedYAMLError):
@@ -82,7 +82,7 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
 def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[Keys, Lines]:
     """The mapping in YAML text, and the line of every path in it.
 
-    `otherwise` is the problem to report if the text is no mapping.
+    `otherwise` is the problem to report if the text is not a mapping.
     """
     content, node = _loaded(text, source, refusal)
     if not isinstance(content, dict) or node is None:
@@ -145,7 +145,7 @@ def written_documents(several: Iterable[Any]) -> str:
 
 
 def flow(value: Any) -> str:
-    """A value as YAML on one line, quoted where it would otherwise be read as another value."""
+    """A value as YAML on one line, quoted if it would otherwise be read as another value."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
     text = text.removesuffix("\n").removesuffix("\n...")
     return json.dumps(value, ensure_ascii=True) if "\n" in text else text

@@ -1,10 +1,10 @@
 """For `privacy.claims`, plan and statement: sentences on neighbouring files, admitted files, and what is protected.
 
-Under a public frame, no ε covers a record that moves to another combination of table columns: `substitution` exchanges
-outcome and weight alone, at the same public columns x (`exchange: same_x`). With `exchange: anywhere` every column may
-change, which needs secret sizes. Such an exchange is one removal and one addition. Each moves the sums by 1
-(reference_tables.sensitivity), both together by at most 2: attained by records of weight 0 in two cells. So noise of scale
-2/ε gives ε, and ε/2 for a removal or an addition alone.
+With a public frame, `substitution` exchanges outcome and weight at the same public columns x (`exchange: same_x`). No ε
+covers a record that moves to another combination of table columns. With `exchange: anywhere` every column may change,
+which needs secret sizes. Such an exchange is one removal and one addition. Each moves the sums by 1
+(reference_tables.sensitivity), and both by at most 2, attained by records of weight 0 in two cells. So noise of scale
+2/ε gives ε for an exchange, and ε/2 for a removal or an addition.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ OF_UNITS = {
         "their columns hold. All else is the same."
     ),
 }
-"""The same texts for a privacy unit, which has all records with one value of a column."""
+"""The same texts for a privacy unit: all records with one value of a column."""
 PRESENCE = "presence in the sample: that a record is in the file"
 RESPONSE = "response: that a sampled unit answered"
 COUNTS = "the number of sample records in every combination of these columns"
@@ -103,7 +103,7 @@ def whom(job: Job) -> str:
 def protected(job: Job) -> list[str]:
     """What may differ between neighbours: the outcomes and the weight, by name.
 
-    Where sizes are secret, it is the whole record, and numbers of records.
+    If sizes are secret, this is the whole record and the numbers of records.
     """
     if not job.sizes_secret:
         return list(job.components)
@@ -131,7 +131,7 @@ def _frame(job: Job) -> str:
 
 
 def _public_counts(job: Job) -> str:
-    """The sample counts that stay exact when records are exchanged, in words."""
+    """Sample counts that an exchange of records leaves exact, in words."""
     by = f" in every combination of {listed(job.counted_columns)}" if job.counted_columns else ""
     return f"the number of sample records{by}"
 
@@ -150,7 +150,7 @@ def headline(job: Job) -> str:
 
 
 def unit(job: Job) -> str:
-    """Sentences on whose loss is bounded, and on how it grows where one person has several records."""
+    """Sentences on the unit whose loss is bounded, and on how loss grows with several records of a person."""
     if (declared := job.privacy_unit) is not None:
         refuses = declared.beyond == "refuse"
         beyond = "A file with more is refused." if refuses else "Of more, the first in the file's order count."
@@ -169,7 +169,7 @@ REFUSED = (
 
 
 def domain(job: Job) -> list[str]:
-    """One line for each condition that `survey.checks` and `planning` check, and one on what happens to other files."""
+    """One line for each condition checked by `survey.checks` and `planning`, and one on other files."""
     conditions = [_categories(job)] if job.categories else []
     conditions += [_outcome(job, name, column) for name, column in job.outcome_columns.items()]
     conditions += [_weight(job)] if job.survey.weight is not None else []

@@ -1,11 +1,11 @@
 """For strict Laplace tables and gates: sensitivity of sums of base cells under public bounds (METHODS §7).
 
-A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], clipped to these bounds when the file is read; c and R are the
-middle and the half width of [L, H]. It enters only its base cell, by the pair (a, b) = (w/U, w(y − c)/(UR)), in whole
-multiples of 1/UNIT and with |b| ≤ a ≤ 1. Switched off it has the pair (0, 0). So pairs lie in the triangle with corners
-(0, 0), (1, 1) and (1, −1), of which any two are 2 apart in L1. Laplace noise of scale 2/ε on both sums gives ε, under
-zero_out and under an exchange within the cell. A record that changes its cell moves two cells, and costs 2ε. Cells are
-disjoint, so they compose in parallel, and margins cost nothing.
+A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], clipped to these bounds at reading. The middle and half
+width of [L, H] are c and R. The record adds (a, b) = (w/U, w(y − c)/(UR)) to its base cell, in whole multiples of
+1/UNIT, with |b| ≤ a ≤ 1. Switched off it adds (0, 0). These pairs lie in the triangle with corners (0, 0), (1, 1) and
+(1, −1), which are 2 apart in L1. Laplace noise of scale 2/ε on both sums gives ε, under zero_out and under an exchange
+within the cell. A record that changes its cell moves two cells, and costs 2ε. Disjoint cells compose in parallel, and
+margins cost nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 SENSITIVITY = 2
 """L1 sensitivity of a cell's two sums."""
 MOVED = Moved(*(Fraction(distance * UNIT) for distance in (SENSITIVITY, SENSITIVITY, 2 * SENSITIVITY)))
-"""By how much a neighbour moves the sums of all cells; a record that changes its cell moves those of two cells."""
+"""Largest change of all cells' sums by a neighbour; a record that changes its cell changes two cells."""
 
 
 class CellBounds(NamedTuple):
@@ -74,7 +74,7 @@ def scale_of(job: Job) -> Fraction:
 
 
 def noise_scale(epsilon: Fraction) -> Fraction:
-    """Scale of the noise, in units of 1/UNIT, where one budget covers the whole table."""
+    """Scale of the noise, in units of 1/UNIT, if one budget covers the whole table."""
     return Fraction(SENSITIVITY * UNIT) / epsilon
 
 

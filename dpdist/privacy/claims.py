@@ -104,7 +104,7 @@ def _moves(job: Job) -> list[str]:
 
 
 def headline(promise: Mapping[str, Any]) -> dict[str, str]:
-    """Guarantee and cost for a screen; the ε at which an asymptotic guarantee aims has a separate line."""
+    """Guarantee and cost for a screen; the target ε of an asymptotic guarantee has a separate line."""
     if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
     per_set = promise["epsilon_per_set"]
@@ -131,7 +131,7 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
 
 
 def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> str:
-    """A text on the δ of m sets, m(1 + e^ε)γ, where γ bounds the total variation between a draw's law and its posterior."""
+    """A text on the δ of m sets, m(1 + e^ε)γ, where γ bounds the total variation between draws and posterior."""
     delta = sets * (1.0 + exp(min(float(epsilon_per_set), 50.0))) * variation
     how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"
     if delta >= 1.0:
@@ -140,22 +140,22 @@ def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> st
 
 
 class Advisory(NamedTuple):
-    """A claim of earlier versions that does not hold, and which releases make it.
+    """A claim of earlier versions that was wrong, with the releases that made it.
 
-    Making tables or pages again does not mend a release: the version that counts is the one that protected its records.
+    Later tables or pages do not mend a release: what counts is the version that protected the records.
     """
 
     name: str
     last: str
     """The last version with the fault; all earlier ones have it too."""
     concerns: Callable[[Job], bool]
-    """True for jobs whose releases have it."""
+    """True for jobs whose releases have the fault."""
     words: str
     """What does not hold, and what to do."""
 
 
 def _light_weights(job: Job) -> bool:
-    """True if sums are drawn within a domain that takes the weight's lower bound as true, and the file need not meet it."""
+    """True if sums are drawn in a domain that assumes the weight's lower bound, which a file may violate."""
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None or column.outside != "clip" or column.bounds[0] <= 0:
         return False
@@ -178,12 +178,12 @@ ADVISORIES = (
 def advisories(job: Job, protected_by: str | None) -> list[Advisory]:
     """The advisories that concern a release of this job, whose records this version protected.
 
-    None stands for the versions that did not record it, which are 0.1.0 and earlier.
+    None stands for versions 0.1.0 and earlier, which did not record their number.
     """
     made_by = numbers_of(protected_by or "0")
     return [advisory for advisory in ADVISORIES if made_by <= numbers_of(advisory.last) and advisory.concerns(job)]
 
 
 def numbers_of(version: str) -> tuple[int, ...]:
-    """The numbers of a version, to compare; a text without numbers is before all others."""
+    """The numbers of a version, for comparison; a text without numbers comes first."""
     return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])

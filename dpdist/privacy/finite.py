@@ -1,8 +1,8 @@
 """For `studies.kinds.guarantees`: exact privacy losses on small finite spaces, over all databases (METHODS §2).
 
-A space has K record values z and T parameter points θ. A mechanism is a function u(D) that gives, for a database D, the log
-factor of each value and parameter. It draws θ with probability proportional to prior(θ) exp Σ_i u(z_i, θ). Its loss between
-neighbours D and D' is max_θ |log p(θ | D) − log p(θ | D')|. For one draw from a finite set that *is* ε.
+A space has K record values z and T parameter points θ. A mechanism maps a database D to log factors u(D) of each value
+and parameter. It draws θ with probability proportional to prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours D and
+D' is max_θ |log p(θ | D) − log p(θ | D')|. For one draw from a finite set, this loss is exactly ε.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
 
 
 def clamped(values: Floats, clamp: float) -> Utility:
-    """The log factors `values` (value, θ), clamped to ±M, where M is `clamp`. They are the same for every file.
+    """The log factors `values` (value, θ), clamped to ±M, where M is `clamp`.
 
-    They are α(f − g), with a record's log likelihood f, and g and α that depend on the record alone.
+    They are α(f − g), the same for every file: the log likelihood f, g and α depend on the record alone.
     """
     factors = np.clip(values, -clamp, clamp)
     return lambda present: factors
 
 
 def learned(space: Space, clamp: float) -> Utility:
-    """A clamp with min-max weights that are learned on the file ([V]'s `linear`, c = 1): they depend on other records."""
+    """A clamp with min-max weights learned on the file ([V]'s `linear`, c = 1), which depend on other records."""
     bound = np.abs(space.log_density).max(axis=1)
 
     def utility(present: Present) -> Floats:
@@ -105,7 +105,7 @@ def linear(bound: Floats, present: Floats) -> Floats:
 def random_space(values: int, parameters: int, rng: np.random.Generator) -> Space:
     """A space with random densities and a random prior.
 
-    Densities are divided by a random base measure, because logs of probabilities all have one sign.
+    Densities are divided by a random base measure, because logs of probabilities would all be negative.
     """
     probability = np.maximum(rng.dirichlet(np.full(values, 0.3), size=parameters).T, 1e-12)
     base = np.maximum(rng.dirichlet(np.full(values, 0.3)), 1e-12)
@@ -114,7 +114,7 @@ def random_space(values: int, parameters: int, rng: np.random.Generator) -> Spac
 
 
 def two_point_space(rare: float = 1e-9) -> Space:
-    """A space with two values and two parameters, of which one is rare under the prior; densities are sharp.
+    """A space with two values and two parameters, with sharp densities; one parameter is rare under the prior.
 
     Under a clamp to ±M, a record that favours the rare parameter loses almost 2M against the empty file.
     """

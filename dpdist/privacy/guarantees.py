@@ -21,7 +21,7 @@ class _Composable:
     epsilon: Fraction
 
     def sets(self, number: int) -> Self:
-        """Sequential composition over that many synthetic sets, each with this guarantee."""
+        """Sequential composition over `number` synthetic sets, each with this guarantee."""
         return replace(self, epsilon=self.epsilon * number)
 
     def __add__(self, other: object) -> Self:
@@ -31,7 +31,7 @@ class _Composable:
     def beside(self, other: object) -> Self:
         """Parallel composition over disjoint records whose membership is public: the larger loss.
 
-        Raises the errors of `+`.
+        Raises the same errors as `+`.
         """
         return replace(self, epsilon=max(self.epsilon, self._alike(other).epsilon))
 
@@ -46,7 +46,7 @@ class _Composable:
     def substitution_epsilon(self) -> Fraction:
         """ε for an exchange of a record's outcome and weight at the same x, which is two zero-outs.
 
-        Where sizes are secret, it is for an exchange of a record for any other.
+        If sizes are secret, any record may replace it.
         """
         return self.epsilon if self.adjacency == "substitution" else 2 * self.epsilon
 
@@ -55,17 +55,16 @@ class _Composable:
 class Strict(_Composable):
     """(ε, δ)-differential privacy for every database.
 
-    δ is None where draws are not proven exact, as for Markov chains. If a draw is within total variation γ of its
-    posterior, it is (ε, (1 + e^ε)γ)-private. Where γ is not known for every database, the guarantee holds for exact draws
-    only, as its name says.
+    δ is None if draws are not proven exact, as for Markov chains. A draw within total variation γ of its posterior is
+    (ε, (1 + e^ε)γ)-private. If γ is not known for every database, the guarantee is stated for exact draws only.
     """
 
     delta: Fraction | None = Fraction(0)
     exchange: Fraction = Fraction(2)
     """The ε of an exchange of a record's outcome and weight at the same x, over ε.
 
-    It is 2, because an exchange is two zero-outs, unless a mechanism's proof gives less. A record that changes its cell
-    is another case (dpdist.privacy.adjacency).
+    It is 2, for two zero-outs, unless a mechanism's proof gives less. `dpdist.privacy.adjacency` treats records that
+    change their cell.
     """
 
     @property
@@ -101,7 +100,8 @@ def _if_stated(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fr
 class Concentrated(_Composable):
     """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016). ε is stated at one δ > 0.
 
-    Composition adds ρ, and ε follows from the sum. To a `Strict` guarantee, only `amounts_to` can be added.
+    Composition adds ρ, and ε follows from the sum. Only its weaker form `amounts_to` can be added to a `Strict`
+    guarantee.
     """
 
     rho: Fraction
@@ -109,7 +109,7 @@ class Concentrated(_Composable):
     exchange: Fraction = Fraction(4)
     """The ρ of an exchange of a record's outcome and weight at the same x, over ρ.
 
-    It is 4, because an exchange is two zero-outs, unless a mechanism's proof gives less.
+    It is 4, for two zero-outs, unless a mechanism's proof gives less.
     """
     name: ClassVar[GuaranteeName] = "strict zCDP"
 
@@ -148,9 +148,10 @@ class Concentrated(_Composable):
 
 @dataclass(frozen=True)
 class Asymptotic(_Composable):
-    """(ε, δ)-probabilistic differential privacy, with δ → 0 as n → ∞. The bound is the observed Δ ([V], "aDP").
+    """(ε, δ)-probabilistic differential privacy, with δ → 0 as n → ∞.
+    The bound is the Δ of the observed file ([V], "aDP").
 
-    ε is a target that is chosen in advance. The bound of the observed file meets it; other databases may not.
+    ε is a target chosen in advance. The observed file meets it; other databases may not.
     """
 
     name: ClassVar[GuaranteeName] = "asymptotic"
@@ -177,21 +178,21 @@ class Promise:
     target: float | None
     """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None without a guarantee."""
     cautions: tuple[str, ...] = ()
-    """Known problems that no figure includes. They are published, so they speak to the users of a release."""
+    """Known problems that no figure includes. They are published, and so addressed to users of a release."""
 
 
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
     """Δ* for one exact draw at ε. For a clamp it is the half width M.
 
-    Switching record i off changes log p(θ | data) by its log likelihood f_i(θ) less the log of its posterior mean
-    likelihood. Both are within ±Δ, so the change is at most 2Δ. An exchange is two such changes, so at most 4Δ. ([G] clamps
-    at ε/2 under exchanges too, which costs 2ε.)
+    Switching record i off changes log p(θ | data) by its log likelihood f_i(θ), less the log of its posterior mean
+    likelihood. Both lie within ±Δ, so the change is at most 2Δ. An exchange is two such changes, at most 4Δ. ([G]
+    clamps at ε/2 under exchanges too, which costs 2ε.)
     """
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
 
 def large_delta(job: Job, records: int) -> str:
-    """A caution about a δ of 1/n or more, or "": publishing one of n records unprotected already has δ = 1/n."""
+    """A caution about a δ of 1/n or more, or "": publishing one of n records has δ = 1/n."""
     delta = job.budget.delta
     if delta is None or delta * records < 1:
         return ""
@@ -202,7 +203,7 @@ def large_delta(job: Job, records: int) -> str:
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     """The scale of discrete Laplace noise on counts of disjoint bins, for ε.
 
-    A record that is switched off, or left out, changes one count by 1. An exchanged record changes two counts ([G]).
+    Switching off or omitting a record changes one count by 1. Exchanging a record changes two counts ([G]).
     """
     return (2 if adjacency == "substitution" else 1) / epsilon
 

@@ -18,14 +18,14 @@ LARGEST_SCALE = Fraction(2**46)
 """Largest scale of noise on whole-number statistics.
 
 Below it, sums of up to 2^52 plus forty noise scales are exact in float64. Above it, the last bits of a noisy sum would
-reveal the sum, and OpenDP's whole numbers would overflow.
+reveal the exact sum, and OpenDP's whole numbers would overflow.
 """
 LARGEST_SCORE = 2**52
-"""Largest public part of a score. The score and its noise are then exact in float64."""
+"""Largest public part of a score. Below it, scores and their noise are exact in float64."""
 
 
 def whole_laplace(scale: Fraction, size: int) -> Floats:
-    """Draws whole numbers η, (size,), with P(η) ∝ e^(−|η|/b), for whole-number statistics: b = sensitivity/ε gives ε.
+    """Draws whole numbers η, (size,), with P(η) ∝ e^(−|η|/b); on whole-number statistics, b = sensitivity/ε gives ε.
 
     Sums of whole numbers are exact in float64. The scale b is rounded up to float64.
     """
@@ -33,9 +33,9 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
 
 
 def whole_gaussian(scale: Fraction, size: int) -> Floats:
-    """Draws whole numbers η, (size,), with P(η) ∝ e^(−η²/2σ²), for whole-number statistics: σ² = Δ²/2ρ gives ρ-zCDP.
+    """Draws whole numbers η, (size,), with P(η) ∝ e^(−η²/2σ²); on whole-number statistics, σ² = Δ²/2ρ gives ρ-zCDP.
 
-    Δ is their L2 sensitivity (Canonne, Kamath & Steinke 2020). σ is rounded up to float64.
+    Δ is the L2 sensitivity (Canonne, Kamath & Steinke 2020), and σ is rounded up to float64.
     """
     return _drawn("gaussian", scale, size)
 

@@ -1,10 +1,10 @@
 """For `runtime.intake`: noisy sample counts, if a job protects predictors and sizes (METHODS §7d).
 
-The frame is measured under noise at up to three nested levels of detail: all records, the cells of the tables, and every
-combination of declared levels. Adding or removing a record moves one count of each level by 1; exchanging it for another
-with the same unprotected columns moves two. So a level's counts have L1 sensitivity Δ₁ = 1 or 2, and L2 sensitivity Δ₂ = 1
-or √2, times the records of a privacy unit. Level l has a share s_l of the frame's budget, Σ s_l = 1: discrete Laplace noise
-of scale Δ₁/(s_l ε), or discrete Gaussian noise with σ² = Δ₂²/(2 s_l ρ). Counts by unprotected columns are the same in
+The frame is measured at up to three nested levels of detail: all records, cells of tables, and combinations of all
+levels. Adding or removing a record changes one count of each level by 1. Exchanging records with equal unprotected
+columns changes two. So a level's counts have L1 sensitivity Δ₁ = 1 or 2 and L2 sensitivity Δ₂ = 1 or √2, times the
+records of a privacy unit. Level l has the share s_l of the frame's budget, with Σ s_l = 1. Noise is discrete Laplace of
+scale Δ₁/(s_l ε), or discrete Gaussian with σ² = Δ₂²/(2 s_l ρ). Counts by unprotected columns are the same in
 neighbouring files, and are kept exact. All further steps are post-processing.
 """
 
@@ -30,7 +30,7 @@ GRAIN = 1000
 
 
 class Level(NamedTuple):
-    """One level of detail: counts by all combinations of these columns, the first ones in the order of `tree`."""
+    """One level of detail: counts by all combinations of these columns, which come first in `tree`."""
 
     columns: tuple[str, ...]
     scale: Fraction | None
@@ -51,7 +51,7 @@ def tree(job: Job) -> tuple[str, ...]:
 def levels(job: Job) -> tuple[Level, ...]:
     """The levels of detail, from the coarsest to every combination.
 
-    The coarsest is exact where neighbours have the same counts by its columns.
+    The coarsest level is exact if neighbours have the same counts by its columns.
     """
     order, public = tree(job), len(job.counted_columns)
     ends = sorted({public, len({*job.counted_columns, *job.cell_columns} & set(order)), len(order)})
@@ -69,7 +69,7 @@ def levels(job: Job) -> tuple[Level, ...]:
 
 @dataclass(frozen=True)
 class CountsQuery(NoisyQuery):
-    """Counts of which a neighbour moves that many by 1: their L1 distance, and the square of their L2 distance."""
+    """Counts of which a neighbour changes a given number by 1: L1 distance, and squared L2 distance."""
 
     @property
     def squared(self) -> Moved:
@@ -102,9 +102,10 @@ def counts(job: Job, frame: Frame) -> list[Ints]:
 
 
 def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
-    """The published frame, from which all other output follows. `measured` are the noisy counts of every level.
+    """The published frame, from which all other output follows.
+    `measured` are the noisy counts of every level; only the rows of `frame` are used.
 
-    Of `frame` only the rows are used. The total is at least 1, because a file has a record.
+    The total is at least 1, because a file has a record.
     """
     estimates = _upward(levels(job), measured, noise_name(job))
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
@@ -114,9 +115,10 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
 
 
 def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) -> Floats:
-    """Counts of the published frame's rows under simulated noise, made consistent in the same way, (draw, row).
+    """Counts of the published frame's rows under simulated noise, made consistent in the same way, (draw, row), for
+    standard errors.
 
-    They are for standard errors only. Noise is added to the published counts, because the exact ones are confidential.
+    Noise is added to the published counts, because the exact ones are confidential.
     """
     detail, law, published = levels(job), noise_name(job), counts(job, frame)
     simulated = np.empty((draws, len(frame)))
@@ -130,7 +132,7 @@ def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) 
 
 
 def _upward(detail: Sequence[Level], measured: Sequence[Floats], law: NoiseName) -> list[Floats]:
-    """The best linear unbiased estimate of every level, from its counts and those of finer levels."""
+    """The best linear unbiased estimate of every level, from counts of the level and of finer levels."""
     values, variance = np.asarray(measured[-1], dtype=np.float64), _variance(detail[-1], law)
     estimates = [values]
     for level, noisy in zip(reversed(detail[:-1]), reversed(measured[:-1]), strict=True):

@@ -1,7 +1,7 @@
 """The proof record of a release, which `opening` checks: its queries, distances, laws and scales of noise, loss.
 
-A record is written from the job and the queries from which promise, charge and rounds are computed. So it says nothing of
-the confidential file. `rederived` reads the record alone, by the formulas that it states. Losses of queries add up. k
+The record follows from the job and from the queries behind promise, charge and rounds, and so reveals nothing of the
+confidential file. `rederived` needs only the record, and the formulas that it states. Losses of queries add up. The k
 records of a unit lose k times the ε of one record, or k² times its ρ.
 """
 
@@ -31,7 +31,7 @@ FORMULAS = {
     ),
     "posterior_draw": "epsilon = times * distance, the most by which the log density of a draw moves",
 }
-"""The loss of one record by a query of each law; distances are those by which neighbouring files move exact sums."""
+"""The loss of one record by a query of each law; distances are changes of exact sums between neighbouring files."""
 HOLDS = {
     "strict": "for every file",
     "strict zCDP": "for every file",
@@ -39,11 +39,11 @@ HOLDS = {
     "asymptotic": "no theorem: the distance of a draw is a target, which a bound that was computed from the file meets",
     "none": "nothing is promised",
 }
-"""For what the claim of each class of guarantee holds."""
+"""Files for which the claim of each class of guarantee holds."""
 TOTALS = ("epsilon", "substitution_epsilon", "rho", "substitution_rho", "delta")
-"""Figures of a statement that a record has as its total."""
+"""Figures of a statement that appear as totals in the record."""
 ROUNDING = 1.0 + 1e-9
-"""Factor of what rounding may add to a loss that is no rational number."""
+"""Factor for rounding a loss that is not a rational number."""
 
 
 def query_of_gates(job: Job) -> NoisyQuery:
@@ -55,7 +55,7 @@ def query_of_gates(job: Job) -> NoisyQuery:
 
 
 def proof_record(job: Job, promise: Promise, queries: Iterable[NoisyQuery] | None) -> dict[str, Any]:
-    """The record as JSON values. `queries` are those of the mechanism; None for one that draws from a posterior."""
+    """The record as JSON values. `queries` are the mechanism's; None if it draws from a posterior."""
     total, exchanged = promise.total, "anywhere" if job.sizes_secret else "same_x"
     claims = promised(promise, {})
     entries = _draws(job, total) if queries is None else [query.entry for query in queries]
@@ -76,7 +76,7 @@ def proof_record(job: Job, promise: Promise, queries: Iterable[NoisyQuery] | Non
 
 
 def _draws(job: Job, total: Strict | Concentrated | Asymptotic | NoGuarantee) -> list[dict[str, Any]]:
-    """The entry of draws from a posterior: switching a record off moves the log density by 2M, an exchange by 4M."""
+    """The entry of posterior draws: switching a record off changes the log density by 2M, an exchange by 4M."""
     if isinstance(total, NoGuarantee):
         return []
     off = record_epsilon(job, job.epsilon_per_set) / (2 if job.budget.adjacency == "substitution" else 1)
@@ -92,7 +92,7 @@ class Rederived(NamedTuple):
     gaussian: bool
 
     def epsilons(self, delta: Fraction) -> tuple[Fraction, Fraction]:
-        """The ε of both at this δ; of pure ε, themselves."""
+        """The ε of both at this δ; a pure ε is unchanged."""
         if not self.gaussian:
             return self.claimed, self.exchanged
         one, other = (Fraction(least_epsilon(float(rho), float(delta))) for rho in (self.claimed, self.exchanged))
@@ -100,7 +100,7 @@ class Rederived(NamedTuple):
 
 
 def rederived(record: Mapping[str, Any]) -> Rederived:
-    """The loss that follows from the queries of a record in the form of `proof_record`."""
+    """The loss that follows from the queries of a proof record."""
     queries, most = record["queries"], int(record["records_of_unit"])
     gaussian = any(query["law"] == "discrete_gaussian" for query in queries)
     if gaussian and any(query["law"] != "discrete_gaussian" for query in queries):

@@ -1,13 +1,14 @@
 """Queries under noise, for every mechanism's `sensitivity`: the loss of a record and of a privacy unit (METHODS §2).
 
-A query gives sums of whole numbers under noise. Neighbouring files move the exact sums by a distance D. Discrete Laplace
-noise of scale b loses D/b, an ε, with D in L1. Discrete Gaussian noise loses D²/2σ², a ρ, with D in L2. Several queries
-lose the sum, also if later ones are chosen by earlier answers.
+A query gives sums of whole numbers under noise. Neighbouring files move the exact sums by a distance D. Discrete
+Laplace noise of scale b loses ε = D/b, with D in L1. Discrete Gaussian noise loses ρ = D²/2σ², with D in L2. Losses of
+several queries add up, even if earlier answers decide later queries.
 
-At most k records of a unit count, so neighbours differ in at most k. Mechanisms are calibrated to one record, at ε/k or
-ρ/k²: k records move sums by at most kD (triangle inequality), in whichever cells they are, attained in one direction. So
-scale kD/ε gives ε, and σ² = (kD)²/2ρ gives ρ. A clamped posterior's factor of one record lies in [e^−M, e^M]: k records
-lose 2kM, exchanged ones 4kM. Weights computed from the file have no such bound, so their jobs may have no unit.
+At most k records of a unit count, so neighbours differ in at most k records. Mechanisms are calibrated to one record,
+at ε/k or ρ/k². By the triangle inequality k records move sums by at most kD, attained if all move them in one
+direction. So scale kD/ε gives ε, and σ² = (kD)²/2ρ gives ρ. Under a clamp one record's factor lies in [e^−M, e^M], so k
+records lose 2kM, and k exchanged records 4kM. Weights computed from the file have no such bound, so jobs with such
+weights may have no unit.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Moved(NamedTuple):
         return {kind: str(distance) for kind, distance in self._asdict().items()}
 
     def times(self, factor: int) -> Moved:
-        """For that many such sums beside each other, or units of a finer grain."""
+        """The distances for `number` such sums together, or for units that are finer by this factor."""
         return Moved(*(factor * distance for distance in self))
 
 
@@ -58,9 +59,9 @@ class NoisyQuery:
     scale: Fraction
     law: NoiseName = "laplace"
     times: int = 1
-    """How often the sums are asked for, each time under other noise."""
+    """Number of times that the sums are asked for, each under independent noise."""
     together: bool = False
-    """Whether n of these times may be one question, under noise of 1/n of the scale, which loses as much."""
+    """True if n of these times may be one question, with noise of 1/n of the scale and an equal loss."""
 
     @classmethod
     def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour, times: int = 1) -> NoisyQuery:
@@ -73,9 +74,9 @@ class NoisyQuery:
         return cls(name, moved, root_above(moved.by(neighbour) ** 2 / (2 * rho)), "gaussian")
 
     def share(self, name: str, part: Fraction) -> NoisyQuery:
-        """A query of the same distance that loses this part of the loss, or a little less.
+        """A query of the same distance that loses at most this part of the loss.
 
-        Queries whose parts sum to 1 lose together at most what this one loses.
+        Queries with parts that sum to 1 lose together at most the loss of this query.
         """
         laplace = self.law == "laplace"
         return replace(self, name=name, scale=self.scale / part if laplace else root_above(self.scale**2 / part))
@@ -98,7 +99,7 @@ class NoisyQuery:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The query in a proof record: what its loss is computed from, as exact texts."""
+        """The query in a proof record, as exact texts from which its loss is computed."""
         laplace = self.law == "laplace"
         moved = {"distance": self.moved.texts} if laplace else {"squared_distance": self.squared.texts}
         law = "discrete_laplace" if laplace else "discrete_gaussian"
@@ -110,9 +111,10 @@ class NoisyQuery:
         return replace(self, times=min(self.times, 1))
 
     def further(self, scale: Fraction | None = None) -> NoisyQuery:
-        """A further part of the same query: other sums of it, under no less noise. The first part states the loss of all.
+        """A further part of the query, for other sums, under at least as much noise.
+        The first part states the loss of all parts.
 
-        That parts are of other sums is for the mechanism's own tests, which compare the sums of neighbouring files.
+        Mechanisms' tests, which compare sums of neighbouring files, hold that parts have different sums.
         """
         if scale is not None and scale < self.scale:
             raise ValueError(f"a part of query '{self.name}' has less noise than its first part states")
@@ -120,7 +122,7 @@ class NoisyQuery:
 
 
 def root_above(square: Fraction) -> Fraction:
-    """A multiple of 1/DIGITS that is above the square root, by at most 1/DIGITS."""
+    """A multiple of 1/DIGITS that exceeds the square root by at most 1/DIGITS."""
     whole = square * DIGITS**2
     return Fraction(isqrt(whole.numerator // whole.denominator) + 1, DIGITS)
 
@@ -140,9 +142,9 @@ def lost(queries: Iterable[NoisyQuery], neighbour: Neighbour) -> Fraction:
 def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrated:
     """The guarantee of queries together, for the privacy unit of the job.
 
-    k records of a unit lose k times the ε, or k² times the ρ, of one record. The loss of an exchange
-    is that at the same predictors where sizes are public, and of any other record where they are secret. Gaussian σ is
-    rounded up, so that ρ is a little below the job's share, which is what is stated. Raises `ValueError` where it is above.
+    k records of a unit lose k times the ε, or k² times the ρ, of one record. The loss of an exchange is at the same
+    predictors if sizes are public, and for any other record if they are secret. Because σ is rounded up, the stated ρ
+    is slightly below the job's share. Raises `ValueError` if it is above.
     """
     queries = tuple(queries)
     loss = lost(queries, neighbour_of(job))
@@ -157,15 +159,15 @@ def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrat
 
 
 def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:
-    """The ε that one record may lose, from a part of the release's ε, which bounds a unit's loss."""
+    """The ε of one record, from a part of the release's ε, which bounds a unit's loss."""
     return epsilon / job.most_records
 
 
 def moves(job: Job) -> int:
-    """How many cells a neighbour may change for each record: two if it may be exchanged for any other record."""
+    """Number of cells that a neighbour may change for each record: two if any record may replace it."""
     return 2 if job.budget.exchange == "anywhere" else 1
 
 
 def record_rho(job: Job, rho: Fraction) -> Fraction:
-    """The ρ that one record may lose, from a part of the release's ρ, which bounds a unit's loss."""
+    """The ρ of one record, from a part of the release's ρ, which bounds a unit's loss."""
     return rho / job.most_records**2

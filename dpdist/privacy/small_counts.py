@@ -14,13 +14,13 @@ REMEDIES = (
 )
 BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or reference_tables'
 BY_A_REFERENCE = ", with a file or an earlier release as reference"
-"""Remedy under a mechanism that can hide counts, but not with histograms of the current file as reference."""
+"""Remedy for a mechanism that can hide counts, except with histograms of the current file as reference."""
 
 
 def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCounts | None:
-    """Published sample counts below the job's minimum; None where no counts are published.
+    """Published sample counts below the job's minimum; None if no counts are published.
 
-    `units` holds counts by privacy units with several records, which a frame does not show.
+    `units` holds counts by privacy units with several records, which no frame shows.
     """
     if job.public_counts is None:
         return None
@@ -64,7 +64,7 @@ def _remedies(job: Job) -> str:
 def accepted(job: Job, frame: Frame) -> dict[str, Any]:
     """The statement's entry on small counts that the job accepts. `frame` is the published one.
 
-    It gives no numbers for counts by privacy units: no frame shows which records belong to one unit.
+    It has no counts by privacy units, because no frame shows which records belong to one unit.
     """
     if job.public_frame is None or job.public_counts is None:
         return {}

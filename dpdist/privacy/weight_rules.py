@@ -1,7 +1,7 @@
 """The weight rules that `pseudo_posterior` applies: constants, search, and the losses measured (METHODS §3).
 
-A *rule* searches for privacy weights whose database bound meets a target. One of another distribution derives from
-`WeightRule` as well. It states `CONTRACT`, and gives a step for a constant c, or a search of its own.
+A *rule* searches for privacy weights whose database bound meets a target. A plug-in's rule derives from `WeightRule`
+too. It states `CONTRACT`, and has a step for a constant c or a search of its own.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dpdist.privacy.weights import (
 )
 
 MARGIN = 0.999
-"""The fixed point aims at this share of the target, so that it meets the target in finitely many steps."""
+"""The fixed point aims at this share of the target, and so meets the target in finitely many steps."""
 PATIENCE, LOWERED = 8, 0.97
 """After PATIENCE steps, each step aims lower by the factor LOWERED.
 
-Between fits by Markov chains a record's bound varies by more than MARGIN allows for.
+Between fits by Markov chains, a record's bound varies by more than MARGIN.
 """
 MAX_STEPS = 40
 HALF_EXCEED = "exact leave-one-out losses with the weights computed anew exceeded ε on about half of the samples tried"
@@ -47,18 +47,18 @@ class WeightRule(RuleFacts):
     """A rule whose step has a constant c, which is scanned unless a job states it. Other rules replace `search`."""
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
-        """The step under c. It may depend on the job's constants, and on the summary of the unweighted fit."""
+        """The step under c. It may depend on the job's constants and on the summary of the unweighted fit."""
         raise NotImplementedError(f"{type(self).__name__} has neither a step nor a search: write step(c, weights, first)")
 
     def start(self, target: float, first: Summary) -> float:
-        """The largest c, at which the scan starts, given the target Δ*."""
+        """The largest c, where the scan starts, given the target Δ*."""
         return 1.0
 
     def search(self, weights: Weights, target: float) -> Search:
         """The search for weights with Δ at most the target. It may raise `NotReached`, whose text has no figure of a file.
 
-        If a job states c, it is used. Otherwise c is scanned downwards from its start, because Δ is not monotone in c, and
-        the last interval is bisected.
+        If a job states c, it is used. Otherwise c is scanned downwards, because Δ is not monotone in c, and the last
+        interval is bisected.
         """
         first = yield Ones()
 
@@ -153,9 +153,9 @@ class ClusterRule(WeightRule):
 class FixedPointRule(WeightRule):
     """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, with the same random numbers in every fit (METHODS §3, ours).
 
-    One record can change the result of the search, and so all other weights. Its loss on the file itself then exceeds 2Δ
-    (tests/studies/test_contaminated_weights): the search has no bounded sensitivity. With scale, shift or re-weighting, the
-    adjusted weights are fitted and bounded, and they must meet the target.
+    One record can change the result of the search, and so the weights of all others. Its loss on the file then exceeds
+    2Δ, because the search has no bounded sensitivity (tests/studies/test_contaminated_weights). If scale, shift or
+    re-weighting apply, the adjusted weights are fitted and must meet the target.
     """
 
     exceeds: ClassVar[str] = (
@@ -198,7 +198,7 @@ def reference_search(mechanism: Mechanism, target: float) -> Search:
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
-    """How much a reference's record counts in the fits of `reference_search`, as a function of its weight.
+    """How much a reference's record counts in fits of `reference_search`, by its weight.
 
     Tuned weights must keep the bound for later files too, so records count less.
     """
@@ -219,7 +219,7 @@ def _scaled(step: Step, weights: Weights) -> Step:
 
 
 def adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]:
-    """Yields a step with the changes that a job states of all weights; every search makes its fits so."""
+    """Yields a step with the job's changes of all weights; every search makes its fits in this way."""
     summary = yield _scaled(step, weights)
     if weights.reweight is not None:
         summary = yield Reweight(weights.reweight, summary.database_bound)

@@ -1,11 +1,12 @@
 """For `pseudo_posterior` and `weight_rules`: steps from record bounds to privacy weights α (METHODS §3).
 
-A *step* maps a record's (F, α, F(α)) to its new weight. F is the record bound max_s |f_i(θ_s)|, the largest absolute log
-likelihood of record i over draws θ_s of the unweighted fit. F(α) is the same for the fit with the present weights.
+A *step* maps a record's (F, α, F(α)) to its new weight. F is the record bound max_s |f_i(θ_s)|, the largest absolute
+log likelihood of record i over draws θ_s of the unweighted fit. F(α) is the record bound of the fit with the present
+weights.
 
-A *search* is a generator. It yields a step and receives a summary of the fit with the new weights. A search with a target
-ends with Δ = max_i α_i F_i(α) at most the target. Weight rules have them (`weight_rules`). The caller decides how fits are
-made. Steps are applied to records by `informed`, `weigh` and `bounded` alone.
+A *search* is a generator. It yields a step and receives a summary of the fit with the new weights. A search with a
+target ends with Δ = max_i α_i F_i(α) at most the target. Weight rules have such searches (`weight_rules`). The caller
+decides how fits are made. Only `informed`, `weigh` and `bounded` apply steps to records.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Ones(NamedTuple):
 
 
 class Cap(NamedTuple):
-    """α = min(1, c / F(α)), a step of the fixed point. From the unweighted fit it is the rule `inverse`."""
+    """α = min(1, c / F(α)), a step of the fixed point.
+    In the first step after the unweighted fit, it is the rule `inverse`.
+    """
 
     c: float
 
@@ -84,8 +87,7 @@ class Linear(NamedTuple):
 class Cluster(NamedTuple):
     """α = clip(c (1 − IR) + g, 0, 1) [V]. IR_i is the share of records j with |y_j − y_i| > r |y_i|, with `radius` r.
 
-    `outcomes` are the sorted outcomes of all records of the stratum, and `weighed` those of the records to weight. The cost
-    is O(n log n) in all.
+    `outcomes` are the sorted outcomes of all records of the stratum, and `weighed` those of the records to weight.
     """
 
     c: float
@@ -108,7 +110,7 @@ class Cluster(NamedTuple):
 class Scalar(NamedTuple):
     """One α for all records [V].
 
-    The search starts at Δ*/Δ, the target over the database bound of the unweighted fit, and goes downwards.
+    The search goes downwards from Δ*/Δ, the target over the database bound of the unweighted fit.
     """
 
     alpha: float
@@ -140,7 +142,7 @@ class Truncated(NamedTuple):
         return np.where(product(inner, unweighted) > self.limit, 0.0, inner)
 
     def truncated(self, unweighted: Floats) -> int:
-        """Number of records whose weight becomes 0 in this way."""
+        """Number of records whose weight this step sets to 0."""
         inner = self.inner(unweighted, np.ones_like(unweighted), unweighted)
         return int((product(inner, unweighted) > self.limit).sum())
 
@@ -177,7 +179,7 @@ class Reweight(NamedTuple):
 
 
 def needs_outcomes(step: object) -> bool:
-    """True if the step, or a step inside it, needs the outcomes of all records: it then has fields for them."""
+    """True if the step, or a step inside it, has fields for the outcomes of all records."""
     return needs_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else hasattr(step, "outcomes")
 
 
@@ -188,7 +190,7 @@ def with_outcomes(step: S, outcomes: Floats) -> S:
 
 
 def applied_to(step: S, outcomes: Floats) -> S:
-    """The step with the outcomes (record, outcome) of the records that it is applied to, if it needs them."""
+    """The step with the outcomes (record, outcome) of the records to weight, if it needs them."""
     complete_step: S = _replaced(step, weighed=outcomes[:, 0])
     return complete_step
 
@@ -200,16 +202,16 @@ def _replaced(step: Any, **outcomes: Any) -> Any:
 
 
 Counted = Callable[[Floats], Floats]
-"""How much a record counts in a fit, as a function of its privacy weight: (record,) → (record,)."""
+"""The weight of a record in a fit, as a function of its privacy weight: (record,) → (record,)."""
 
 
 def as_weighted(alpha: Floats) -> Floats:
-    """A record counts its privacy weight."""
+    """A record counts by its privacy weight."""
     return alpha
 
 
 def for_later_files(alpha: Floats) -> Floats:
-    """How much a reference's records count, (record,), in a wider fit that allows for a later file's fit."""
+    """Weights of a reference's records, (record,), in a wider fit that allows for a later file's fit."""
     # Draws for a later file have the posterior's variance, 1/(nα), and twice the sampling variance of a fit, 2/n.
     return alpha / (1.0 + 2.0 * alpha)
 
@@ -244,7 +246,7 @@ class AllOutcomes(NamedTuple):
 
 
 def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, Any, None]:
-    """Returns the search, with the outcomes of all records given to those steps that need them."""
+    """Returns the search, whose steps get the outcomes of all records if they need them."""
     step, outcomes = next(steps), None
     while True:
         if needs_outcomes(step):
@@ -261,7 +263,8 @@ def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, A
 def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
     """Computes new weights α from the carry's values, and stores them in it.
 
-    A step that needs no earlier fit clears the carry first. `outcomes` (record, outcome) are those of the carry's records.
+    A step that needs no earlier fit first clears the carry. `outcomes` (record, outcome) are those of the carry's
+    records.
     """
     if isinstance(step, Ones | Constant):
         carry.clear()
@@ -286,6 +289,6 @@ def bounded(carry: Carry, bound: Floats) -> Floats:
 
 
 def summary_of(extremes: Floats) -> Summary:
-    """The summary of a fit, from the first three extremes over its records, as `bounded` returns them."""
+    """The summary of a fit, from extremes over its records as `bounded` returns them."""
     bound, largest, negative_smallest = extremes[:3]
     return Summary(float(bound), float(largest), -float(negative_smallest))

@@ -111,7 +111,7 @@ def _known(released: ReleasedObject) -> bool:
 
 
 def design_left_out(job: Job) -> Iterator[str]:
-    """Yields a caution if the survey design makes published intervals too narrow and the job states no design effect."""
+    """Yields a caution if the survey design makes intervals too narrow and the job states no design effect."""
     survey = job.survey
     if job.local or survey.design_effect is not None or not survey.clustered:
         return
@@ -123,7 +123,7 @@ def _design_in_words(job: Job) -> str:
 
 
 def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
-    """Texts on the survey design: what standard errors include through public design effects, and what they leave out."""
+    """Texts on the survey design: the part that public design effects bring into standard errors, and the missing part."""
     texts = list[str]()
     if len(effects) == 1 and effects[0] == DesignEffect(effect=effects[0].effect):
         texts.append(

@@ -16,19 +16,19 @@ KEY = "design_effects"
 
 
 def design_effects(job: Job, promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
-    """Returns the design effects of a release, or none. A figure takes the first of them that fits it."""
+    """Returns the design effects of a release, or none. A figure takes the first effect that fits it."""
     if not job.survey.effects_of_reference:
         return job.survey.stated_effects
     return effects_in_promise(promise)
 
 
 def effects_in_promise(promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
-    """Returns the effects that were estimated from a reference. Raises `ValueError` or `TypeError` for wrong entries."""
+    """Returns the effects estimated from a reference. Raises `ValueError` or `TypeError` for wrong entries."""
     return tuple(DesignEffect.model_validate(entry) for entry in promise.get("reference", {}).get(KEY, ()))
 
 
 def effect_of(effects: tuple[DesignEffect, ...], columns: frozenset[str], statistic: str, outcome: str | None) -> float:
-    """Returns the effect of a statistic in cells that are crossed by these columns; 1 if no effect is known."""
+    """Returns the effect of a statistic in cells crossed by these columns; 1 if none is known."""
     return next((effect.effect for effect in effects if effect.fits(columns, statistic, outcome)), 1.0)
 
 
@@ -47,6 +47,6 @@ def plain_effects(effects: tuple[DesignEffect, ...], cells: Cells, outcome: str)
 
 
 def further_effects(effects: tuple[DesignEffect, ...], cells: Cells, statistic: Statistic) -> Floats:
-    """Returns the effects of a further statistic, (cell,). A difference has the effects of the figures it is between."""
+    """Returns the effects of a further statistic, (cell,). A difference has the effects of both figures."""
     base = statistic.of or statistic
     return effects_in(effects, cells, base.name, base.variable)

@@ -1,8 +1,8 @@
 """For `cli.diff`: compares two public folders, by what differs and by differences between periods with standard errors.
 
-A standard error of a difference is √(a² + b²), where a and b are the published ones. This holds for independent samples
-with independent noise. Two releases may share records, people, a reference, or a chain. Then it may be too large, but not
-too small: a list of moved figures may miss some. Degrees of freedom are Welch's and Satterthwaite's.
+A difference has the standard error √(a² + b²), from the published errors a and b. This holds for independent samples
+with independent noise. Two releases may share records, people, a reference, or a chain; the error is then too large,
+never too small. A list of moved figures may then miss some. Degrees of freedom are Welch's and Satterthwaite's.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ CLAIMS = (
 )
 """Keys of a statement that describe its protection. `_chained` adds the sums of ε over a chain of earlier releases."""
 ELSEWHERE = ("dataset", "period", "correction", "budget", "synthetic_sets", "tables", "presentation")
-"""Keys of a job that are compared elsewhere, or that never change a figure."""
+"""Keys of a job that are compared elsewhere or never change a figure."""
 OF_A_FIGURE = ("statistic", "variable", "estimator")
 NONE = "none"
 OF_JOB = "job"
-"""The part of a difference in a key of the job. These are the most, and say the least to a reader."""
+"""The part of a difference that comes from a key of the job; such differences are frequent and least informative."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences, those that matter most first. `compared` is the number of figures that both releases have."""
+    """All differences, the most important first. `compared` is the number of figures that both releases have."""
 
     facts: tuple[Difference, ...]
     moved: tuple[Moved, ...]
@@ -122,7 +122,7 @@ def _version(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chained(*statements: Mapping[str, Any]) -> tuple[str, ...]:
-    """Moves the sums over a chain of releases to the top level of the statements; returns their names."""
+    """Moves the sums over a chain to the top level of the statements; returns their names."""
     names = ("chain_epsilon", "chain_substitution_epsilon")
     for statement in statements:
         assert isinstance(statement, dict)
@@ -276,7 +276,7 @@ def _of_table(before: Release, after: Release, name: str) -> pd.DataFrame:
 
 
 def satterthwaite(error: Sequence[Floats], df: Sequence[Floats]) -> Floats:
-    """Degrees of freedom of the sum of two independent errors; infinite where both have infinite ones or neither errs."""
+    """Degrees of freedom of the sum of two independent errors; infinite if both are infinite or neither has an error."""
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.sum(
             [
@@ -289,7 +289,9 @@ def satterthwaite(error: Sequence[Floats], df: Sequence[Floats]) -> Floats:
 
 
 def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> None:
-    """Raises `AnalysisError` if a statistic has estimates but no standard error at all: its mechanism states none."""
+    """Raises `AnalysisError` if a statistic has estimates without any standard error, because its mechanism states
+    none.
+    """
     missing = list(_without_errors(rows))
     if missing:
         mechanism = release.mechanism

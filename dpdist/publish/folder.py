@@ -59,11 +59,12 @@ THIRD_PARTY = {
 PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomgen", "scipy")
 """Packages that can change a published number."""
 COMPILED = "numba"
-"""The one of them that an install may lack."""
+"""The package of `PACKAGES` that an install may lack."""
 
 
 def manifest(folder: Path, released: ReleasedObject, withheld: Mapping[str, Any] | None = None) -> bytes:
-    """The manifest of a folder that lacks it alone: hashes of files, job, versions, date, and a name derived from these.
+    """The manifest of an otherwise complete folder: hashes of files, job, versions, date, and a name derived from
+    these.
 
     `withheld` is the statement's entry on withheld figures.
 
@@ -102,10 +103,10 @@ Whoever knows the key can take the noise off. So no guarantee holds for it.
 
 
 def publish(released: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
-    """Writes the public folder. It spends nothing and reads nothing but `released`; the same object gives the same bytes.
+    """Writes the public folder. It spends nothing and reads only `released`; the same object gives the same bytes.
 
-    `unfit` is the reason why the folder is not for publication: it is a replay, or it is held. The reason is written to
-    the file `UNFIT`. An existing `UNFIT` stays when the folder is published again. A signature stays if the manifest is
+    `unfit` is the reason not to publish the folder: it is a replay, or it is held. The reason is written to the file
+    `UNFIT`. An existing `UNFIT` stays when the folder is published again. A signature stays if the manifest is
     unchanged.
     """
     building = aside(public)
@@ -165,8 +166,8 @@ def grounds_of(
 ) -> tuple[dict[str, Grounds], Material | None]:
     """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics.
 
-    Tables whose figures were released themselves have no records and no further statistics. Without `records`, nothing is
-    written where parameters give counts, means and totals; then these have estimates from parameters alone.
+    Tables with released figures have no records and no further statistics. Without `records`, nothing is written if
+    parameters give counts, means and totals, which are then the only estimates.
     """
     if isinstance(model := released.model(0), NoisedFigures):
         with stage(listener, "standard errors", 1) as tick:

@@ -1,7 +1,7 @@
 """For `publish.tables`: ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
 
-Standard errors have the components of `standard_errors`, of the linearised form. A quantile has Woodruff's interval, from
-whose length its standard error follows.
+Standard errors have the components of `standard_errors`, applied to the linearised form. A quantile has Woodruff's
+interval, from whose length its standard error follows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dpdist.publish.standard_errors import Spreads, about, normal_variance
 class Distributions:
     """Distribution functions of outcomes in every frame row, under released sets and under the laws of standard errors.
 
-    A model may define none. Then quantiles and the like have no estimate from parameters.
+    If a model defines none, quantiles and similar statistics have no estimate from parameters.
     """
 
     def __init__(self, released: ReleasedObject, laws: Sequence[Laws | None] | None):
@@ -58,7 +58,7 @@ class Distributions:
         return self._models is not None
 
     def answers(self, value: Floats, outcome: int) -> Floats:
-        """Quantiles as values that people answer, where the models know these; otherwise as they are."""
+        """Quantiles as reported values, if models know these; otherwise unchanged."""
         model = self._models[0] if self._models else None
         return model.answers(value, outcome) if isinstance(model, OfAnswers) else value
 
@@ -74,7 +74,7 @@ class Distributions:
         return self._below(weight, share)
 
     def of_set(self, number: int, weight: Floats) -> Below:
-        """As `of_sets`, for the one set with this number, from 0: (1, pair)."""
+        """`of_sets` for one set, by its number from 0: (1, pair)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             return model.until(self._thetas[stratum][number], row, value, outcome)
@@ -82,10 +82,7 @@ class Distributions:
         return self._below(weight, share)
 
     def of_law(self, law: int, weight: Floats) -> Below:
-        """As `of_sets`, under one of the five laws in `refit.Laws.draws`, given by its position.
-
-        Values are NaN in strata without laws.
-        """
+        """`of_sets` under one of the five laws in `refit.Laws.draws`, by position; NaN in strata without laws."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             laws = None if self._laws is None else self._laws[stratum]
@@ -100,7 +97,7 @@ class Distributions:
         return self._below(weight, share)
 
     def recounted(self, weight: Floats) -> Below:
-        """As `of_sets`, with sample counts under simulated noise; `weight` is (draw, row)."""
+        """`of_sets` with sample counts under simulated noise; `weight` is (draw, row)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             laws = None if self._laws is None else self._laws[stratum]
@@ -119,10 +116,11 @@ class Distributions:
         return thetas
 
     def weight_at(self, weight: Floats, mean: Floats, level: float) -> Below:
-        """What (row, value) pairs add to the weight at or below the value beyond the part `level` of all weight, (1, pair).
+        """The contribution of (row, value) pairs to the weight at or below the value, less the part `level` of all
+        weight, (1, pair).
 
-        `weight` (2, row) is the weight of rows whose share is at most the level, and of others; `mean` (row,) is rows'
-        mean outcome.
+        `weight` (2, row) is the weight of rows with a share of at most the level, and of the others; `mean` (row,) is
+        rows' mean outcome.
         """
 
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
@@ -214,7 +212,7 @@ class Material:
 
     @cached_property
     def under_laws(self) -> list[Units]:
-        """Returns the frame's rows under each law that gives standard errors, in the order of `Spreads`."""
+        """Returns the frame's rows under each law of the standard errors, in the order of `Spreads`."""
         assert self.spreads is not None
         units = []
         for law, spread in enumerate(self.spreads[0].laws):
@@ -284,7 +282,7 @@ def further_intervals(material: Material, cells: Cells, statistic: Statistic) ->
 
 
 def _from_parameters(material: Material, figures: Figures) -> Estimated:
-    """Estimates from parameters; T has the components that it has for counts and means (`standard_errors`)."""
+    """Estimates from parameters; T has the same components as for counts and means (`standard_errors`)."""
     sets = material.sets
     df = np.inf if material.spreads is not None else float(len(sets.weight) - 1)
     if figures.base.level_of_quantile is None:
@@ -368,7 +366,7 @@ def _column(material: Material, figures: Figures) -> Column | None:
 def _limited(material: Material, figures: Figures, interval: Interval) -> Interval:
     """Cuts limits to the figure's possible range; blanks the figures of cells with rows that are not identified.
 
-    Limits of a quantile of whole numbers are rounded outwards to whole numbers.
+    Limits of whole-number quantiles are rounded outwards.
     """
     released, base = material.released, figures.base
     low, top = (0.0, 1.0) if base.name in ("proportion", "share") else (-np.inf, np.inf)
@@ -390,10 +388,11 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
 def _with_ranges(
     material: Material, figures: Figures, interval: Interval
 ) -> tuple[Interval, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """A quantile's interval with room for rows that noisy sums do not identify, and cells that have no other rows, (cell,).
+    """A quantile's interval, widened for rows that noisy sums do not identify, and the cells with only such rows,
+    (cell,).
 
-    The least quantile is that of the least means, with the largest weights where they lie below it; the largest is that of
-    the largest means.
+    The least quantile follows from the least means, with the largest weights if these means lie below it; the largest,
+    from the largest means.
     """
     released, cells, level = material.released, figures.cells, figures.base.level_of_quantile
     outcome = released.job.outcomes.index(figures.base.variable or "")
@@ -419,7 +418,7 @@ def _with_ranges(
 
 
 def _crossing(cells: Cells, beyond: Below, outcome: int, bounds: tuple[float, float]) -> Floats:
-    """The least value within bounds at which what `beyond` adds up to over a cell's rows is no longer below 0, (cell,)."""
+    """The least value within bounds at which the sum of `beyond` over a cell's rows reaches 0, (cell,)."""
     low, value = (np.full(len(cells), end) for end in bounds)
     row, sizes = cells.membership.indices.astype(np.int64), np.diff(cells.membership.indptr)
     cell = np.repeat(np.arange(len(cells)), sizes)
@@ -431,7 +430,7 @@ def _crossing(cells: Cells, beyond: Below, outcome: int, bounds: tuple[float, fl
 
 
 def _unidentified(released: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True for a cell with a row that noisy sums do not identify, and for a cell that is compared with such a cell."""
+    """True for a cell with an unidentified row, and for a cell compared with such a cell."""
     if not released.has_ranges:
         return np.zeros(len(figures.cells), dtype=bool)
     outcomes = [released.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]

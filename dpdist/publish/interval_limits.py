@@ -1,8 +1,8 @@
 """For `publish.tables`: keeps intervals within public bounds, and wide enough for cells that noise leaves unidentified.
 
-A cell is unidentified where noisy sums give only a range for its mean weight or mean outcome. A figure over several
-cells includes the ranges of its unidentified cells; a figure of such cells alone has limits and no estimate. Public
-totals narrow the ranges. All of this is post-processing.
+A cell is unidentified if noisy sums give only a range for its mean weight or mean outcome. A figure over several cells
+includes the ranges of unidentified ones; over unidentified cells alone it has limits and no estimate. Public totals
+narrow the ranges. All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDS = 50
 class Ranges(NamedTuple):
     """Smallest and largest E(w|x) and E(y|x) of every frame row, (row,).
 
-    Both are the estimate where a row is identified.
+    For an identified row, both are the estimate.
     """
 
     least_weight: Floats
@@ -39,7 +39,7 @@ class Ranges(NamedTuple):
 def limited(
     released: ReleasedObject, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:
-    """Intervals by estimator, with limits that respect the public bounds and include unidentified cells."""
+    """Intervals by estimator, with limits within public bounds that include unidentified cells."""
     held = {name: list(intervals) for name, intervals in estimates.items()}
     ranges, weight, mean = _ranges(released, outcome)
     if ranges is not None:
@@ -61,7 +61,7 @@ def _cut(interval: Interval, low: Floats, top: Floats) -> Interval:
 
 
 class Wider(NamedTuple):
-    """What missing identification adds below and above a figure, and 1 where it leaves no estimate, (cell,) each."""
+    """What missing identification adds below and above a figure, and 1 if no estimate remains, (cell,) each."""
 
     below: Floats
     above: Floats
@@ -118,7 +118,7 @@ def _ranges(released: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floa
 
 
 def _widened(released: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
-    """How far counts, means and totals may lie from their estimates because cells are not identified."""
+    """Largest distance of counts, means and totals from their estimates by unidentified cells."""
     n = released.frame.count.astype(float)
     least_weight, most_weight, least, most = ranges
     held = cells.membership

@@ -1,7 +1,7 @@
 """For `publish.folder`: writes a model's optional outputs, which are noisy measurements and tables that it makes.
 
-`measurements.parquet` has one row for each cell and statistic. Values and noise scales are in one unit, in which a record
-that is not clipped counts as at most 1. Draws of a weighted posterior measure nothing, and have no such file.
+`measurements.parquet` has one row for each cell and statistic. Values and noise scales have one unit, in which an
+unclipped record counts as at most 1. A weighted posterior measures no figures, and so has no such file.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def write_measurements(path: Path, released: ReleasedObject) -> bool:
 
 
 def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
-    """Rows of measurements. A measurement that several synthetic sets share is listed once, under the first of their
-    numbers. Its set is 0 if all sets of the mechanism always share one measurement.
+    """Rows of measurements.
+    A measurement shared by several synthetic sets is listed once, under its first set. Its set is 0 if all sets always
+    share one measurement.
     """
     mechanism = released.job.mechanism
     number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
@@ -101,7 +102,7 @@ def _of(released: ReleasedObject, figures: Figures, number_of_set: int, start: i
 
 
 def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) -> float:
-    """The sensitivity of a figure: as it is stated for one record, or the noise scale times ε, both exact."""
+    """A figure's sensitivity: as stated for one record, or the noise scale times ε, both exact."""
     job = released.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records
@@ -129,7 +130,7 @@ def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
 
 
 def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> DesignEffectOf:
-    """Design effects of cells within one stratum, which the strata's columns cross too."""
+    """Design effects of cells within one stratum; the stratum's columns cross these cells as well."""
     return lambda columns, statistic, outcome: effect_of(effects, columns | set(strata), statistic, outcome)
 
 

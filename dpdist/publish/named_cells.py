@@ -23,9 +23,9 @@ from dpdist.reference.clipping import AT_THE_BOUND
 from dpdist.reference.drift import DRIFTED
 
 DRIFT_ALARM = 0.05
-"""Largest probability that a release without drift names any cell as drifted."""
+"""Largest probability that a release without drift names any drifted cell."""
 NEAR_THE_BOUND = 0.9
-"""Share of the public upper bound from which mean clipped weights stop a release, where histograms do not show more."""
+"""Share of the public upper bound at which mean clipped weights stop a release, unless histograms show more."""
 SATURATED = (
     "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
     "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
@@ -45,27 +45,27 @@ WEIGHTS = (
 )
 
 MOSTLY = 0.5
-"""Part of a cell's own figure below which its estimate is named as mostly its group's."""
+"""If an estimate has less than this part of the cell's own figure, it is named as mostly its group's."""
 MOSTLY_COMMON = {
     False: "Noise leaves these cells mostly the figure of their group, and their intervals suppose cells like it: {}.",
     True: "Noise leaves these cells mostly the reference's figure, moved like the others, and intervals suppose it: {}.",
 }
-"""Note of a table that names such cells, by whether a reference is known before."""
+"""Note of a table that names such cells, for jobs with and without an earlier reference."""
 MISSING = 2
-"""Number of its most influential records that a sample may lack."""
+"""Number of most influential records that a sample may lack."""
 LARGER = 1.0
-"""Ratio of the other errors to the sampling error from which a figure is named."""
+"""Ratio of other errors to the sampling error above which a figure is named."""
 ONE_WEIGHT = 1e-6
 """Relative standard deviation of weights up to which they count as one weight: files round them."""
 MOST = 99.0
-"""Ratio that stands for itself and all larger ones."""
+"""Ratio that also stands for all larger ones."""
 
 ByCell = dict[str, dict[str, float]]
 """Values by variable and cell. The variables are the outcomes, and "weight"."""
 
 
 def named_cells(released: ReleasedObject) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the statement's entries that name cells, with their keys and in their order; none without such cells."""
+    """Yields the statement's entries that name cells, with their keys and in order, as far as there are such cells."""
     words = words_of(released.job).entries
     lists: dict[str, Mapping[str, Any]] = {
         "not_identified": unidentified(released),
@@ -82,7 +82,7 @@ def named_cells(released: ReleasedObject) -> Iterator[tuple[str, dict[str, Any]]
 def _values_where(
     released: ReleasedObject, values: Callable[[CellFacts], Floats | None], holds: Callable[[float], bool]
 ) -> ByCell:
-    """Values (cell, variable) for which a condition holds. Variables without such a cell are left out."""
+    """Values (cell, variable) for which a condition holds, without variables that have no such cell."""
     chosen: ByCell = {}
     for stratum in released.completed_strata:
         table = values(stratum.facts)
@@ -96,15 +96,15 @@ def _values_where(
 
 
 def unidentified(released: ReleasedObject) -> dict[str, list[str]]:
-    """Names of cells whose means noisy sums do not identify: by outcome, and under "weight" for the mean weight."""
+    """Names of cells with unidentified means, by outcome; those of mean weights are under "weight"."""
     cells = _values_where(released, lambda facts: None if facts.ranges is None else facts.ranges[..., 0], isfinite)
     return {variable: list(ends) for variable, ends in cells.items()}
 
 
 def saturated(released: ReleasedObject) -> str | None:
-    """The reason not to publish, if many weights lie at or beyond their public upper bound; otherwise None.
+    """The reason not to publish if many weights reach their public upper bound; otherwise None.
 
-    Weights beyond the bound count as the bound, so counts are too low by an unknown amount.
+    Such weights count as the bound, so counts are too low by an unknown amount.
     """
     # Noisy histograms give the share of such weights. The table's noisy sums, which have independent noise, must also allow
     # this share. Where noise hides the share, as in small files, or where a release of an earlier version lacks it, mean
@@ -132,7 +132,7 @@ def saturated(released: ReleasedObject) -> str | None:
 def drifted(released: ReleasedObject) -> dict[str, list[str]]:
     """Cells whose noisy sums differ from what a reference file or an earlier release predicts, by variable.
 
-    Empty where the job pays for histograms in place of such a reference.
+    Empty if the job pays for histograms in place of such a reference.
     """
     # Where a reference's weights do not vary, a departure is Laplace noise alone: it exceeds t standard deviations with the
     # probability exp(−√2 t). Sampling makes its tails lighter. So without drift no cell is named, but for a probability of
@@ -147,7 +147,7 @@ def drifted(released: ReleasedObject) -> dict[str, list[str]]:
 
 
 def borrowing(released: ReleasedObject) -> dict[str, Any]:
-    """The statement's entry on shapes that cells take from similar cells; empty where no cell borrows."""
+    """The statement's entry on shapes taken from similar cells; empty if no cell borrows."""
     if shares := _rounded(_values_where(released, lambda facts: facts.borrowed_shares, lambda share: share > 0.0)):
         return {"in_words": SHARES, **shares}
     cells = _borrowed_scores(released)
@@ -157,8 +157,8 @@ def borrowing(released: ReleasedObject) -> dict[str, Any]:
 def _borrowed_scores(released: ReleasedObject) -> list[dict[str, Any]]:
     """Returns one entry for each cell that borrows: its number of reference records, and their weight by distribution.
 
-    A distribution with weight 1 borrows nothing and is left out. The weight is 0 where the cell has no reference record
-    of that kind.
+    A distribution with weight 1 borrows nothing and is left out. The weight is 0 if the cell has no reference record of
+    this kind.
     """
     entries = []
     for stratum, label in enumerate(released.frame.stratum_labels if family_facts(released.job).on_reference else ()):
@@ -172,14 +172,14 @@ def _borrowed_scores(released: ReleasedObject) -> list[dict[str, Any]]:
 
 
 def mostly_common(released: ReleasedObject) -> ByCell:
-    """The part of a cell's own figure in its estimate, where it is below MOSTLY."""
+    """The part of a cell's own figure in its estimate, if it is below MOSTLY."""
     return _rounded(_values_where(released, lambda facts: facts.kept_shares, lambda share: round(share, 3) < MOSTLY))
 
 
 def note_on_common(released: ReleasedObject, spec: Table) -> tuple[str, ...]:
-    """A note for a published table on its cells that are mostly what cells have in common; none without such cells.
+    """A note for a published table on cells whose figure is mostly common to their group; empty without such cells.
 
-    Most records of such a cell are in base cells that `mostly_common` names, of a variable that the table has.
+    Most records of a noted cell are in base cells that `mostly_common` names, for a variable of the table.
     """
     variables = {"weight"} if all(statistic.name == "count" for statistic in spec.statistics) else None
     named = {
@@ -213,10 +213,10 @@ def collapsed(released: ReleasedObject) -> list[list[str]]:
 
 
 def beyond_sampling(released: ReleasedObject) -> ByCell:
-    """The ratio of a figure's other errors to its sampling error, where it is above LARGER.
+    """The ratio of a figure's other errors, by noise and reference, to its sampling error, if above LARGER.
 
-    The other errors are those of noise and of the reference. It is 0 in cells of no more than MISSING records. Cells
-    without a record are left out, and counts of cells whose weights are all the same.
+    It is 0 for cells of at most MISSING records. Cells without a record are left out, and counts of cells with one
+    common weight.
     """
     # The sampling error is one that the current sample may show: without its MISSING most influential records, because a
     # sample may happen to have no record of a distribution's tail. So it is the least standard error that the unprotected
@@ -242,9 +242,9 @@ def beyond_sampling(released: ReleasedObject) -> ByCell:
 
 
 def _sampling(points: Floats, n: float, of_weight: bool) -> tuple[float, float]:
-    """Sampling variances of the log mean weight, or of the mean outcome, of n records like these points (weight, outcome).
+    """Sampling variances of log mean weight, or of mean outcome, of n records like these points (weight, outcome).
 
-    The second is without the records of most influence.
+    The second variance leaves out the most influential records.
     """
     weight, outcome = points.T
     share = weight / weight.mean()

@@ -1,7 +1,7 @@
 """For `publish.tables`: intervals of figures released under noise, and any figure's error by noise alone.
 
-Where bounds are public, a variance has two parts: the noise, which is simulated again, and the sample's composition over
-cells. Where the noise scale follows from the file's sensitivities, which are confidential, there are no standard errors.
+Under public bounds, a variance has two parts: the noise, which is simulated again, and the sample's composition over
+cells. There are no standard errors if the noise scale follows from the file's own, confidential sensitivities.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPOSED = 100
 
 @dataclass(frozen=True)
 class NoisedTables:
-    """A release of whole tables: its parameters, and the same under simulated noise. Both are fitted once for all tables.
+    """A release of whole tables: its parameters, also under simulated noise, fitted once for all tables.
 
     `again` is None where the noise scale is confidential.
     """
@@ -71,8 +71,8 @@ class NoisedTables:
     def variance_parts(self, table: Table, cells: Cells) -> list[VarianceParts]:
         """Variances of counts, means and totals due to the sample's composition and to the noise, simulated again.
 
-        Noise alone makes E(w|x) differ between rows, which raises the composition's variance. That excess is estimated by
-        adding the noise a second time, and is subtracted.
+        Noise makes E(w|x) differ between rows, which raises the composition's variance. This excess is estimated by
+        adding the noise a second time, and then subtracted.
         """
         assert self.again is not None
         released, noise = self.released, self.noise(table)
@@ -100,7 +100,7 @@ def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome
 
 @dataclass(frozen=True)
 class NoiseErrors:
-    """Standard errors by noise alone, from simulated spreads by outcome; None where noise cannot be simulated."""
+    """Standard errors by noise alone, from simulated spreads by outcome; None if noise cannot be simulated."""
 
     released: ReleasedObject
     drawn: Mapping[str, Spreads] | None
@@ -111,7 +111,7 @@ class NoiseErrors:
     def of(cls, released: ReleasedObject) -> NoiseErrors:
         """Simulates the noise again, as post-processing.
 
-        A fit with searched privacy weights gets None, because its noise cannot be separated from its sampling error.
+        None for a fit with searched privacy weights, whose noise cannot be separated from its sampling error.
         """
         model = released.model(0)
         if isinstance(model, NoisedFigures):

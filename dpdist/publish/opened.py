@@ -58,8 +58,8 @@ class Tables(ParquetTables):
 
         Returns
         -------
-        A frame with one row for each line of the table. The index has the lines' labels. A figure that is not printed is
-        NaN.
+        A frame with one row for each line of the table. The index has the lines' labels, and figures that are not
+        printed are NaN.
 
         Raises
         ------
@@ -100,7 +100,7 @@ def _stub(form: PrintedTable) -> pd.Index[Any] | None:
 class Release(os.PathLike[str]):
     """A release as anybody may read it. It reads nothing from the confidential folder.
 
-    `str` and `os.fspath` give `place`. So it can stand for the path of a public folder on this machine.
+    `str` and `os.fspath` give `place`. A release can therefore stand for the path of a public folder on this machine.
 
     Parameters
     ----------

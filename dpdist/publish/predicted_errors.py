@@ -1,15 +1,16 @@
 """For `publish.statement`: names published figures that may be far from direct ones, from the release alone.
 
-The predicted error, in direct standard errors, is the error by noise, reference and mechanism over the sample's own.
-Figures above FAR are named: at 2, one figure of twenty is more than 4 direct standard errors off, if errors are normal.
+A predicted error is the error by noise, reference and mechanism over the sample's own, the direct standard error.
+Figures with a ratio above FAR are named: at 2, one in twenty is off by over 4 direct standard errors, if errors are
+normal.
 
 Where a reference completes cells, the sample's own error D is that of as many records like the released points. An
 estimate follows the part k of a cell's own figure, and the common figure for the rest. Its covariance with the direct
 figure is so kD. The other error is T + D − 2kD, and at least the noise. Cells of one noisy sum follow the sum, of which a
 figure has its share only.
 
-Noisy sums do not tell how records vary within a cell. Under such mechanisms a direct error is at least that of as many
-independent records, all of like weight, whose outcomes vary by as much as their mean.
+Noisy sums do not show how records vary within a cell. Without points, the direct error is at least that of as many
+independent records of equal weight, whose outcomes vary by as much as their mean.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ FAR = 2.0
 FAR_NAMED = 4.0
 """Distance from the direct figure, in its standard errors, of which a statement warns."""
 EXACT = 1e-6
-"""Relative error of a figure that is taken for exact, or fixed by the design."""
+"""Relative error up to which a figure counts as exact, or as fixed by the design."""
 MOST = 99.0
-"""Ratio that stands for itself and all larger ones."""
+"""Ratio that also stands for all larger ones."""
 IN_WORDS = (
     f"The error of these published figures is predicted at more than {FAR:g} direct standard errors, with this ratio. So "
     f"they may be more than {FAR_NAMED:g} direct standard errors off. The prediction follows from this release alone, "
@@ -49,7 +50,7 @@ Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]
 
 
 def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> Ratios:
-    """The predicted errors above FAR of counts, means and totals that are published; others are not predicted."""
+    """Predicted errors above FAR of published counts, means and totals; other statistics are not predicted."""
     by_table: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
     within = within_cells(released)
     for table in released.job.tables:
@@ -70,7 +71,7 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
 def predicted(
     released: ReleasedObject, table: Table, cells: Cells, grounds: Grounds, within: Within | None = None
 ) -> list[Floats]:
-    """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN where not known.
+    """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN if unknown.
 
     `within` is the outcome's entry of `within_cells`, if it has one.
     """
@@ -198,7 +199,7 @@ def entry(ratios: Ratios) -> dict[str, Any]:
 
 
 def cautions(ratios: Ratios) -> Iterator[str]:
-    """Yields a caution for every table and statistic with such figures, with the numbers of margins and of base cells."""
+    """Yields a caution for every table and statistic with such figures, with numbers of margins and of base cells."""
     for table, statistics in ratios.items():
         for statistic, cells in statistics.items():
             worst_first = sorted(cells, key=cells.__getitem__, reverse=True)

@@ -1,6 +1,6 @@
 """For `publish.writers`: lays out tables for print, with labels, rounded figures and margins of error.
 
-Nothing is estimated anew: figures are rounded, and margins of error follow from the published standard errors.
+Figures are only rounded; margins of error follow from published standard errors.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def in_words(rules: Quality) -> list[str]:
 NO_ESTIMATE = ".."
 """Text for a figure without an estimate."""
 MOST_ACROSS = 8
-"""Largest number of levels that stand side by side, where the job does not name the column that goes across."""
+"""Largest number of levels side by side, unless the job names the column that goes across."""
 DIGITS, MOST_DECIMALS = 4, 6
 ERROR_DIGITS = 2
-"""Digits of an error beside which a large figure is read; the figure ends at the same place."""
+"""Digits of an error that a reader needs; a large figure ends at the same place."""
 LARGE = 1e6
-"""Figures of at least this size are read no finer than their errors support."""
+"""Figures of at least this size are shown no finer than their errors support."""
 
 MARGIN, FLAG = "±", "flag"
 MARGINS = (
@@ -107,7 +107,7 @@ ESTIMATORS = {
 
 
 class Unit(NamedTuple):
-    """The unit in which a column's large figures are read: its size, and what its name adds to the column's heading."""
+    """The unit of a column's large figures: its size, and its name in the column's heading."""
 
     size: float
     suffix: str
@@ -123,10 +123,10 @@ def unit_of(values: Floats) -> Unit:
 
 
 def decimals_read(values: Floats, errors: Floats, decimals: int, unit: Unit = ONES) -> Ints:
-    """Number of decimals, in `unit`, with which figures and their errors are read; negative left of the decimal point.
+    """Number of decimals, in `unit`, of figures and their errors; negative left of the decimal point.
 
-    A large figure ends where its error has ERROR_DIGITS digits, and keeps its first digit. Others have `decimals`, and so
-    have those without an error. `values` and `errors` are in ones, of one shape.
+    A large figure ends at the last of the ERROR_DIGITS digits of its error, and keeps its first digit. Other figures,
+    and those without an error, have `decimals`. `values` and `errors` are in ones, of one shape.
     """
     with np.errstate(invalid="ignore"):
         supported = (np.abs(values) >= LARGE) & np.isfinite(errors) & (errors > 0.0)
@@ -141,7 +141,7 @@ def decimals_read(values: Floats, errors: Floats, decimals: int, unit: Unit = ON
 
 
 def _exponent(number: float, digits: int) -> int:
-    """The decimal exponent of a number that is rounded to so many digits."""
+    """The decimal exponent of a number after rounding to `digits` digits."""
     return int(f"{number:.{digits - 1}e}".partition("e")[2])
 
 
@@ -182,7 +182,7 @@ class PrintedTable:
     estimator: str
     notes: tuple[str, ...]
     decimals: Ints | None = None
-    """Decimals of every figure and its margin, (row, column), where they are read in large units; None: of its column."""
+    """Decimals of every figure and its margin, (row, column), in large units; None: those of the column."""
 
     @cached_property
     def with_flags(self) -> bool:
@@ -228,9 +228,9 @@ def printed_table(job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] 
 
 
 def in_large_units(table: PrintedTable) -> PrintedTable:
-    """The table as a reader sees it; no file of data has it.
+    """The table in a reader's units, which no file of data has.
 
-    Large figures are in millions or billions, as headings say, and are rounded to what their errors support.
+    Headings name millions or billions, and figures are rounded to what their errors support.
     """
     columns, sizes, places = list[Column](), list[float](), list[Ints]()
     for j, column in enumerate(table.columns):
@@ -245,7 +245,7 @@ def in_large_units(table: PrintedTable) -> PrintedTable:
 
 
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
-    """Rows of one estimator; a statistic that this estimator does not have is shown by the other."""
+    """Rows of one estimator; the other estimator fills in statistics that it lacks."""
     statistic = list(zip(table["statistic"].to_pylist(), table["variable"].to_pylist(), strict=True))
     used = table["estimator"].to_pylist()
     having = {figure for figure, how in zip(statistic, used, strict=True) if how == estimator}
@@ -263,10 +263,9 @@ def _labels(job: Job, spec: Table, name: str) -> list[str]:
 
 
 def _across(text: Presentation, spec: Table, labels: Sequence[Sequence[str]]) -> int | None:
-    """Position of the column whose levels stand side by side, None if none does.
+    """Position of the column whose levels stand side by side, or None.
 
-    It is the column that the job names. Otherwise it is the column with the fewest levels, if there are several columns
-    and its levels are at most `MOST_ACROSS`.
+    The job may name it; otherwise it has the fewest levels of several columns, at most `MOST_ACROSS`.
     """
     if (named := text.table(spec.name).across) is not None:
         return spec.by.index(named)

@@ -16,9 +16,9 @@ from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
 
 FIXED = 1e-9
-"""Largest distance between a cell's rows and a combination of totals at which the totals determine the cell's count."""
+"""Largest distance between a cell's rows and a combination of totals at which the totals fix the cell's count."""
 MET = 1e-8
-"""Relative distance from its total up to which a raked count differs from it by rounding alone."""
+"""Relative distance of a raked count from its total that rounding can cause."""
 DIGITS = 13
 """Significant digits of a count that is computed from totals."""
 
@@ -41,10 +41,10 @@ class FigureBounds(NamedTuple):
 
     @classmethod
     def of(cls, released: ReleasedObject, cells: Cells, outcome: int) -> FigureBounds | None:
-        """The bounds of a release whose expectations may leave them; None for other releases, and for raked weights.
+        """Bounds for a release whose expectations may leave them; None for other releases and raked weights.
 
-        Bounds of weights and outcomes, and sample counts, are public. Where sample counts are noisy, a count is only known
-        to be no less than 0.
+        Bounds of weights and outcomes, and sample counts, are public. If sample counts are noisy, a count is only known
+        to be at least 0.
         """
         models = [released.model(stratum) for stratum in range(len(released.frame.stratum_labels))]
         if not isinstance(models[0], Unbiased) or released.job.rake:  # a raked weight is within no bounds of weights
@@ -69,9 +69,9 @@ class FigureBounds(NamedTuple):
         return [np.clip(*figure) for figure in zip(points, self.low, self.high, strict=True)]
 
     def noise_variances(self, variances: Sequence[Floats]) -> list[Floats]:
-        """Variances by noise, none larger than the square of what bounds leave open: no figure errs by more.
+        """Variances by noise, limited to the squared distance between the bounds, because no figure errs by more.
 
-        Counts and totals under moved weights may err by more, because their bounds are those of moved weights.
+        Counts and totals under moved weights may err by more: their bounds are those of moved weights.
         """
         bounded = (self.only_noise, True, self.only_noise)
         ranges = [high - low if holds else np.inf for low, high, holds in zip(self.low, self.high, bounded, strict=True)]
@@ -87,9 +87,9 @@ def total_ends(least: Floats, most: Floats, low: float, high: float) -> tuple[Fl
 
 
 def count_ends(released: ReleasedObject, cells: Cells) -> tuple[Floats, Floats]:
-    """Ends of the population's counts, (cell,) each: 0, and the least public total that holds a cell, or infinity.
+    """Ends of the population's counts, (cell,) each: 0, and the least public total that contains the cell, or infinity.
 
-    Sample sizes and bounds of weights limit an estimate, and not the population.
+    Sample sizes and weight bounds limit an estimate, but not the population.
     """
     most = np.full(len(cells), np.inf)
     for margin in margins_of(released.job, released.frame):
@@ -101,7 +101,7 @@ def count_ends(released: ReleasedObject, cells: Cells) -> tuple[Floats, Floats]:
 def without_drowned_means(
     estimates: Mapping[str, Sequence[Interval]], raw_count: Floats, count_error: Floats
 ) -> dict[str, list[Interval]]:
-    """Withholds means whose count noise cannot tell from 0: a 90 % interval by noise alone reaches 0.
+    """Withholds means whose count noise does not separate from 0: a 90 % interval by noise alone includes 0.
 
     `raw_count` and its standard error by noise alone are (cell,).
     """
@@ -118,7 +118,7 @@ def without_drowned_means(
 def margins_and_room(released: ReleasedObject) -> tuple[list[Margin], Room | None]:
     """Returns margins of the public totals, and the range within which every frame row's weight may move.
 
-    There are no margins if the job states no totals. The range is None if all rows are identified.
+    There are no margins if the job states no totals. 1 if the totals alone fix the cell's count, else 0, (cell,).
     """
     margins = margins_of(released.job, released.frame)
     if not margins or not released.has_ranges:
@@ -138,7 +138,7 @@ def fixed_counts(cells: Cells, margins: list[Margin]) -> Floats:
 
 
 def fixed_totals(cells: Cells, margins: list[Margin]) -> Floats:
-    """The count that follows from the totals alone, without rounding errors, (cell,); NaN for other cells."""
+    """Counts fixed by the totals alone, without rounding errors, (cell,); NaN for other cells."""
     if not margins:
         return np.full(len(cells), np.nan)
     x, held = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
@@ -149,9 +149,9 @@ def fixed_totals(cells: Cells, margins: list[Margin]) -> Floats:
 
 
 def without_rounding(counts: Interval, totals: Floats) -> Interval:
-    """Returns counts where those that `totals` (cell,) fix are exact: the total itself, with the error 0.
+    """Returns counts in which those fixed by `totals` (cell,) are exact, with error 0.
 
-    A count that does not meet its total, and an error that is more than rounding, stay as they are.
+    Counts that miss their total by more than rounding stay as they are, with their errors.
     """
     with np.errstate(invalid="ignore"):
         met = np.abs(counts.value - totals) <= MET * np.abs(totals)
@@ -180,9 +180,9 @@ def expectations(released: ReleasedObject, outcome: int = 0) -> list[Expected] |
 
 
 def bounded_expectations(released: ReleasedObject, expected: Sequence[Expected]) -> Sequence[Expected]:
-    """Expectations of every set within public bounds, as synthetic records have them; others as they are.
+    """Expectations of every set within public bounds, as synthetic records have them; bounded ones are unchanged.
 
-    Noise makes unbounded expectations of small cells differ far more than cells do.
+    In small cells, noise makes unbounded expectations differ far more than true cell means do.
     """
     if not isinstance(released.model(0), Unbiased) or released.job.rake:
         return expected

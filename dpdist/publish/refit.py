@@ -1,8 +1,8 @@
 """For `publish.standard_errors`: simulates how estimates with searched privacy weights vary over samples.
 
-Privacy weights trim tails, so a sample drawn under the released parameters θ is trimmed less than the file was. Models that
-can correct this (`Untrimmed`) draw it under parameters for which search and fit give back θ, by a step of indirect
-inference (Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
+Privacy weights trim tails, so a sample drawn under released parameters θ is trimmed less than the file was. Models with
+a correction (`Untrimmed`) draw it under parameters whose search and fit return θ: a step of indirect inference
+(Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ DRAWS = 400
 LARGEST = 4_000
 """Number of records to which the synthetic sample of a larger stratum is reduced; its draws are then rescaled.
 
-Every frame row keeps its share of these records, but not fewer than SMALLEST. So the sample may be larger than this.
+Every frame row keeps its share of these records, but at least SMALLEST, so the sample may be larger.
 """
 SMALLEST = 200
-"""Smallest number of records that a frame row keeps in a reduced sample. A row with fewer records keeps all of them."""
+"""Smallest number of records that a frame row keeps in a reduced sample. A row with fewer keeps all of its records."""
 SEARCH_DRAWS = 200
 """Largest number of posterior draws of a repeated search.
 
-A record bound is the largest absolute log likelihood of a record over draws. It grows slowly with their number: 1.71 at
-100 draws, 1.79 at 1,000 (docs/methods.md, §1).
+A record bound is the largest absolute log likelihood of a record over draws. It grows slowly with the number of draws:
+1.71 at 100, 1.79 at 1,000 (docs/methods.md, §1).
 """
 
 Expected = tuple[Floats, Floats]
@@ -77,14 +77,16 @@ class Untrimmed(Protocol):
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
         """θ, moved by the difference of two fits to one synthetic sample.
 
-        The difference leads from the fit with privacy weights, `weighted`, to the fit without them, `unweighted`.
+        The difference is the fit without privacy weights, `unweighted`, less the fit with them, `weighted`.
         """
         ...
 
 
 @runtime_checkable
 class Borrowing(Protocol):
-    """A model that takes a part of its distribution from a reference, whose sampling error its estimates then include."""
+    """A model that takes a part of its distribution from a reference; its estimates include the reference's sampling
+    error.
+    """
 
     def borrowed(self, theta: Draws, records: SyntheticRecords) -> Floats:
         """Covariance of (E(w|x), E(wy|x)) of every frame row due to the reference's sampling error, (row, 2, 2)."""
@@ -94,9 +96,9 @@ class Borrowing(Protocol):
 class Expectations(NamedTuple):
     """Pairs E(w|x) and E(wy|x) of one outcome under five laws, (draw, row) each.
 
-    `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior draws
-    of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one draw each.
-    For a `Borrowing` model both are the weighted fit.
+    `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior
+    draws of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one
+    draw each. For a `Borrowing` model, both are the weighted fit.
     """
 
     centres: Expected
@@ -116,7 +118,7 @@ class Fits(NamedTuple):
 
 
 class Recounted(NamedTuple):
-    """Simulated sample counts of a stratum, (draw, row), and the parameters that the released sums give with them."""
+    """Simulated sample counts of a stratum, (draw, row), and the parameters that released sums give with them."""
 
     counts: Floats
     theta: Draws
@@ -138,11 +140,11 @@ class Laws(NamedTuple):
 
     @property
     def one_sampling(self) -> bool:
-        """True if the two laws of samples have the same draws, whatever is added to them."""
+        """True if the two laws of samples have the same draws."""
         return self.draws[0] is self.draws[1] and self.records is None and self.shrink is None
 
     def scaled(self, values: Sequence[Floats]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-        """Values of rows (draw, row) under every law; the first three vary as in a sample of the stratum's full size."""
+        """Values of rows (draw, row) under every law; the first three have the variation of a full-sized sample."""
         centres, plain, draws, weighted, unweighted = values
         if self.shrink is None:
             return centres, plain, draws, weighted, unweighted
@@ -200,7 +202,7 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
 
 
 def _fitted(released: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
-    """Draws a sample under a law, searches its privacy weights as the job does, and fits it with them and without.
+    """Draws a sample under a law, searches its privacy weights as the job does, and fits it with and without them.
 
     Calls with the same key use the same random numbers, whatever the law.
     """
@@ -222,7 +224,7 @@ def _subsample(released: ReleasedObject, rows_of_stratum: slice) -> tuple[Codes,
 
 
 def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecords, key: Key) -> Floats:
-    """The privacy weights with which the job's search ends on the synthetic sample, even if they miss the target."""
+    """The final privacy weights of the job's search on the synthetic sample, even if they miss the target."""
     mechanism, frozen = released.job.mechanism, released.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, released.target))
     counted = reference_counts(mechanism) if frozen else as_weighted

@@ -121,7 +121,7 @@ class ReleasedObject:
 
     @property
     def has_ranges(self) -> bool:
-        """True if noisy sums were searched for cells that they do not identify."""
+        """True if noisy sums were searched for unidentified cells."""
         return any(stratum.facts.ranges is not None for stratum in self.completed_strata)
 
     def model(self, stratum: int) -> StratumModel:
@@ -149,8 +149,8 @@ class ReleasedObject:
 def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
     """The release with another job's presentation and tables, which cost nothing to change.
 
-    Raises `JobError` in three cases: something else differs; a table does not follow from what was released; or a table
-    differs that gates were measured on. The error states what a new release of that job would spend.
+    Raises `JobError` if something else differs, if a table does not follow from the release, or if a table of the gates
+    differs. The error states the cost of a new release of the job.
     """
     before, after = released.job.public, job.public
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
@@ -170,10 +170,10 @@ def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
 
 
 def _underivable(released: Job, job: Job) -> str:
-    """The reason why the job's tables do not follow from the released figures; empty where they do.
+    """The reason why the job's tables do not follow from released figures; empty if they do.
 
-    Released parameters, or sums of cells, define every combination of the frame's columns. Figures that were noised one by
-    one define only themselves. Cells are numbered in the order of the columns, so that order must stay.
+    Released parameters and sums of cells define every combination of the frame's columns. Separately noised figures
+    define only themselves. The order of columns must stay, because it numbers the cells.
     """
     if job.tables == released.tables:
         return ""
@@ -193,9 +193,9 @@ def _regated(released: ReleasedObject, job: Job) -> list[str]:
 
 
 def of_run(released: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
-    """The release, with the version that protected it, the date on which its run began, and the mark of a ledger.
+    """The release, with the version that protected it, the run's starting date, and a ledger's mark, if any.
 
-    Date and mark are there where they apply. Making tables again with a later version keeps all three.
+    A later version that makes tables again keeps all three.
     """
     entries = {
         "protected_by": version("dpdist"),
@@ -206,7 +206,7 @@ def of_run(released: ReleasedObject, date: str | None, metered: bool) -> Release
 
 
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
-    """The frame in its published form. Where only noisy sums give the sizes of cells, it has these noisy sizes."""
+    """The frame in its published form. If only noisy sums give sizes of cells, the frame has these noisy sizes."""
     if not job.sizes_in_sums:
         return frame
     model = builder_of(job).build(job, frame, slice(0, len(frame)))
@@ -257,8 +257,8 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
 def read_released(folder: Path) -> ReleasedObject:
     """The inverse of `write_released`. Raises `WorkspaceError` if there is no complete release.
 
-    The error names the damaged file. For parameters, the seed and what the reference gave, it names the folder alone. If
-    there is a manifest beside the folder, the folder's files must be those that the manifest names.
+    The error names the damaged file; for parameters, seed and reference facts it names only the folder. If a manifest
+    lies beside the folder, the files must match it.
     """
     public, part = folder.parent, folder.name
     if (public / MANIFEST).exists():
@@ -284,7 +284,7 @@ def read_released(folder: Path) -> ReleasedObject:
 
 
 def refuse_changed(public: Path, part: str = "") -> None:
-    """Raises `WorkspaceError` unless the files of a public folder, or of a part of it, are those of its manifest."""
+    """Raises `WorkspaceError` unless files of a public folder, or of a part of it, match its manifest."""
     try:
         vouched(public, part)
     except Damaged as error:

@@ -1,7 +1,7 @@
 """For `publish.tables`: the variance T of every published figure, from released figures alone (docs/methods.md, §6).
 
-Notation: θ_1..θ_m are the released parameters of m synthetic sets; x is a record's public columns, y its outcome, w its
-sampling weight, and α its privacy weight. Then T = V_x + V_c + V_α/m + bias²; `variances` says what these are.
+Notation: θ_1..θ_m are the parameters of m synthetic sets; a record has public columns x, outcome y, sampling weight w
+and privacy weight α. Then T = V_x + V_c + V_α/m + bias²; `variances` defines the parts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Resampled(StratumModel, Expectation, Protocol):
 
 @runtime_checkable
 class Countable(Protocol):
-    """A model of noisy sums, whose estimates follow from these sums and from sample counts."""
+    """A model of noisy sums, whose estimates follow from the sums and sample counts."""
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The parameters that the released sums give with other sample counts (draw, row of the stratum)."""
@@ -86,14 +86,14 @@ class Spreads:
     laws: tuple[Spread, ...]
     recounts: Recounts | None = None
     parts: dict[Hashable, tuple[Sequence[Expected], list[VarianceParts]]] = field(default_factory=dict, repr=False)
-    """Parts of variances that `variance_parts` computed, by table, with the expectations that they are for."""
+    """Parts of variances that `variance_parts` has computed, by table, with their expectations."""
 
 
 def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
     """Laws (`refit.Laws`) of every stratum. A stratum without a fit has None.
 
-    The whole result is None if the model can neither be simulated nor refitted, or if the mechanism clamps: a clamped fit
-    has no sufficient statistics.
+    The result is None if the model can neither be simulated nor refitted, or if the mechanism clamps, because clamped
+    fits have no sufficient statistics.
     """
     if released.job.mechanism.clamps or not isinstance(released.model(0), Recentred | Resampled):
         return None
@@ -118,7 +118,7 @@ def spreads(released: ReleasedObject, tick: Callable[[int], None]) -> list[Sprea
 
 
 def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | None) -> list[Spreads] | None:
-    """As `spreads`, from laws that are already known."""
+    """The result of `spreads`, from known laws."""
     if by_stratum is None:
         return None
     rows, sizes = len(released.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
@@ -169,7 +169,7 @@ def _raked(spread: Spread, released: ReleasedObject, rake: Sequence[Margin], roo
 
 
 def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
-    """Counts, means and totals of the expectations averaged over sets, with their variance V_x over samples' x."""
+    """Counts, means and totals of expectations averaged over sets, with their variance V_x over samples' x."""
     frame = released.frame
     n = frame.count.astype(float)
     within = bounded_expectations(released, expected)
@@ -197,7 +197,7 @@ class VarianceParts(NamedTuple):
 
     @property
     def other(self) -> Floats:
-        """What is not the sample's own."""
+        """All parts but the sample's own."""
         return self.noise + self.bias + self.counted
 
 
@@ -281,7 +281,7 @@ def _noise_variances(
 
 
 def about(drawn: Floats, value: Floats) -> Floats:
-    """The mean squared distance of draws (draw, cell) from a value (cell,): their normal variance plus their squared bias.
+    """The mean squared distance of draws (draw, cell) from a value (cell,), as normal variance plus squared bias.
 
     A draw without the figure counts as the value.
     """
@@ -298,7 +298,7 @@ def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> 
 
 
 def normal_variance(drawn: Floats) -> Floats:
-    """Variance of the normal law with the draws' central 90 % range. Draws may have tails too heavy for a variance."""
+    """Variance of the normal law with the draws' central 90 % range. Heavy-tailed draws may have no variance."""
     with np.errstate(all="ignore"):
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
         return np.asarray(((high - low) / (2.0 * NORMAL_90)) ** 2)

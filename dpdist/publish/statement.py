@@ -56,7 +56,7 @@ VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they 
 def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> dict[str, Any]:
     """The content of statement.json: guarantee, adjacency, what was spent, what is public, how the release was made.
 
-    `far` has the published figures that may be far from direct ones (`publish.predicted_errors`).
+    `far` has published figures that may be far from direct ones (`publish.predicted_errors`).
     """
     made = _made(released)
     return {**made, "cautions": [*made.get("cautions", ()), *cautions(far)], **entry(far)}
@@ -98,7 +98,7 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
 
 
 def _mechanism(job: Job) -> dict[str, Any]:
-    """What the mechanism publishes of its settings; whose it and its weight rule are, say the registries alone."""
+    """The mechanism's published settings; only the registries state who brings the mechanism and its weight rule."""
     published = {**job.mechanism.published(job), "name": job.mechanism.name}
     published.pop("third_party", None)
     if rule := job.origin("weight rule"):
@@ -107,9 +107,8 @@ def _mechanism(job: Job) -> dict[str, Any]:
 
 
 def _other_releases(released: ReleasedObject) -> dict[str, str]:
-    """A text on what further releases of the same people cost, and whether a ledger counts them.
-
-    There is no text without a guarantee.
+    """A text on the cost of further releases of the same people, and whether a ledger counts them; empty without a
+    guarantee.
     """
     if released.promise["guarantee"] == "none":
         return {}
@@ -159,15 +158,15 @@ def unit_figures(job: Job) -> dict[str, Any]:
 
 
 def approval(job: Job) -> str:
-    """A text on who may have approved the release; it says that no ε covers this choice."""
+    """A text on who may have approved the release, with the remark that no ε covers this choice."""
     names = ", ".join(PublicKey.parse(key).name for key in job.approvers)
     return APPROVAL.format(who=LISTED.format(names=names) if names else ANYBODY)
 
 
 def _claimed(released: ReleasedObject) -> dict[str, Any]:
-    """The guarantee, the neighbours, and what of a record is protected, in words.
+    """The guarantee, the neighbours, and the protected part of a record, in words.
 
-    Without a guarantee it says so, and lists what is not protected.
+    Without a guarantee it states this, and lists what is not protected.
     """
     job, promise = released.job, released.promise
     words, open_parts = in_words(promise, job, int(released.frame.count.sum())), not_protected(job, _on_a_file(released))

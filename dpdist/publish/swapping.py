@@ -37,7 +37,7 @@ def publishing(public: Path) -> Iterator[None]:
 def swap_in(building: Path, public: Path) -> None:
     """Puts a finished folder in place. If the process is killed halfway, `recover` restores the old folder.
 
-    The old folder is deleted only when the new one is on the disk. So a power cut at any moment leaves one of them whole.
+    The old folder is deleted only when the new one is on disk, so a power cut leaves one of them whole.
     """
     old = _old(public)
     synced(building)

@@ -1,6 +1,6 @@
 """For `publish.folder`: writes synthetic sets, one synthetic record with the same public x per sample record.
 
-The records have the columns that the model distinguishes: a design stratum or a column of totals only if modelled.
+They have only columns that the model distinguishes, which may exclude design strata or columns of totals.
 """
 
 from __future__ import annotations

@@ -136,7 +136,9 @@ def _intervals_of(
 
 
 def _row(interval: Interval, cell: int) -> list[float | None]:
-    """Estimate, standard error, df and limits. No estimate leaves only the limits; no standard error only the estimate."""
+    """Estimate, standard error, df and limits.
+    Without an estimate only limits remain; without a standard error only the estimate.
+    """
     value, error, df, lower, upper = (float(values[cell]) for values in interval)
     if not np.isfinite(value):
         limits = (lower, upper) if np.isfinite([lower, upper]).all() else (None, None)
@@ -166,9 +168,9 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
 
     V is the variance from parameters, W the variance within a set, and m the number of sets. `standard_errors` defines V_x.
 
-    T = V + S/m, where S = W − V_x is the variance that the synthetic records add, given x. Where sets were drawn about one
-    fit, T = V + (V + W)/m. If records agree with the table from parameters, T = V. If V is unknown, `combined_records`
-    gives T.
+    T = V + S/m, where S = W − V_x is the variance that the synthetic records add, given x. If sets were drawn about one
+    fit, T = V + (V + W)/m. If records have the table from parameters, T = V. If V is unknown, `combined_records` gives
+    T.
     """
     assert grounds.expected is not None
     sets, per_set = len(released.sets), _per_set(released, cells, grounds.sums)
@@ -199,8 +201,9 @@ def combined_records(
 ) -> list[Interval]:
     """Intervals from synthetic records with T = B/m + W, where public design effects multiply W.
 
-    B is the variance between the m sets, and W the mean variance within a set. With `fbp` synthesis or expected weights, a
-    weight is constant given x, so W misses the error of E(w|x). Then T is at least the variance in `floor`.
+    B is the variance between the m sets, and W the mean variance within a set. With `fbp` synthesis or expected
+    weights, weights are constant given x, so W misses the error of E(w|x). In that case T is at least the variance in
+    `floor`.
     """
     frame, effects = released.frame, plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
     df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(released, cells, sums)
@@ -228,6 +231,6 @@ def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> li
 
 
 def _intervals(points: Sequence[Floats], totals: Sequence[Floats], degrees: Sequence[Floats]) -> list[Interval]:
-    """Intervals by statistic. Counts are skewed where records are few, so their intervals use the log scale."""
+    """Intervals by statistic. Counts of few records are skewed, so their intervals use the log scale."""
     counts, *others = zip(points, totals, degrees, strict=True)
     return [positive_interval(*counts), *(t_interval(*other) for other in others)]

@@ -1,11 +1,11 @@
 """For `publish.folder` and printed tables: withholds figures whose standard error exceeds a multiple of their size.
 
 The rule follows from the job and from released figures alone. It is fixed before records are read, and costs nothing. A
-withheld figure is blank like every figure without an estimate, with the reason beside it; its limits stay.
+withheld figure is blank, with the reason beside it; its limits stay.
 
-The size of a figure is the larger of its own and the table's median size of that statistic. So a small cell of a table of
-large ones keeps its figure: "nearly none" is an answer. A share is as large as its complement, if that is larger. A
-difference near 0 is an answer, too: it is withheld where one of its two figures is.
+Its size is the larger of the figure itself and the table's median size of the statistic. So a small cell in a table of
+large ones keeps its figure: "nearly none" is an answer. A share has the size of its complement, if this is larger. A
+difference near 0 is an answer too: it is withheld only if one of its two figures is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOTE = "Figures whose standard error is above {:g} of their size are withheld."
 
 
 def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
-    """A published table with figures withheld as the job states; the same table where there are none."""
+    """A published table with figures withheld by the job's rule."""
     most = job.withhold_above
     if most is None:
         return table
@@ -63,7 +63,7 @@ def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
 
 
 def _withheld(job: Job, spec: Table, rows: pd.DataFrame, most: float) -> dict[Statistic, NDArray[np.bool_]]:
-    """Which cells' figures are withheld, (cell,), by statistic. The first estimator decides for all."""
+    """Marks withheld figures, (cell,), by statistic; the first estimator decides for all."""
     blank = dict[Statistic, NDArray[np.bool_]]()
     for statistic in sorted(spec.statistics, key=lambda listed: listed.of is not None):
         of_statistic = rows[_rows_of(rows, statistic)]
@@ -78,14 +78,14 @@ def _withheld(job: Job, spec: Table, rows: pd.DataFrame, most: float) -> dict[St
 
 
 def _of_share(job: Job, statistic: Statistic) -> bool:
-    """True for a share, also where it is written as the mean of an outcome of 0 and 1."""
+    """True for a share, even if written as the mean of a 0/1 outcome."""
     column = job.outcome_columns.get(statistic.variable or "")
     binary = column is not None and column.two_valued and column.bounds in (None, (0.0, 1.0))
     return statistic.name in ("share", "proportion") or (statistic.name == "mean" and binary)
 
 
 def _sizes(value: Floats, *, of_share: bool) -> Floats:
-    """The size of every figure, (cell,), against which its error is measured."""
+    """The size of every figure, (cell,), with which its error is compared."""
     if of_share:
         return np.maximum(value, 1.0 - value)
     estimated = np.abs(value[np.isfinite(value)])
@@ -98,14 +98,14 @@ def _rows_of(rows: pd.DataFrame, statistic: Statistic) -> NDArray[np.bool_]:
 
 
 def _origins(spec: Table, first: pd.DataFrame, statistic: Statistic) -> list[int]:
-    """The position of the cell from which every cell differs."""
+    """The position of every cell's comparison cell."""
     labels = list(first[list(spec.by)].itertuples(index=False, name=None))
     place, number = spec.by.index(statistic.column or ""), {label: k for k, label in enumerate(labels)}
     return [number[(*label[:place], str(statistic.level), *label[place + 1 :])] for label in labels]
 
 
 def stated(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) -> dict[str, Any]:
-    """The statement with the rule, the numbers of withheld figures, and a caution for every table that has some.
+    """The statement with the rule, numbers of withheld figures, and a caution for every table with some.
 
     A figure with two estimates counts once.
     """

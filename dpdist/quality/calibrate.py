@@ -45,7 +45,7 @@ TUNED_FACTORS = tuple(0.85**step for step in range(16))
 
 
 BOUNDS_OF_1 = Summary(1.0, 1.0, 1.0)
-"""Stands for a fit that nobody made yet, where a rule says at which c its scan starts."""
+"""A stand-in for a fit that has not been made, when a rule states the start of its scan."""
 
 
 # This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε
@@ -55,7 +55,7 @@ BOUNDS_OF_1 = Summary(1.0, 1.0, 1.0)
 class Knob(NamedTuple):
     """A constant, by its path in the mechanism's settings, and the values to scan.
 
-    The value None is a choice without a number; bisection leaves it out.
+    None is a choice without a number, which bisection leaves out.
     """
 
     path: str
@@ -67,7 +67,7 @@ class Knob(NamedTuple):
 
 @dataclass
 class Trials:
-    """Losses of mechanisms. Each is computed once."""
+    """Losses of mechanisms, each computed once."""
 
     loss_of: Callable[[Mechanism], float]
     tick: Callable[[int], None]
@@ -84,7 +84,7 @@ class Trials:
 def knobs_of(job: Job) -> tuple[Knob, ...]:
     """The mechanism's constants that the budget does not determine, in the order of their effect, the largest first.
 
-    The drift that `centred` plans for is left out, because halves of one file have no drift between periods.
+    The drift of `centred` is not tuned, because halves of one file have no drift between periods.
     """
     mechanism, weights = job.mechanism, job.mechanism.weights
     if mechanism.scanned:
@@ -108,7 +108,7 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
 
 
 def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], float]) -> tuple[Mechanism, float]:
-    """Returns the mechanism with the smallest loss, and that loss, which is infinite where all are refused."""
+    """Returns the mechanism with the smallest loss, and this loss, which is infinite if all are refused."""
     best, least = start, REFUSED if any(knob.required for knob in knobs) else loss(start)
     for knob in knobs:
         tried: dict[float | None, float] = {v: loss(with_value(best, knob.path, v)) for v in knob.grid}
@@ -269,7 +269,7 @@ def _check_out(job: Job, out: Path) -> None:
 
 
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
-    """The records of a stratum. If the mechanism learns from a reference, one half serves as reference for the other."""
+    """The records of a stratum. If the mechanism learns from a reference, one half is the reference for the other half."""
     rows = frame.rows_of(number)
     start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
     members = records.part(int(start), int(stop))
@@ -287,11 +287,11 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
 
 
 def with_headroom(job: Job) -> Job:
-    """The job with the smaller ε at which it is tuned.
+    """The job with a reduced ε for tuning.
 
-    Bounds on later files then exceed Δ*, the bound that privacy weights must meet, less easily by chance.
+    Bounds of later files then exceed Δ*, the bound for privacy weights, less often by chance.
 
-    Only mechanisms with searched weights need this, because their bound is merely observed.
+    Only mechanisms with searched weights need this, because their bound is only observed.
     """
     if not (job.mechanism.tunes_weights or job.mechanism.cuts_weights):
         return job
@@ -302,8 +302,8 @@ def with_headroom(job: Job) -> Job:
 def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
     """The mean loss of utility over strata (by records), replicates and sets; infinity where a stratum is refused.
 
-    A mechanism with a reference learns from one half as in a run, with the whole Δ*, the bound that privacy weights must
-    meet. The bound on the other half must stay below a reduced Δ* (`HEADROOM`).
+    A mechanism with a reference learns from one half as in a run, with the whole Δ*. The bound on the other half must
+    be below a reduced Δ* (`HEADROOM`).
     """
     losses_by_set, tried = [], with_headroom(job)
     for part in strata:

@@ -1,6 +1,6 @@
 """Comparators without a model, for `quality.compare` and `studies`: Laplace tables, and strict tables with a reference.
 
-Nothing is released. `guarantee_of` states what their figures would promise if they were.
+Nothing is released. `guarantee_of` states what comparators would promise if they were released.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def noised(
 ) -> dict[StatisticName, Floats]:
     """Returns direct estimates with Laplace noise; `estimates` holds counts, means and totals, (cell,) each.
 
-    `figures` is the number of figures in the whole release that one record enters.
+    `figures` is the number of figures that one record enters in the whole release.
     """
     share = 1.0 if how == "laplace" else float(figures)
     scale = sensitivities(sums.sums.a, sums.weight, sums.product, cells)

@@ -28,7 +28,8 @@ NO_COMPARATOR = "missing: comparators have counts, means and totals"
 class Yardstick(NamedTuple):
     """The input of an outcome's direct estimates: the records' sums, the design, and replicate weights if there are any.
 
-    `unclipped` has the sums before clipping. `seen` has those that the release uses: after clipping, if the job clips.
+    `unclipped` has the sums before clipping. `seen` has the sums that the release uses: after clipping, if the job
+    clips.
     """
 
     unclipped: Totals
@@ -40,7 +41,7 @@ class Yardstick(NamedTuple):
         return dict(zip(STATISTICS, direct(sums, frame, cells, self.design, self.replicated), strict=True))
 
     def errors_given_sizes(self, frame: Frame, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
-        """Returns direct standard errors that take the cells' numbers of records as fixed.
+        """Returns direct standard errors for fixed numbers of records in cells.
 
         They are NaN if sizes are secret, or if replicate weights or PSUs describe the design.
         """

@@ -40,7 +40,7 @@ MOST = 200_000
 
 
 def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
-    """Compares published records with the file's; does nothing where the mechanism releases no coded columns."""
+    """Compares published records with the file's, if the mechanism releases coded columns."""
     model = builder_of(plan.job).build(plan.job, plan.frame, plan.frame.rows_of(0))
     if isinstance(model, CodedRecords):
         measures = Confidential(_beside(space, plan, model, key.generator("microdata")))
@@ -97,10 +97,7 @@ def _further(job: Job) -> bool:
 
 
 def _records(space: Workspace, plan: Plan) -> Direct:
-    """Returns the records before clipping. Where the job clips, this reads the file once more.
-
-    It is also read once more where the job has replicate weights, which only the file has.
-    """
+    """Returns the records before clipping. If the job clips or has replicate weights, this reads the file once more."""
     job, numbers = plan.job, range(len(plan.job.outcomes))
     replicates = replicates_as_they_came(job, plan.source)
     if job.clipped_columns or replicates is not None:
@@ -111,7 +108,7 @@ def _records(space: Workspace, plan: Plan) -> Direct:
 
 
 def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:
-    """Fits the job's comparators that are models. They have a key of their own for random numbers."""
+    """Fits the job's comparators that are models. They have a separate key for random numbers."""
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "fit comparators", len(plan.frame.stratum_labels)) as tick,

@@ -64,7 +64,7 @@ def total_variation(one: Coded, other: Coded, order: int) -> Floats:
 
 
 def k_marginal_score(one: Coded, other: Coded, k: int = 3) -> float:
-    """The k-marginal score, from 0 to 1000. Every table by k columns that is not too large counts alike."""
+    """The k-marginal score, from 0 to 1000. All tables by k columns that are not too large count equally."""
     return 1000.0 * (1.0 - float(total_variation(one, other, k).mean()))
 
 
@@ -78,7 +78,7 @@ def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator, ladd
 def equivalent_share(score: float, scores: Floats, ladder: Sequence[float] = LADDER) -> float:
     """The share of records whose subsample has this score, interpolated between the shares of `ladder`.
 
-    It is never below the first of them or above the last.
+    It stays within the range of the ladder.
     """
     return float(np.interp(score, np.maximum.accumulate(scores), ladder))
 
@@ -92,7 +92,7 @@ RIDGE = 1e-6
 """Ridge penalty, where the two files together have the weight 1."""
 NEWTON_STEPS, CLOSE = 50, 1e-10
 TIE = 1e-8
-"""Probabilities this close together count as equal; otherwise rounding would order equal ones by file."""
+"""Probabilities this close count as equal, because rounding would order equal ones by file."""
 
 
 class Propensity(NamedTuple):
@@ -112,7 +112,7 @@ def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Pr
 
 
 def indicators(records: Coded, pairs: bool = False) -> Floats:
-    """Design matrix: an intercept, an indicator of each level but a column's first, and products for pairs of columns."""
+    """Design matrix: an intercept, indicators of all levels but each column's first, and products for pairs of columns."""
     single = [
         [(records.codes[:, k] == level).astype(float) for level in range(1, size)] for k, size in enumerate(records.sizes)
     ]
@@ -143,7 +143,7 @@ def hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
 def _largest(score: Floats, signed: Floats) -> float:
     """Largest distance of two files' distribution functions.
 
-    `signed` is half of each record's share of its file's weight, negative for the records of one file.
+    `signed` is half of each record's share of its file's weight, negative for one file.
     """
     order = np.argsort(score, kind="stable")
     ordered, steps = score[order], np.cumsum(signed[order])
@@ -186,10 +186,7 @@ def overlap(one: Fitted, other: Fitted) -> Floats:
 # 1/m) times the variance of their square roots. Then D = (d − (m + 1)/(m − 1) r)/(1 + r) is compared with the F law with k
 # and k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
 def statistics(records: Coded, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
-    """χ² and degrees of freedom of every pair, without levels that no record has.
-
-    Both are 0 where no two levels are left.
-    """
+    """χ² and degrees of freedom of every pair, over levels that records have; both are 0 without two such levels."""
     made = np.zeros((2, len(pairs)))
     total = float(records.weight.sum())
     for place, pair in enumerate(pairs):
@@ -214,7 +211,7 @@ def p_value(values: Floats, degrees: float) -> float:
 
 
 def consistency(confidential: Coded, sets: Sequence[Coded], level: float = 0.05) -> float:
-    """Share of pairs of columns, from 0 to 1, whose tests at this level come to the same conclusion."""
+    """Share of pairs of columns, from 0 to 1, with the same conclusion of their tests at this level."""
     pairs = list(combinations(range(len(confidential.sizes)), 2))
     (observed, degrees), others = statistics(confidential, pairs), [statistics(synthetic, pairs) for synthetic in sets]
     values, freedom = (np.array([result[k] for result in others]) for k in (0, 1))

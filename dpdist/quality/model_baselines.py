@@ -1,8 +1,7 @@
 """For `quality.evaluate`: fits two comparators at the release's ε, under the sample (FBS) and the population (FBP).
 
-Each comparator has the figures that the `weighted` mechanism with the lognormal model would have published. Nothing is
-released ([T]; METHODS §5). A comparator's guarantee is asymptotic, and stated beside a strict
-one for comparison only.
+A comparator has the figures that mechanism `weighted` with the lognormal model would publish. Nothing is released ([T];
+METHODS §5). Its guarantee is asymptotic; standing beside a strict one is for comparison only.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from dpdist.storage.tables import each_part
 
 FITTED: tuple[Comparator, ...] = ("fbs", "fbp")
 SETS = 3
-"""Number of synthetic sets of a comparator, where the release has a single one."""
+"""Number of synthetic sets of a comparator, if the release has only one."""
 ESTIMATORS = ("parameters", "records")
 ZEROS = "no record with an outcome above 0, which the lognormal law needs"
 BEYOND = "the fit's figures overflow floating-point numbers: outcomes or weights differ by too many orders of magnitude"
@@ -55,7 +54,7 @@ UNRAKED = "the fit's estimates cannot be raked to all totals under rake"
 class Fitted:
     """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN where there is no fit.
 
-    `missing` holds the reason for every frame row with records, else "". `note` states the guarantee.
+    `missing` has the reason for every frame row with records but without figures, else "". `note` states the guarantee.
     """
 
     sums: Mapping[tuple[str, str], Floats]
@@ -120,9 +119,9 @@ class Visits:
 
 
 def comparator(job: Job, how: Comparator) -> Job:
-    """Returns the job of the release that a comparator imitates.
+    """Returns the job of the imitated release.
 
-    Where the release keeps sizes secret, the comparator takes them as public, and its adjacency is zero_out.
+    If the release keeps sizes secret, the comparator treats them as public, under zero_out.
     """
     columns = dict.fromkeys([*job.likelihood_predictors, *job.cell_columns])
     predictors = [name for name in columns if name not in job.strata]
@@ -189,7 +188,7 @@ def _sets(
     missing: NDArray[np.object_],
     tick: Callable[[int], None],
 ) -> tuple[dict[str, Mapping[str, Any]], ...]:
-    """Parameters of every synthetic set and stratum, as JSON. For a stratum without a fit, `missing` gets the reason."""
+    """Parameters of every synthetic set and stratum, as JSON. `missing` gets the reason for a stratum without a fit."""
     fits, row = _rows(frame, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
     edges = np.concatenate([[0], np.cumsum(frame.count)])
     sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
@@ -220,7 +219,7 @@ def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> F
 def _raked(
     job: Job, frame: Frame, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
 ) -> Mapping[tuple[str, str], Floats]:
-    """Rakes estimates to the job's public totals. Where these cannot be met, `missing` gets the reason."""
+    """Rakes estimates to the job's public totals. If they cannot be met, `missing` gets the reason."""
     if not job.rake:
         return sums
     try:

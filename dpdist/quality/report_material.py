@@ -26,7 +26,7 @@ from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace
 
 MOST_DRAWN = 20_000
-"""Largest number of records that a plotted distribution function is based on."""
+"""Largest number of records in a plotted distribution function."""
 BOUNDS = ("unweighted_record_bound", "weighted_record_bound")
 
 
@@ -155,8 +155,8 @@ def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
 def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
     """Yields for each rule whether it clips a record, (record,).
 
-    A record counts as clipped at a public bound also if it equals the bound, because clipped records were set to it when
-    they were read. For a measurement's limits it must lie beyond the limit.
+    A record at a public bound counts as clipped, because reading set clipped records to the bound. For a measurement's
+    limits, it must lie beyond the limit.
     """
     over = np.greater if rules.measured else np.greater_equal
     where = "beyond the limits of its cell's measurement" if rules.measured else "at its public bounds or beyond"
@@ -180,7 +180,7 @@ def _public(job: Job, frame: Frame) -> Rules:
 
 
 def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
-    """The limits at which the release's measurements clip, where these depend on the cell."""
+    """The clipping limits of the release's measurements, if they depend on the cell."""
     if not (space.newest / FILE).is_file():
         return
     rows = pq.read_table(space.newest / FILE).to_pandas()

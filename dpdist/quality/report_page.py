@@ -33,9 +33,9 @@ from dpdist.storage.workspace import MADE_AGAIN, Workspace, confidential_log
 
 
 class Judged(NamedTuple):
-    """Evaluations by table, with a column `synthetic_noise_se`, which is NaN where that error is unknown.
+    """Evaluations by table, with a column `synthetic_noise_se`, NaN where this error is unknown.
 
-    `unjudged` lists parts of the release without an evaluation: tables or statistics that were published later.
+    `unjudged` lists parts without an evaluation: tables or statistics published later.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -43,7 +43,7 @@ class Judged(NamedTuple):
 
 
 def judged(space: Workspace, release: ReleasedObject) -> Judged:
-    """Reads the evaluations of the tables that are published now.
+    """Reads the evaluations of the published tables.
 
     Raises `WorkspaceError` if no folder has an evaluation.
     """
@@ -117,8 +117,8 @@ def write_report(material: Material) -> Path:
 def write_report_again(space: Workspace, listener: Listener) -> None:
     """Writes an existing page again, from what is published now.
 
-    The release does not depend on the page, so a failure gives only a note. The error's message may quote a record, so it
-    is written to confidential/log alone.
+    The release does not depend on the page, so a failure gives only a note. The error's message may quote a record, so
+    only confidential/log has it.
     """
     if is_url(space.place) or not space.report.exists() or not Evaluations(space):
         return
@@ -135,7 +135,7 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
 def material_of(space: Workspace) -> Material:
     """Collects the input of the verdict and of the page.
 
-    Raises `WorkspaceError` where the run has no evaluation, or a file that the page is made of is damaged.
+    Raises `WorkspaceError` if the run has no evaluation, or if a file of the page is damaged.
     """
     space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
     release = read_released(space.newest / "released")
@@ -145,7 +145,7 @@ def material_of(space: Workspace) -> Material:
 
 
 def _lighter(made: list[Section]) -> bool:
-    """Leaves out one figure, and says so on the page. Returns False where no figure is left."""
+    """Removes one figure, and says so on the page; returns False if none is left."""
     for section in reversed(made):
         if section.figures:
             section.sentences.append(f"Left out, as the page would be too heavy: {section.figures.pop().caption}.")
@@ -170,8 +170,8 @@ def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
 def stated(material: Material) -> Overall:
     """Returns the verdict on the intervals, after the limits of the job that failed where intervals pass.
 
-    It names the parts of the release that a later `publish` added, which are not judged. Figures that rules of quality flag
-    or leave out in print are named after the verdict's sentences.
+    It names the parts that a later `publish` added, which are not judged. Figures that rules of quality flag or leave
+    out in print are named after the verdict's sentences.
     """
     verdict = overall(material.tables, material.job.survey.clustered)
     failed = [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]

@@ -74,7 +74,7 @@ def _thresholds(material: Material) -> Grid:
 
 
 def limits_of_the_job(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the limits that the release must keep: name, limit, measured value, and whether it was met or failed."""
+    """Yields the limits that the release must keep: name, limit, measured value, met or failed."""
     yield from _gates(material)
     yield from _targets(material)
 
@@ -85,7 +85,7 @@ def _gates(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the limit that tuned privacy weights had to meet, with the largest record bound of any stratum."""
+    """Yields the limit of tuned privacy weights, with the largest record bound of any stratum."""
     rows = material.strata
     if "database_bound" in rows and np.isfinite(material.release.target) and rows["database_bound"].notna().any():
         largest = float(rows["database_bound"].max())
@@ -93,7 +93,9 @@ def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def rules_of_quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the numbers of printed figures that the job's rules of quality flag or leave out. They are rules of print."""
+    """Yields the numbers of printed figures that the job's rules of quality flag or omit.
+    These rules concern only print.
+    """
     rules = material.job.presentation.quality
     for table in material.job.tables:
         form = printed_table(material.job, table, pq.read_table(material.space.newest / "tables" / f"{table.name}.parquet"))
@@ -157,7 +159,9 @@ def _clipping(material: Material) -> Iterator[Grid]:
 
 
 def _singletons(frame: Frame) -> Grid:
-    """Lists combinations of public columns with a single record. Whoever knows these columns knows whose record it is."""
+    """Lists combinations of public columns with a single record.
+    Anyone who knows these columns knows whose record it is.
+    """
     single = np.flatnonzero(frame.count == 1)
     sentences = [
         f"{len(single):,} of {int((frame.count > 0).sum()):,} combinations of public columns have a single record."
@@ -233,7 +237,7 @@ def distributions_section(material: Material) -> Section:
 
 
 LEAST_AXIS, TIMES = 3.0, 1.5
-"""The error axis ends at TIMES the release's largest error, and at LEAST_AXIS standard errors or more."""
+"""The error axis ends at TIMES the release's largest error, but not below LEAST_AXIS standard errors."""
 TALLEST = 1_000
 """Largest height of a drawing that fits on a printed page, in units of the drawing."""
 

@@ -56,7 +56,7 @@ def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
 
 
 def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Interval:
-    """A quantile with the two order statistics that bound it; an end is infinite where the sample has none for it."""
+    """A quantile with the two order statistics that bound it; an end is infinite if the sample has none for it."""
     # With B ~ Binomial(n, p), the order statistic y_(l) is at most the quantile if B ≥ l, and y_(u) is above it if B ≤ u −
     # 1. So l and u − 1 are the (1 ∓ level)/2 points of B.
     ordered, n = np.sort(sample), len(sample)

@@ -1,10 +1,10 @@
 """For `cli.trials`: bounds the loss between two given files from below, by releases alone (`audit.guesses`).
 
-Every run releases one of the files anew, in a folder of its own that is then deleted. The attacker has what the public
-folder has: figures of tables, noisy sums, released parameters, and sums over synthetic records. Half of the runs teach it
-how the two files' releases differ. It guesses which file the others are of (`audit.guesses`). No budget is spent: both
-files are the auditor's, and nothing of the runs is published. The result shows how the files differ, so it is as
-confidential as they are.
+Every run releases one of the files anew, in a folder that is then deleted. The attacker sees the public folder: figures
+of tables, noisy sums, released parameters, and synthetic records. Half of the runs show the attacker how releases of
+the two files differ. For each other run, the attacker guesses the file (`audit.guesses`). No budget is spent, because
+both files are the auditor's and no run is published. The result shows how the files differ, so it is as confidential as
+the files.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ RUN_FIGURES = {
 LARGEST = 1e30
 """Figures are limited to this size, so that their sums over runs are finite."""
 EXCHANGED, ADDED = "values exchanged", "a record more"
-"""How two neighbouring files differ."""
+"""Ways in which two neighbouring files differ."""
 
 
 def loss_between(
     job: JobLike, one: str | Path, other: str | Path, runs: int, listener: Listener = silent
 ) -> Confidential[pd.DataFrame]:
-    """Releases each file about `runs` times, and bounds from below how much the releases tell them apart.
+    """Releases each file about `runs` times, and bounds from below how well the releases distinguish them.
 
-    Half of the releases, as many of each file, teach the attacker. A fair coin chooses the file of each of the others.
-    Returns one row with the columns of `RUN_FIGURES`. Runs are tasks of the job's executor, so a cluster shares them.
+    Half of the releases, equally many of each file, teach the attacker. A fair coin chooses the file of each other
+    release. Returns one row with the columns of `RUN_FIGURES`. Runs are tasks of the job's executor, so a cluster
+    shares them.
 
     Raises
     ------
@@ -107,12 +108,12 @@ def refuse_shown(audited: Confidential[pd.DataFrame]) -> None:
 
 @dataclass(frozen=True)
 class ReleaseAgain:
-    """Releases one of two files, and returns the run's number, with the numbers that its public folder has."""
+    """Releases one of two files; returns the run's number and the numbers in its public folder."""
 
     job: Job
     files: tuple[str, str]
     sides: tuple[int, ...]
-    """Which of the files every run releases, by its number."""
+    """The file that every run releases, by the run's number."""
 
     def __call__(self, number: int) -> tuple[int, list[float]]:
         with tempfile.TemporaryDirectory(prefix="dpdist-audit-") as folder:
@@ -121,7 +122,7 @@ class ReleaseAgain:
 
 
 def _plain(job: Job) -> Job:
-    """The job without what costs time and is not in the public folder, and without what holds a release back."""
+    """The job without slow steps outside the public folder, and without holding a release back."""
     update = {"compare": (), "ledger": None, "approval": None, "publish": "always", "runtime": Runtime()}
     return job.model_copy(update={**update, "record": Record(log_lik="never")})
 
@@ -149,7 +150,7 @@ def _numeric(path: Path) -> Iterator[Floats]:
 
 
 def _difference(job: Job, one: str, other: str) -> str:
-    """How the files differ. Raises `DataError` unless they are neighbours under the job's adjacency."""
+    """The difference of the files. Raises `DataError` unless they are neighbours under the job's adjacency."""
     public = () if job.sizes_secret else job.categories
     left, right = (_rows(job, path) for path in (one, other))
     only_one, only_other = list((left - right).elements()), list((right - left).elements())

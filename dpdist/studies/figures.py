@@ -48,7 +48,7 @@ STYLE: dict[Any, Any] = {
 
 
 WIDTH = 10.4
-"""Width in inches of a figure that fills the page, so that it is shown without scaling."""
+"""Width in inches of a full-width figure, which needs no scaling."""
 
 
 FEW = 30
@@ -56,7 +56,7 @@ FEW = 30
 
 
 POINTS_SHOWN = 1_500
-"""Most records that a scatter shows of a file, so that a page stays small."""
+"""Largest number of a file's records in a scatter plot, so that a page stays small."""
 
 
 def draw(figure: Figure, material: Material, number: int) -> str:
@@ -169,7 +169,9 @@ def record_bounds(figure: Figure, material: Material) -> Canvas:
 
 
 def weights_and_bounds(figure: Figure, material: Material) -> Canvas:
-    """Record bounds against privacy weights, as in [V], figures 4, 5, 8, 9. Where flat, records use the whole bound."""
+    """Record bounds against privacy weights, as in [V], figures 4, 5, 8, 9.
+    Where the curve is flat, records use the whole bound.
+    """
     cases, epsilon = material.cases(figure), material.study.grid[0]
     canvas, axes = canvas_of(len(cases), 3)
     for axis, case in zip(axes, cases, strict=True):
@@ -326,7 +328,7 @@ def legend(canvas: Canvas, axis: Axes) -> None:
 
 
 def inline(svg: str, prefix: str, title: str) -> str:
-    """The document for a page: without prologue and namespaces, with a name and unique identifiers."""
+    """The document for a page, without prologue and namespaces, with a name and unique identifiers."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)

@@ -1,7 +1,8 @@
 """For simulations in `studies.kinds`: draws confidential data from known laws, whose mean and quantiles are the truth.
 
-Laws with predictors stand for the surveys of [G] §5, [V] §5 and [V], Appendix 2, which are not in this project. They have
-about the figures that a paper prints, such as the mean. How much of the spread is due to a predictor is a choice.
+Laws with predictors replace the surveys of [G] §5, [V] §5 and [V], Appendix 2, which are not part of this project. They
+have approximately the printed figures of a paper, such as the mean. The part of the spread that a predictor explains is
+a choice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Generator(Protocol):
 
     @property
     def unit(self) -> float:
-        """What figures of location are multiples of, such as a dollar."""
+        """The unit of location figures, such as a dollar."""
         ...
 
     @property
@@ -204,11 +205,11 @@ def check(positive: Mapping[str, float], shares: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Salaries:
-    """Yearly salaries in thousands, rounded, given sex, age and weeks worked; one of the outcome is `unit` dollars.
+    """Yearly salaries in thousands, rounded, given sex, age and weeks worked; the outcome's unit is `unit` dollars.
 
-    Log salaries have standard deviation `spread`. Women earn exp(−sex) of men's salaries. The oldest earn exp(age) times
-    the youngest ones', and who works under 27 weeks exp(−weeks) times a whole year's. What these leave is normal.
-    Salaries are at most `bound`. With a unit of that size the outcome is a share, inside (0, 1).
+    Log salaries have standard deviation `spread`. Women earn exp(−sex) of men's salaries. The oldest earn exp(age)
+    times the youngest ones' salary. Work of under 27 weeks earns exp(−weeks) times a whole year's. The remaining
+    variation is normal. Salaries are at most `bound`; with `unit` of this size, the outcome is a share inside (0, 1).
     """
 
     median: float
@@ -271,7 +272,7 @@ class Salaries:
 
 @dataclass(frozen=True)
 class Counts:
-    """Poisson counts with log means linear in sex and age; `mean` is of all."""
+    """Poisson counts with log means linear in sex and age; `mean` is the mean of all."""
 
     mean: float
     sex: float

@@ -29,7 +29,7 @@ class Material(NamedTuple):
         return kind_of(self.study).captions.get(measure, Caption(measure))
 
     def target(self, case: str, epsilon: str, measure: str) -> float | None:
-        """Where a figure shows its dashed line, if anywhere."""
+        """Value of a figure's dashed line, if any."""
         return kind_of(self.study).target(self.study, case, epsilon, measure)
 
     @property
@@ -57,7 +57,7 @@ class Material(NamedTuple):
         return np.asarray(rows[(rows.epsilon == shown) & (rows.column == column)]["value"], dtype=float)
 
     def mechanisms(self, figure: Figure, case: str, measure: str) -> list[str]:
-        """Those that have the measure, in the study's order."""
+        """The mechanisms that have the measure, in the study's order."""
         rows = self.results[(self.results.case == case) & (self.results.measure == measure)]
         return [label for label in figure.mechanisms or self.study.labels if label in set(rows.mechanism)]
 

@@ -55,7 +55,9 @@ def load(name: str | Path) -> Study | Overview:
 
 
 class Part(NamedTuple):
-    """What the page shows of one study. `answers` counts verdicts on published figures; `seconds` are of all calls."""
+    """What the page shows of one study.
+    `answers` counts verdicts on published figures; `seconds` are those of all calls.
+    """
 
     of: str
     study: Study
@@ -76,9 +78,9 @@ def run_overview(
     listener: Listener = silent,
     data: str | Path | None = None,
 ) -> Path:
-    """Runs what is missing of every study into folders of `out`, and writes `index.html` there after each of them.
+    """Completes every study in folders of `out`, and writes `index.html` there after each study.
 
-    A study of files runs only with the folder `data`; the page names those that did not. Parameters, folder and errors are
+    A study of files needs the folder `data`; the page names studies that did not run. Parameters, folder and errors are
     those of `dpdist.run_study`.
     """
     folder, parts = Path(out).absolute(), list[Part]()

@@ -1,8 +1,8 @@
 """For `cli.trials`: tries every mechanism that a job allows on thirds of a public file, and recommends one.
 
-One third plays the current file, one its reference, and one the truth. The job's own input is never opened. The recommended
-mechanism must be good enough on another third too, whose errors did not influence the choice. Results are stored as soon as
-they are there, so that a killed rehearsal resumes.
+One third serves as the current file, one as its reference, and one as the truth. The job's own input is never opened.
+The recommended mechanism must also be good enough on another third, whose errors had no influence on the choice.
+Results are stored at once, so that a killed rehearsal resumes.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ STORED, BEGUN, LOCK = ".dpdist-rehearsal", "begun.json", ".dpdist-rehearsal.lock
 CSV, CONFIRMATION, RECOMMENDED, PAGE = "rehearsal.csv", "confirmation.csv", "recommended.yaml", "index.html"
 PART = re.compile(r"(\d+-\d+-[0-9a-f]{16})\.(parquet|json)")
 UNFINISHED = re.compile(rf"\.({PART.pattern}|{re.escape(BEGUN)})\.[0-9a-f]{{12}}\.part")
-"""Name of a file that a killed process was writing."""
+"""Name of an unfinished file of a killed process."""
 REFUSALS = (JobError, DataError, FitError)
-"""Errors that follow from job and public file. Others may be gone when the rehearsal is resumed."""
+"""Errors that follow from job and public file, and so recur when the rehearsal resumes."""
 ANEW = (
     "The folder holds results of a rehearsal of another job, file or version, or its list of these is damaged. "
     "This rehearsal begins anew."
@@ -72,12 +72,12 @@ META = b"dpdist.trial"
 
 @dataclass(frozen=True)
 class Results:
-    """The stored results of a rehearsal: one file for each release, also for a refused one."""
+    """The stored results of a rehearsal: one file for each release or refusal."""
 
     folder: Path
 
     def of(self, candidate: Candidate, current: int, draw: int, make: Callable[[], Trial]) -> Trial:
-        """The stored result, or a new one, which is stored. Raises `DpdistError` if it is refused."""
+        """The stored result, or a new result, which is then stored. Raises `DpdistError` if it is refused."""
         name = f"{current}-{draw}-{hashlib.sha256(candidate.label.encode()).hexdigest()[:16]}"
         path, refusal = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
         if (reason := _reason(refusal)) is not None:
@@ -98,16 +98,17 @@ class Results:
 
 
 def in_one_line(error: DpdistError) -> str:
-    """The error as text, which may be shown: the file is public."""
+    """The error as text, which may be shown because the file is public."""
     problems = getattr(error, "problems", ())
     return f"{problems[0].where}: {problems[0].fault}" if problems else str(error).splitlines()[0]
 
 
 @contextmanager
 def resumable(out: Path, identity: Mapping[str, Any], listener: Listener) -> Iterator[Results]:
-    """Claims the folder for one rehearsal, and yields its results so far; others are removed, as are all at the end.
+    """Claims the folder for one rehearsal, and yields its earlier results; other results are removed, and all at the
+    end.
 
-    Raises `WorkspaceError` if another process uses the folder, or no rehearsal began its folder of results.
+    Raises `WorkspaceError` if another process uses the folder, or if its folder of results is not a rehearsal's.
     """
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / LOCK, timeout=0)
@@ -145,7 +146,7 @@ def _begun(out: Path, identity: Mapping[str, Any], listener: Listener) -> Result
 
 
 def _refuse_others(out: Path) -> None:
-    """Refuses a folder of results that no rehearsal began; one killed at once left it empty."""
+    """Refuses a folder of results that no rehearsal began, unless it is empty, as after an early kill."""
     folder = out / STORED
     if not folder.exists() or (folder / BEGUN).exists():
         return
@@ -155,7 +156,7 @@ def _refuse_others(out: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Removes the list last, so that a rehearsal killed meanwhile still has one."""
+    """Removes the list last, so that a rehearsal killed meanwhile still has it."""
     for path in list(folder.iterdir()):
         if PART.fullmatch(path.name) or UNFINISHED.fullmatch(path.name):
             path.unlink()
@@ -204,9 +205,9 @@ def rehearse(
 ) -> Rehearsal:
     """Runs a rehearsal; writes rehearsal.csv, confirmation.csv, index.html and recommended.yaml into the folder `out`.
 
-    A killed rehearsal of the same job and file resumes; another removes these files and begins anew. `public` replaces the
-    job's reference. A random part of `records` records is used of a larger file. `chains` allows Markov chains. Raises
-    `JobError` if there is no public file, or no mechanism can be run on it.
+    A killed rehearsal of the same job and file resumes; any other begins anew and replaces these files. `public`
+    replaces the job's reference. Of a larger file, a random part of `records` records is used. `chains` allows Markov
+    chains. Raises `JobError` if there is no public file, or no mechanism can be run on it.
     """
     require("matplotlib", "a rehearsal")
     refuse_nested_start()
@@ -237,7 +238,7 @@ def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path,
 @dataclass(frozen=True)
 class Runs:
     folder: Path
-    """A folder for files that nobody needs afterwards."""
+    """A folder for temporary files."""
     results: Results
     csv: Path
 
@@ -252,7 +253,7 @@ class Runs:
         return self.results.of(candidate, current, draw, make)
 
     def repeated(self, candidate: Candidate, splits: Sequence[Parts], current: int, draws: Sequence[int]) -> Trial:
-        """Several releases, each under new noise. Raises `DpdistError`."""
+        """Several releases, each under new noise; raises `DpdistError`."""
         made = [self.trial(candidate, splits, current, draw) for draw in draws]
         return repeated(made[0], made[1:])
 
@@ -299,13 +300,13 @@ def tried(
 
 
 def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[Parts, Parts]:
-    """The files of a current third; the other two are reference and truth, then exchanged."""
+    """The files for each choice of the current third; reference and truth are also exchanged."""
     first, second = (thirds.written(current, swapped, folder / f"third-{current}-{swapped:d}") for swapped in (False, True))
     return first, second
 
 
 def drawn_again(trials: list[Trial], splits: Sequence[Parts], runs: Runs, listener: Listener) -> list[Trial]:
-    """Repeats the trials that may turn out best: a single draw would let chance choose."""
+    """Repeats trials that may turn out best, because a single draw would let chance choose."""
     best = min(trial.score for trial in trials if trial.candidate.strict or not any(one.candidate.strict for one in trials))
     near = [trial.score <= OUT_OF_REACH * best or trial.score == best for trial in trials]
     with stage(listener, "draw again", sum(near)) as tick:
@@ -361,7 +362,7 @@ def _csv(trials: Sequence[Trial]) -> str:
 
 
 LEAST_DRAWN = 0.01
-"""Smallest error that is drawn, because the scale is logarithmic; smaller ones are drawn here."""
+"""Smallest error drawn on the logarithmic scale; smaller errors are drawn at this value."""
 
 
 def page(made: Rehearsal) -> str:

@@ -1,6 +1,7 @@
 """For `studies.rehearsal`: the given job under every registered mechanism that its columns allow.
 
-Each has the job's own ε. Settings that a mechanism refuses are changed, by as few of `CHANGES` as possible, and listed.
+Each job has the given job's ε. Settings that a mechanism refuses are changed by as few of `CHANGES` as possible, and
+listed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 
 OF_THE_RUN = ("ledger", "runtime", "record", "approval", "publish", "accept", "correction")
-"""Keys that belong to a run on the confidential file. The recommended job keeps them; a trial leaves them out."""
+"""Keys that belong to a run on the confidential file. The recommended job keeps these keys; a trial leaves them out."""
 NOT_TRIED = ("calibration", "compare")
-"""Keys that only the job's own mechanism uses. No recommended job has them."""
+"""Keys that only the given job's mechanism uses, and no recommended job has."""
 MOST_CHANGES = 5
 LONGEST_SHOWN = 80
-"""Longest changed value, in characters, that is shown."""
+"""Longest changed value, in characters, that is displayed."""
 CHAINS = "it draws by Markov chains, which takes long: --chains tries it"
 Terms: TypeAlias = dict[str, Any]
 """A job as nested keys and values, as in its file."""
@@ -34,7 +35,7 @@ Terms: TypeAlias = dict[str, Any]
 class Candidate(NamedTuple):
     """A job to try on a third of a public file, without input.
 
-    `recommended` is the job to write if this one is chosen; `changed` lists the keys that differ from the given job.
+    `recommended` is the job to write if this candidate is chosen; `changed` lists keys that differ from the given job.
     """
 
     label: str
@@ -58,7 +59,7 @@ class Refused(NamedTuple):
 def candidates(
     job: Job, reference: str, ground: Terms, chains: bool = False, only: Collection[str] | None = None
 ) -> tuple[list[Candidate], list[Refused]]:
-    """Every registered mechanism that the job's columns allow, and those refused; `only` restricts the labels.
+    """Every registered mechanism that the job's columns allow, and the refused ones; `only` restricts the labels.
 
     `reference` is the path of the reference in a trial, `ground` the reference of a recommended job. A mechanism with
     Markov chains is tried if `chains` is true, or if it is the job's own.
@@ -172,7 +173,7 @@ CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
 
 
 def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
-    """The job with the fewest changes that make it valid; or the reason why none is."""
+    """The job with the fewest changes that make it valid, or the reason why no changes do."""
     effective = [change for change in CHANGES if change(job, terms) != terms]
     causes = list[list[str]]()
     for number in range(min(len(effective), MOST_CHANGES) + 1):

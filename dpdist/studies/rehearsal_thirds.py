@@ -1,7 +1,7 @@
 """For `studies.rehearsal`: splits a public file into thirds, and judges published figures by the third third.
 
-The parts are independent samples of one population, with the same number n of records in every base cell. So errors
-are computed with cell sizes held fixed: cells are strata of independent draws, whatever the survey's design.
+The parts are independent samples of one population, with the same number n of records in every base cell. So errors are
+computed for fixed cell sizes: each cell is a stratum of independent draws, whatever the design.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from dpdist.survey.source import Source, open_file, open_source, simulated_sourc
 ESTIMATES = ("value", "error", "design_error", "df")
 """Columns of `given_sizes`."""
 LEFT_OVER = 3
-"""The label, beside thirds 0, 1 and 2, of records left over when a cell is divided by three. They are in the reference."""
+"""Label, beside thirds 0, 1 and 2, of records left over when a cell is divided by three; they are in the reference."""
 
 
 class Parts(NamedTuple):
-    """Paths of three files: to release, its reference, and the truth."""
+    """Paths of three files: the one to release, its reference, and the truth."""
 
     current: Path
     earlier: Path
@@ -48,13 +48,13 @@ class Parts(NamedTuple):
 
 
 def numbered(keys: pd.DataFrame) -> Ints:
-    """Each record's cell, (record,): those with the same keys, as texts."""
+    """Each record's cell, (record,), by the text of its keys."""
     texts = keys.astype(str)
     return np.asarray(texts.groupby(list(texts), sort=False).ngroup(), dtype=np.int64)
 
 
 def thirds(cell: Ints, rng: np.random.Generator) -> Ints:
-    """A random split into thirds 0, 1, 2 of the same size in every cell, (record,); the rest is LEFT_OVER."""
+    """A random split into thirds 0, 1, 2 of equal size in every cell, (record,); the rest is LEFT_OVER."""
     shuffled, place = rng.permutation(len(cell)), np.empty(len(cell), dtype=np.int64)
     place[shuffled] = pd.Series(cell[shuffled]).groupby(cell[shuffled]).cumcount().to_numpy()
     return np.where(place < np.bincount(cell)[cell] // 3 * 3, place % 3, LEFT_OVER)
@@ -68,7 +68,7 @@ def parted(third: Ints, current: int = 0, earlier: int = 1) -> Iterator[NDArray[
 
 
 def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
-    """Direct estimates of a file by table, with errors given the base cells' sizes.
+    """Direct estimates of a file by table, with errors for fixed base-cell sizes.
 
     Columns: the table's, `statistic`, `variable`, `value`, `error`, `df`, and `design_error`, that of the job's design
     without clusters. Raises `DataError`.
@@ -98,11 +98,11 @@ def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
 def beside_truth(
     evaluation: pd.DataFrame, current: pd.DataFrame, truth: pd.DataFrame, clusters: bool = False
 ) -> pd.DataFrame:
-    """Whether published and direct intervals hold the truth: `covered` and `direct_covered`, (row,), 1, 0 or NaN.
+    """Marks published and direct intervals that contain the truth: `covered` and `direct_covered`, (row,), 1, 0 or NaN.
 
-    `current` and `truth` are of `given_sizes`. An interval holds the truth if its figure is no farther from the third's
-    than the half widths of both, combined; NaN where a part has no error. A missing interval does not hold it. `clusters`
-    is true if published errors include clustering.
+    `current` and `truth` are results of `given_sizes`. An interval contains the truth if the two figures differ by at
+    most the combined half widths. The mark is NaN if a part has no error. A missing interval does not contain it.
+    `clusters` is true if published errors include clustering.
     """
     keys = [*evaluation.columns[: evaluation.columns.get_loc("statistic")], "statistic", "variable"]
     left = evaluation.astype(dict.fromkeys(keys, object))
@@ -134,9 +134,9 @@ def _half_width(error: Floats, df: Floats) -> Floats:
 
 
 def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
-    """The factor that takes variation of cell sizes, and clustering, out of a published standard error, (row,).
+    """The factor that removes variation of cell sizes, and clustering, from a published standard error, (row,).
 
-    It is reduced by as much as the direct error is.
+    It is the ratio by which the direct error is reduced.
     """
     design = figure["direct_se"] if clusters else np.fmin(figure["direct_se"], figure["now_design_error"])
     sizes = np.maximum(design**2 - figure["now_error"] ** 2, 0.0)
@@ -146,13 +146,15 @@ def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
 
 
 BY_CHANCE = Key(bytes(32)).child("rehearsal")
-"""The key of the split. It is public, so that anyone can make the same thirds of the public file."""
+"""The key of the split. It is public, so that anyone can repeat the split."""
 FEWEST = 6
-"""Fewest records of a cell whose intervals are judged: each third then has two, and a direct standard error."""
+"""Fewest records of a cell whose intervals are judged: each third then has two, and so a direct standard error."""
 
 
 class Thirds(NamedTuple):
-    """A public file's table, and each record's third: 0, 1, 2 or LEFT_OVER; `thin` of its cells are too small to judge."""
+    """A public file's table, and each record's third: 0, 1, 2 or LEFT_OVER; `thin` is the number of cells too small to
+    judge.
+    """
 
     table: pa.Table
     third: Ints
@@ -173,7 +175,7 @@ class Thirds(NamedTuple):
 
     @property
     def caution(self) -> str:
-        """What the split cannot judge; empty where it judges every cell."""
+        """A text on what the split cannot judge; empty if it judges every cell."""
         if not self.thin:
             return ""
         return (
@@ -214,7 +216,7 @@ def _twin(job: Job) -> Simulate | None:
 
 
 def _refuse_the_input(job: Job, public: str | Path | None) -> None:
-    """Refuses the job's own input. It compares paths, so a copy goes unnoticed."""
+    """Refuses the job's own input. Paths are compared, so a copy is not noticed."""
     confidential = job.input.path
     if public is None or confidential is None or not Path(public).exists() or not Path(confidential).exists():
         return
@@ -226,10 +228,10 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
 
 
 def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int], None] = lambda rows: None) -> Thirds:
-    """The columns that the job reads, and a random split of every combination of categories into thirds.
+    """The columns that the job reads, with a random split of every combination of categories into thirds.
 
-    Only records of the universe, and at most `records` of the file. `tick` takes the rows of each batch. Raises `DataError`
-    if a column is missing, and `JobError` if no cell has three records.
+    Only records of the universe are used, and at most `records` of them. `tick` takes the rows of each batch. Raises
+    `DataError` if a column is missing, and `JobError` if no cell has three records.
     """
     names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
@@ -265,7 +267,7 @@ def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int
 def _cells(job: Job, table: pa.Table) -> Ints:
     """Each record's cell, (record,).
 
-    Records without an outcome are cells of their own: a job may leave them out, and thirds must be equal without them.
+    Records without an outcome form cells of their own: a job may drop them, and thirds must then stay equal.
     """
     keys = table.select(list(job.categories)).to_pandas()
     for name in job.outcomes:

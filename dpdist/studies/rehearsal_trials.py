@@ -25,9 +25,9 @@ GOOD_COVERAGE, GOOD_ERROR, GOOD_LARGEST, GOOD_BIAS = 0.85, 1.0, 4.0, 0.5
 DRAWS = 4
 """Number of releases, each under new noise, of a candidate that may turn out best."""
 OUT_OF_REACH = 2.0
-"""Factor on the best score; a candidate whose first score is worse than that is not drawn again."""
+"""Factor on the best score beyond which a candidate is not drawn again."""
 NEAR = 0.1
-"""A score counts as equal to the best one if it is worse by at most this share of it."""
+"""A score counts as equal to the best if it is worse by at most this share."""
 RULE = (
     "Every statistic of a table has four figures over draws of the noise. Three are in direct standard errors: the median "
     "error, the largest error, and the mean error with its sign (bias). The largest error is a median over draws, and the "
@@ -52,8 +52,8 @@ class Trial:
     cells: pd.DataFrame
     """One row for each cell, statistic and draw of the noise: `COLUMNS` and the three columns below.
 
-    `bias` is the error with its sign, `records` the cell's number of records, and `direct_covered` says whether the direct
-    estimate's own interval holds the truth. Where no interval is judged, it is NaN, as `covered` is.
+    `bias` is the signed error, `records` the cell's number of records, and `direct_covered` whether the direct interval
+    contains the truth. Both marks are NaN where intervals are not judged.
     """
     suppressed: int
     seconds: float
@@ -62,7 +62,7 @@ class Trial:
     def by_statistic(self) -> pd.DataFrame:
         """Median error, bias, both coverages and `score`, by table and statistic, as means over draws.
 
-        `largest` is a median over draws: one draw alone would decide otherwise.
+        `largest` is a median over draws, so that one draw alone does not decide.
         """
         groups = self._by_draw.groupby(["table", "statistic"], sort=False)
         rows = groups.mean().drop(columns="draw").assign(largest=groups["largest"].median()).reset_index()
@@ -86,13 +86,13 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """The largest median error of any statistic; infinite without any."""
+        """The largest median error of any statistic; infinite if there is none."""
         worst = float(self.by_statistic["median"].max())
         return worst if not np.isnan(worst) else np.inf
 
     @property
     def coverage(self) -> float:
-        """The smallest of any statistic; NaN where none is judged."""
+        """The smallest coverage of any statistic; NaN if none is judged."""
         return float(self.by_statistic["coverage"].min())
 
     @property
@@ -113,9 +113,10 @@ class Trial:
 
 
 def _scores(rows: pd.DataFrame) -> pd.Series[float]:
-    """The largest of four figures over their limits, by statistic; of counts that the design fixes, what intervals miss.
+    """The largest of four figures over their limits, by statistic; for counts that the design fixes, the relative
+    figures.
 
-    What direct intervals miss more than nominally is taken off: chance, or cells that no release can mend.
+    The excess by which direct intervals miss is subtracted, because chance or irreparable cells cause it.
     """
     beyond = (NOMINAL - rows["direct"]).clip(lower=0.0)
     missed = (1.0 - rows["coverage"] - beyond) / (1.0 - GOOD_COVERAGE)
@@ -124,7 +125,7 @@ def _scores(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def tied(trial: Trial, best: Trial) -> bool:
-    """Whether the score ties with the best one, as `RULE` has it."""
+    """True if the score ties with the best one by `RULE`."""
     behind = trial.score - best.score
     if not np.isfinite(behind):
         return trial is best
@@ -142,7 +143,7 @@ def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
 
 
 def trial(candidate: Candidate, parts: Parts, workspace: Path, study: Key | None = None) -> Trial:
-    """Runs one release of the current part. All draws follow from the key of a `study`, if given. Raises `DpdistError`."""
+    """Runs one release of the current part. With the key of a `study`, all draws follow from it. Raises `DpdistError`."""
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}, "input": {"path": str(parts.current)}}
     if "path" in candidate.terms.get("reference", {}):
         quiet["reference"] = candidate.terms["reference"] | {"path": str(parts.earlier)}
@@ -163,7 +164,7 @@ def trial(candidate: Candidate, parts: Parts, workspace: Path, study: Key | None
 
 
 def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one statistic, as `Trial.cells`. A missing figure is infinitely far."""
+    """The rows of one statistic, as `Trial.cells`; a missing figure is infinitely far."""
     bias = (rows["synthetic"] - rows["direct"]) / rows["direct_se"].where(rows["direct_se"] > 0)
     lost = rows["synthetic"].isna() & rows["direct"].notna() & (rows["direct_se"] > 0)
     labels = labels_of(rows)
@@ -175,13 +176,13 @@ def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFram
 
 
 Confirmed = dict[str, Trial | None]
-"""Trials on the other third, by label; None where a candidate could not be run there."""
+"""Trials on the other third, by label; None for a candidate that could not be run."""
 
 
 def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None]) -> tuple[list[Trial], bool, Confirmed]:
-    """Trials in the order of `RULE`, whether the first is good enough, and the trials on the other third.
+    """Trials in the order of `RULE`, whether the first is good enough, and trials on the other third.
 
-    `again` runs a candidate there: the first, and the next one as long as the first is not good enough there.
+    `again` runs a candidate on that third: the first, then the next, until one is good enough.
     """
     other: Confirmed = {}
 
@@ -200,7 +201,7 @@ def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None
 def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Trial]:
     """Orders trials by `RULE`: good ones, then strict ones, then by score.
 
-    Those that tie with the first: with a reference first, then by number of changes, then by score.
+    Ties with the first are ordered by having a reference, then by number of changes, then by score.
     """
 
     def group(tried: Trial) -> tuple[bool, bool]:
@@ -213,7 +214,7 @@ def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Tri
 
 
 class Findings(NamedTuple):
-    """All trials in the order of `RULE`, the first recommended; `good` if that is good enough on both thirds."""
+    """All trials in the order of `RULE`, the first recommended; `good` if it is good enough on both thirds."""
 
     trials: list[Trial]
     good: bool
@@ -224,7 +225,7 @@ class Findings(NamedTuple):
 class Rehearsal(NamedTuple):
     """A rehearsal's job, public file and results.
 
-    `caution`: why a run on a similar file would refuse. `unjudged`: what the split cannot judge.
+    `caution` is the reason why a run on a similar file would refuse; `unjudged` is what the split cannot judge.
     """
 
     job: Job
@@ -257,12 +258,12 @@ class Rehearsal(NamedTuple):
 
     @property
     def confirmed(self) -> Trial | None:
-        """The best one's trial on the other third; None where it could not be run there."""
+        """The best mechanism's trial on the other third; None if it could not be run."""
         return self.findings.confirmed[self.best.candidate.label]
 
 
 FEW = 10
-"""Number of records of a cell, in one third of the file, below which its direct standard error is itself uncertain."""
+"""Below this number of records of a cell in one third, its direct standard error is itself uncertain."""
 NAMED = 8
 """Largest number of cells that are named."""
 COARSEN = (

@@ -92,7 +92,7 @@ def run(
 
 @dataclass(frozen=True)
 class Task:
-    """Computes and writes one replicate; the first of a case also its by-products."""
+    """Computes and writes one replicate; the first one of a case also writes by-products."""
 
     study: Study
     folder: Path
@@ -158,7 +158,9 @@ def owned(folder: Path, study: Study) -> Iterator[None]:
 
 
 WIDE = 5
-"""Largest number of (case, ε) pairs that are always columns of a table. Of more, the longer list becomes rows."""
+"""Largest number of (case, ε) pairs that are always columns of a table.
+If there are more, the longer list becomes rows.
+"""
 INTERVALS = (
     "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
     "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "

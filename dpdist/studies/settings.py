@@ -29,7 +29,7 @@ class Row(Frozen):
 
 
 class Published(Frozen):
-    """What published means to compare with this study's."""
+    """Published means to be compared with this study's."""
 
     column: str = Field(description="key of the column with the published mean, or with an interval's ends")
     sd: str | None = Field(default=None, description="key of the column with the sd between published replicates")
@@ -37,7 +37,7 @@ class Published(Frozen):
 
 
 class Beside(Frozen):
-    """Published figures that the page shows next to the study's."""
+    """Published figures that the page shows beside the study's."""
 
     title: str
     measure: str
@@ -77,8 +77,8 @@ class Note(Frozen):
 class Limit(Frozen):
     """A limit for measures; the page states which results meet it.
 
-    `over: replicates` compares the interval of the mean, `over: all` the worst replicate, and `over: cells` the median over
-    cells of a ratio. `below` names a mechanism whose measure should be larger in the same replicates.
+    `over: replicates` compares the interval of the mean, `over: all` the worst replicate, and `over: cells` a ratio's
+    median over cells. `below` names a mechanism whose measure should be larger in the same replicates.
     """
 
     title: str
@@ -108,14 +108,14 @@ class Limit(Frozen):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Where a figure should lie; with `below`, the difference."""
+        """The range for a figure; with `below`, for the difference."""
         if self.below is not None:
             return -inf, 0.0
         low = -inf if self.at_least is None else self.at_least
         return low, inf if self.at_most is None else self.at_most
 
     def beyond(self, value: float) -> float:
-        """How far outside the limit; negative inside."""
+        """Distance outside the limit; negative inside."""
         low, high = self.ends
         return max(low - value, value - high)
 
@@ -168,7 +168,7 @@ class Study(Frozen):
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """Labels shown under each ε, but counted once: they do not depend on it."""
+        """Labels that do not depend on ε: shown under each, counted once."""
         return ()
 
     def key_of(self, case: str, number: int | None = None) -> Key:
@@ -184,12 +184,12 @@ class Study(Frozen):
         return any(getattr(case, "file", None) is not None for case in self.cases)
 
     def with_data(self, folder: str) -> Self:
-        """Another folder of files, for studies that read some."""
+        """The study with another folder of files, if it reads any."""
         return self
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Settings that determine a replicate: results may be combined only if they agree."""
+        """Settings that determine a replicate, which must agree for results to be combined."""
         return self.model_dump(mode="json", exclude=_DECIDES_NOTHING)
 
     @model_validator(mode="after")
@@ -244,7 +244,7 @@ class StudyOfFiles(Study):
         return self.model_copy(update={"data": folder})
 
     def path_of(self, file: str, where: str) -> Path:
-        """The file's path. Raises `StudyError`, with `where` the study names it, if there is no such file."""
+        """The file's path. Raises `StudyError`, with the place `where` in the study, if there is no such file."""
         path = Path(self.data or ".") / file
         if not path.is_file():
             raise StudyError(self.study, [Problem(where, f"no file {file}", "a Parquet file", "name its folder by --data")])

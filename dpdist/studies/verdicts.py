@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 
 
 class Verdict(Enum):
-    """What a run shows about a claim."""
+    """Conclusion of a run about a claim."""
 
     YES = "yes"
     NO = "no"
@@ -34,14 +34,14 @@ class Verdict(Enum):
 
 
 class Interval(NamedTuple):
-    """A mean over replicates and its interval, infinite with a single one."""
+    """A mean over replicates and its interval, which is infinite for a single replicate."""
 
     lower: float
     mean: float
     upper: float
 
     def within(self, low: float, high: float) -> Verdict:
-        """Whether the mean does, as far as the interval can show."""
+        """Whether the mean is within the limit, as far as its interval can show."""
         if low <= self.lower and self.upper <= high:
             return Verdict.YES
         return Verdict.NO if self.upper < low or high < self.lower else Verdict.TOO_FEW
@@ -75,7 +75,7 @@ def estimate_of(values: Floats) -> Estimate:
 def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
     """Whether two means agree within half a standard deviation between replicates.
 
-    Yes if the whole interval of their difference (Welch's) lies within that margin, no if it lies outside.
+    Yes if Welch's interval of the difference lies within this margin, no if it lies outside.
     """
     if ours.replicates < 2:
         return Verdict.TOO_FEW
@@ -137,13 +137,13 @@ def outcomes(limit: Limit, results: pd.DataFrame, same_at_every_epsilon: tuple[s
 
 
 def _median(cells: Floats, error: float | None) -> Interval:
-    """The median over cells with a ratio, and its 95 % interval; infinite with one replicate."""
+    """The median over cells with a ratio, and its 95 % interval; infinite for one replicate."""
     middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL_95 * error
     return Interval(middle - half, middle, middle + half)
 
 
 def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
-    """Values by replicate; with `below`, the difference from that mechanism's."""
+    """Values by replicate; with `below`, differences from the other mechanism's."""
     if limit.below is None:
         return rows["value"].to_numpy(float)
     other = wanted[wanted["mechanism"] == limit.below]
@@ -193,7 +193,7 @@ RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")
 
 
 def set_beside(table: Beside, material: Material) -> dict[str, Any]:
-    """Published figures with this run's beside them, as rows."""
+    """Rows of published figures with this run's."""
     rows = []
     for row in table.rows:
         epsilons = [e for e in material.study.grid if row.epsilon is None or as_number(e) == float(row.epsilon)]
@@ -215,7 +215,7 @@ def set_beside(table: Beside, material: Material) -> dict[str, Any]:
 def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: str, epsilon: str) -> tuple[str, str]:
     """Whether a row's published figures agree with this run, and their largest difference in its standard errors.
 
-    Both are empty where nothing can be compared.
+    Both are empty if nothing can be compared.
     """
     if table.published is None:
         return "", ""

@@ -2,7 +2,7 @@
 
 Each synthetic set has answers of its own. The noise that a release states is the noise that was drawn.
 
-A check returns sentences that say what is wrong; a mechanism that keeps its contract has none.
+A check returns sentences on what is wrong; it returns none for a mechanism that keeps its contract.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dpdist.models.protocol import Draws
 from dpdist.testing.losses import KEY, Answered, Captured, answered, neighbours
 
 TRIED = 4
-"""Neighbouring files, of all, over which a release is compared."""
+"""Number of neighbouring files over which a release is compared."""
 MOVED = 5.0
-"""Scales by which one answer is moved, either way, to see which sets follow from it."""
+"""Sizes, in noise scales, by which one answer is moved in either direction, to see which sets depend on it."""
 SLIGHT = 1000
-"""Noise, in whole units, under which no answer is the same as another and none leaves its domain."""
+"""Noise, in whole units, that makes all answers different and keeps each within its domain."""
 LAWS = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
 _SCALE = re.compile(r"(?:scale|and) (\d+(?:/\d+)?)")
 _STATED = (
@@ -35,11 +35,11 @@ _STATED = (
     re.compile(r"noise of scale (?P<d>\d+)/\((?P<part>\d+(?:/\d+)?) ε\)"),
     re.compile(r"noise of scale (?P<d>\d+) over (?P<part>\d+/\d+) of ε"),
 )
-"""How assumptions state a scale: a distance D, over ε or over a part of it."""
+"""Patterns by which assumptions state a scale: a distance D, over ε or over a part of it."""
 
 
 def problems_of_answers(name: str, case: Captured, mechanism: Any = None) -> list[str]:
-    """Where a release follows from exact sums, where sets share an answer, and where noise has no effect."""
+    """Faults: a release that follows from exact sums, sets that share an answer, noise without effect."""
     try:
         base = answered(case, case.records, _noisy, mechanism)
     except ValueError as error:
@@ -53,9 +53,9 @@ def _noisy(number: int, query: Query) -> Any:
 
 
 def _imposed(base: Answered, moved: int = -1, by: float = 0.0, uneven: bool = False) -> Callable[[int, Query], Any]:
-    """The answers of `base`, one of them moved; the queries' own where the paths have parted.
+    """The answers of `base` with one of them moved; the queries' own answers after adaptive paths part.
 
-    Uneven figures are moved either way in turn: a mechanism may take their mean off.
+    Uneven figures are moved in both directions in turn, because a mechanism may subtract their mean.
     """
 
     def answer(number: int, query: Query) -> Any:
@@ -70,7 +70,7 @@ def _imposed(base: Answered, moved: int = -1, by: float = 0.0, uneven: bool = Fa
 
 
 def _asks_otherwise(other: Answered, base: Answered, after: int) -> bool:
-    """Whether a later query is about other figures: an answer may decide a choice alone."""
+    """True if a later query concerns other figures, because an answer may only decide a choice."""
     pairs = zip(other.queries[after + 1 :], base.queries[after + 1 :], strict=False)
     return any(one.noise != as_before.noise for one, as_before in pairs)
 
@@ -124,7 +124,7 @@ def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Itera
 
 
 def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -> list[str]:
-    """Where `measurements.parquet`, the released object or the statement has noise other than what was drawn."""
+    """Faults: `measurements.parquet`, the released object or the statement has other noise than was drawn."""
     rng = np.random.default_rng(3)
     once = answered(
         case, case.records, lambda _, query: query.under(np.rint(rng.uniform(0.0, SLIGHT, query.noise.size))), mechanism

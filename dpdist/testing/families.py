@@ -1,6 +1,6 @@
 """Checks a plug-in's model of one outcome (`models.protocol`), whose draws need no Markov chain.
 
-Limits of statistical checks: two-sided normal tail 1e-6 a figure.
+Statistical checks have a two-sided normal tail of 1e-6 for each figure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEW, MANY = 40, 20_000
 
 
 def built(family: str, builder: Any = None, bounds: tuple[float, float] | None = None) -> Any:
-    """The family's model, or a broken one, with bounds that no record reaches unless others are given."""
+    """The family's model, or a broken one, with bounds that no record reaches, or with given bounds."""
     support = facts_of(family).support
     job = Job.model_validate(
         {
@@ -73,7 +73,7 @@ def drawn(model: Any, sample: Records, alpha: float, draws: int) -> Draws:
 
 
 def problems(family: str, builder: Any = None) -> list[str]:
-    """What is wrong with a family's model, or with a broken one in its place."""
+    """The faults of a family's model, or of a broken model in its place."""
     model = built(family, builder)
     if lines := _degenerate(family, model):
         return lines
@@ -92,7 +92,7 @@ def _prior(family: str, model: Any) -> list[str]:
 
 
 def _degenerate(family: str, model: Any) -> list[str]:
-    """A prior without a law, or of single points, or one that hundreds of records of far apart outcomes leave as it is."""
+    """A fault of the prior: no law, single points, or unchanged by hundreds of records with distant outcomes."""
     prior = drawn(model, records(family, 0, 1), 1.0, FEW)
     columns = {parameter.name: prior[parameter.name].reshape(FEW, -1) for parameter in model.parameters}
     if not all(np.isfinite(values).all() for values in columns.values()):
@@ -108,18 +108,18 @@ def _degenerate(family: str, model: Any) -> list[str]:
 
 
 def _apart(one: Floats, other: Floats) -> bool:
-    """Whether draws of an entry of a parameter overlap in none of the two samples."""
+    """True if an entry of a parameter has no overlap between the draws of the two samples."""
     pairs = zip(one.reshape(len(one), -1).T, other.reshape(len(other), -1).T, strict=True)
     return any(a.max() < b.min() or b.max() < a.min() for a, b in pairs)
 
 
 def binary(support: Support) -> bool:
-    """Outcomes 0 and 1, whose bounds cannot cut any."""
+    """Outcomes 0 and 1, which bounds cannot cut."""
     return support.whole and support.high == 1.0
 
 
 def points(support: Support) -> tuple[Floats, Floats]:
-    """Outcomes and their weights in a sum over a support, by Gauss-Legendre's rule in 400 points."""
+    """Outcomes and their weights in a sum over a support, by Gauss-Legendre's rule with 400 points."""
     if support.whole:
         y = np.arange(0.0, min(support.high, 5_000.0) + 1.0)
         return y, np.ones(len(y))
@@ -138,7 +138,7 @@ def _mass(family: str, model: Any) -> list[str]:
 
 
 def _updates(family: str, model: Any) -> list[str]:
-    """Draws reweighted by the density of further records are draws given all of them."""
+    """Draws reweighted by the density of further records equal draws given all records."""
     given, more = records(family, FEW, 1), records(family, 3, 2)
     both = Records(*(np.concatenate([getattr(a, name) for a in (given, more)]) for name in COLUMNS))
     before, after = drawn(model, given, 1.0, MANY), drawn(model, both, 1.0, MANY)
@@ -169,7 +169,7 @@ def _figures(family: str, model: Any) -> list[str]:
 
 
 def _bounded(family: str, wide: Any, builder: Any) -> list[str]:
-    """The same with public bounds that a quarter of the records reach, on either side."""
+    """`_updates` with public bounds that a quarter of the records reach, on either side."""
     theta = drawn(wide, records(family, FEW, 1), 1.0, 1)
     y, _ = wide.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(4))
     low, top = np.quantile(y, [0.25, 0.75]).tolist()
@@ -186,7 +186,7 @@ def _bounded(family: str, wide: Any, builder: Any) -> list[str]:
 
 
 def _box(family: str, model: Any) -> list[str]:
-    """On a clamped posterior's box, `draws_at`, `log_prior` and the density give the posterior that is drawn from.
+    """On the box of a clamped posterior, `draws_at`, `log_prior` and the density give the posterior of the draws.
 
     Figures are means and mean squares of log parameters, given no record and given three.
     """
@@ -212,7 +212,7 @@ def _box(family: str, model: Any) -> list[str]:
 
 
 def _extremes(family: str, model: Any) -> list[str]:
-    """Extremes hold the density of every record under each of many draws, as a record bound does."""
+    """Extremes bound the density of every record under each of many draws, as a record bound does."""
     sample = records(family, FEW, 1)
     theta = drawn(model, sample, 1.0, 50)
     values, extremes = model.log_lik(theta, sample), model.extremes(theta, sample)
@@ -222,15 +222,15 @@ def _extremes(family: str, model: Any) -> list[str]:
 
 
 EVALUATION = 1e-12
-"""Relative rounding error of a density that is evaluated twice, in other orders."""
+"""Relative rounding error between two evaluations of a density in different orders."""
 ULP_STEPS = np.arange(-16, 17)
-"""Steps of 2⁻⁴⁴ of a parameter. Over so few, a density is a straight line, and what departs from it is rounding."""
+"""Steps of 2⁻⁴⁴ of a parameter. Over so few steps a density is a straight line, and its deviations are rounding."""
 
 
 def _rounding(family: str, model: Any) -> list[str]:
-    """Extremes are wider than the density by its rounding error, as privacy bounds need it.
+    """Extremes exceed the density by its rounding error, as privacy bounds need.
 
-    Outcomes lie close together and far from 0, so that terms of the density cancel.
+    Outcomes lie close together and far from 0, so that terms of the density cancel each other.
     """
     support, sample = facts_of(family).support, records(family, FEW, 1)
     if not binary(support):
@@ -253,11 +253,11 @@ def _rounding(family: str, model: Any) -> list[str]:
 
 
 def check_family(family: str) -> None:
-    """Checks a family of an outcome alone by the name that a job states; its distribution has to be installed.
+    """Checks a family of one outcome by the name that a job states; its distribution must be installed.
 
-    The prior is a law that records move. A weight of 0 leaves it. The density has mass 1 and gives the draws. `expect` and
-    `until` agree with `simulate` within public bounds. Extremes hold the density of many draws with its rounding error.
-    Raises `AssertionError` with all that is wrong.
+    The prior is a law that records change, unless their weight is 0. The density has mass 1 and gives the draws.
+    `expect` and `until` agree with `simulate` within public bounds. Extremes bound the density of many draws, with its
+    rounding error. Raises `AssertionError` with all that is wrong.
     """
     try:
         MODELS.named(family)

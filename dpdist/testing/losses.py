@@ -1,8 +1,8 @@
 """For `testing.mechanisms`: measures distances of exact sums between neighbouring files, over the noise's scale.
 
-A small job is run up to its first stratum, to have its model, its records and what its reference fixed. The mechanism's
-own rounds are then driven, in memory, over neighbouring files with the same answers. The costs of all queries of a
-release, sets and stages, are added up. They may not exceed the job's budget.
+A small job is run up to its first stratum, to get its model, its records and what its reference fixed. The mechanism's
+own rounds are then run in memory on neighbouring files, with the same answers for both. The costs of all queries of a
+release are added over sets and stages, and must not exceed the job's budget.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dpdist.survey.schema import needed_columns
 
 
 def taken_in(job: Job, records: Records) -> Records:
-    """The records with outcomes and weights as a run stores them; the file that holds them must be accepted."""
+    """The records with outcomes and weights as a run stores them; the run must accept their file."""
     findings = Findings()
     columns = dict(_columns(job, records))
     checked = check(job, pa.RecordBatch.from_pydict(columns), 0, findings, text_only=False)
@@ -47,7 +47,7 @@ def taken_in(job: Job, records: Records) -> Records:
 
 
 def _columns(job: Job, records: Records) -> Iterator[tuple[str, list[object]]]:
-    """Columns of a file; those that are not numbers of the records have one value, and codes are the nearest texts'."""
+    """Columns of a file: those that no record determines have one value, and codes are those of the nearest texts."""
     values = records.outcomes.reshape(len(records), -1).T
     for name in needed_columns(job):
         column = job.columns.get(name)
@@ -67,13 +67,14 @@ def _nearest(codes: Mapping[str, float], number: float) -> str:
 
 
 KEY = Key(b"\x0c" * 32)
-"""The key of all that is drawn here, so that a check finds the same each time."""
+"""The key of all random draws here, so that repeated checks agree."""
 
 ROUNDING = 1e-6
-"""Sums are rounded to whole units: relative room of a cost for that."""
+"""Relative allowance of a cost for rounding sums to whole units."""
 LEAST_SEEN = 0.5
-"""Part of ε that the neighbours of a small file cost at the least; a mechanism far below it adds too much noise, or the
-records here do not reach its sums."""
+"""Least part of ε that neighbours of a small file must cost.
+Below it, a mechanism adds too much noise, or these records do not reach its sums.
+"""
 
 
 @dataclass
@@ -94,11 +95,11 @@ class Captured:
 
 
 class Seen(Exception):
-    """Raised in place of what a release does after its first stratum is known."""
+    """Raised in place of the rest of a release, once its first stratum is known."""
 
 
 def captured(job: Job, workspace: Path) -> Captured:
-    """Runs a small job up to its first stratum, and keeps what its mechanism would be given."""
+    """Runs a small job up to its first stratum, and keeps the inputs of its mechanism."""
     cases = list[Captured]()
 
     def protect(fit: Fit, stratum: int) -> None:
@@ -140,7 +141,7 @@ def answered(case: Captured, records: Records, answer: Callable[[int, Query], An
 
 
 def exactly(base: Answered | None = None) -> Callable[[int, Query], Any]:
-    """Answers without noise; as over the file of `base`, so that stages that follow from them are the same too."""
+    """Answers without noise; with `base`, its answers, so that later stages are the same."""
 
     def answer(number: int, query: Query) -> Any:
         if base is not None and number < len(base.answers):
@@ -151,8 +152,9 @@ def exactly(base: Answered | None = None) -> Callable[[int, Query], Any]:
 
 
 def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[int, int]]]:
-    """Files that differ in the first record alone, and which pairs of them are neighbours: its values lie at the ends of
-    the public bounds, between them and beyond the weight's, or it is not there."""
+    """Files that differ only in the first record, and the pairs of them that are neighbours.
+    Its values lie at, between and beyond public bounds, or it is absent.
+    """
     bounds = [job.columns[name].bounds or (0.0, 1.0) for name in job.outcomes]
     ends = [list(values) for values in zip(*((low, high, (low + high) / 2.0) for low, high in bounds), strict=True)]
     column, weights = job.columns.get(job.survey.weight or ""), [1.0]
@@ -171,7 +173,7 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
 
 
 def _with_first(job: Job, records: Records, outcomes: Sequence[float], weight: float) -> Records:
-    """The file with these values in its first record, after the check that every run begins with."""
+    """The file with these values in its first record, after the check of every run."""
     values, weights = np.array(records.outcomes), np.array(records.weight)
     first = replace(records.part(0, 1), outcomes=np.array([outcomes]), weight=np.array([weight]))
     taken = taken_in(job, first)
@@ -186,10 +188,10 @@ def _with_frame(records: Records, row: int) -> Records:
 
 
 def spent(one: Sequence[Query], other: Sequence[Query]) -> float:
-    """What the queries of two files cost: ε under Laplace noise, ρ under Gaussian; up to where adaptive paths part.
+    """The cost of two files' queries until adaptive paths part: ε under Laplace noise, ρ under Gaussian noise.
 
-    Sums cost their distance over the scale. Of scores a common shift costs nothing, and any other change the range of the
-    differences: by so much the noise of the chosen one has to differ. Other queries are left out.
+    Sums cost their distance over the noise scale. A common shift of scores costs nothing; any other change costs the
+    range of the differences, by which the noise of the chosen score must differ. Other queries are left out.
     """
     total = 0.0
     for mine, theirs in zip(one, other, strict=False):
@@ -219,7 +221,7 @@ class Costs(NamedTuple):
 
 
 def costs(case: Captured, mechanism: Any = None) -> Costs | None:
-    """What neighbouring files cost at most, or None if a mechanism asks for no noise."""
+    """The largest cost of neighbouring files; None if a mechanism asks for no noise."""
     job = case.job
     base = answered(case, case.records, exactly(), mechanism)
     if not base.queries:
@@ -233,7 +235,7 @@ def costs(case: Captured, mechanism: Any = None) -> Costs | None:
 
 
 def overspent(name: str, case: Captured, mechanism: Any = None) -> list[str]:
-    """Where the noise that is asked for is less than the job's budget pays for."""
+    """A fault if the noise is less than the job's budget requires."""
     spending = costs(case, mechanism)
     return [] if spending is None else _over(name, spending)
 
@@ -249,7 +251,7 @@ def _over(name: str, spending: Costs) -> list[str]:
 
 
 def problems_of_scale(name: str, case: Captured, mechanism: Any = None) -> list[str]:
-    """Where the noise that is asked for is less than the job's budget pays for, or far more."""
+    """A fault if the noise is less than the job's budget requires, or far more."""
     spending = costs(case, mechanism)
     if spending is None:
         return [f"{name}: it asks for no noise: yield Defined.by_content(model).sums(sums, scale, number)"]

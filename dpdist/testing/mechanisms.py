@@ -32,7 +32,7 @@ LAWS = {"laplace": "Laplace", "gaussian": "Gaussian"}
 
 
 def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
-    """What a mechanism lacks, each once."""
+    """The faults of a mechanism, each once."""
     lacking = [f"{name}: it has no {member}" for member in MEMBERS if not hasattr(mechanism, member)]
     if lacking:
         return lacking
@@ -82,7 +82,7 @@ def _refusals(name: str, job: Job) -> Iterator[str]:
 
 
 def record_dependent(job: Job) -> dict[str, Job]:
-    """The job under rules whose effect depends on outcomes, by the rule."""
+    """The job under each rule whose effect depends on outcomes."""
     outcome = job.outcomes[0]
     made = {
         f"{rule}: drop": job.model_copy(
@@ -99,7 +99,7 @@ def record_dependent(job: Job) -> dict[str, Job]:
 
 
 def problems_of_noise(name: str, statement: Mapping[str, Any], laws: Collection[str]) -> list[str]:
-    """Where a statement names other laws of noise than were drawn; where nothing is promised it need not name any."""
+    """Faults: a statement names other laws of noise than were drawn; without a promise it may name none."""
     text, drawn = json.dumps(statement["assumptions"]), set(laws)
     named = {law for law, word in LAWS.items() if f"discrete {word} noise" in text}
     owed = set() if statement["guarantee"] == "none" else drawn
@@ -113,13 +113,14 @@ NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 
 
 def check_mechanism(spec: type[MechanismSpec], keys: Mapping[str, Any] = NO_KEYS) -> tuple[str, ...]:
-    """Checks a mechanism by its specification; its distribution has to be installed. Returns adjacencies it did not try.
+    """Checks a mechanism by its specification; its distribution must be installed.
+    Returns the adjacencies that were not tried.
 
-    Small jobs of a small survey are tried under every adjacency, with `keys` laid over them. So `keys` has what a job under
-    the mechanism must state beside its name, such as `{"mechanism": {"bins": {"share": 4}}}`. The survey's outcomes are
-    `salary`, `share`, `visits` and `voted`. An adjacency is not tried where no small job is accepted under it. Losses are
-    measured under wide public bounds too. Neither accuracy nor branches on exact sums are checked. Raises `AssertionError`
-    with all that is wrong, each with its remedy.
+    Small jobs of a small survey are tried under every adjacency, with `keys` merged into them. So `keys` has what a job
+    must state beside the mechanism's name, such as `{"mechanism": {"bins": {"share": 4}}}`. The survey's outcomes are
+    `salary`, `share`, `visits` and `voted`. An adjacency is not tried if it accepts no small job. Losses are measured
+    under wide public bounds too. Neither accuracy nor branches on exact sums are checked. Raises `AssertionError` with
+    every fault and its remedy.
     """
     with TemporaryDirectory() as folder:
         name, file = str(get_args(spec.model_fields["name"].annotation)[0]), Path(folder) / "survey.parquet"
@@ -180,13 +181,15 @@ def _lines_of_noise(name: str, job: Job, folder: Path) -> Iterator[str]:
 
 
 def _lines_of_wide(name: str, job: Job, folder: Path) -> list[str]:
-    """Where neighbours cost too much under wide public bounds. They may cost little: a mechanism's clip can be narrow."""
+    """Faults: neighbours cost too much under wide public bounds.
+    They may cost little, because a mechanism's clipping can be narrow.
+    """
     faults = overspent(name, captured(job, folder)) if job.strict else []
     return [f"{line}, for values beyond the small survey's bounds too" for line in faults]
 
 
 def problems_of_halves(name: str, package: str) -> list[str]:
-    """Where the public half, or a module of the package that it imports, imports what sees records."""
+    """Faults: the public half, or a module that it imports from the package, imports code that sees records."""
     barred = tuple(f"dpdist.{part}" for part in SEES_RECORDS) + tuple(f"{package}.{half}" for half in ("query", "protect"))
     lines, modules, read = list[str](), [f"{package}.post"], set[str]()
     while modules:
@@ -205,7 +208,7 @@ def problems_of_halves(name: str, package: str) -> list[str]:
 
 
 def _file(module: str) -> Path | None:
-    """The file of a module; None where the name is that of something in a module."""
+    """The file of a module; None for a name of an object within a module."""
     try:
         spec = find_spec(module)
     except ModuleNotFoundError:

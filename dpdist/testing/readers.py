@@ -22,11 +22,11 @@ from dpdist.survey.schema import CSV_NULLS
 from dpdist.survey.source import Source, TableSource, open_file
 
 Write: TypeAlias = Callable[[pa.Table, Path], object]
-"""Writes a table as a file that the reader reads."""
+"""A function that writes a table as a file for the reader."""
 SECRET_TEXT, SECRET_NUMBER = "zq7391x", 739112345.25
 """Values of the made-up file that no message may quote."""
 FEW, MANY = 40, 70_000
-"""Records of a small file, and of one that is longer than the batches of most readers."""
+"""Numbers of records of a small file, and of one that is longer than most readers' batches."""
 JOB = """
 dataset: made-up
 period: "1"
@@ -62,12 +62,12 @@ def made_up(records: int) -> pa.Table:
 
 
 def check_reader(suffix: str, write: Write) -> None:
-    """Checks the reader of files with a suffix (in small letters, without its dot); its distribution has to be installed.
+    """Checks the reader of a suffix (small letters, without dot); its distribution must be installed.
 
-    `write(table, path)` writes an Arrow table as such a file. The reader gives all columns and rows in order, with one type
-    a column and missing values as such. A row is read alike whatever the other rows are, and whichever columns are asked
-    for. A damaged file is refused by its name, and no message quotes a value. Raises `AssertionError` with all that is
-    wrong.
+    `write(table, path)` writes an Arrow table as such a file. The reader must give all columns and rows in order, one
+    type for each column, and missing values as missing. A row must be read alike, whatever other rows and columns are
+    read. A damaged file must be refused by name, and no message may quote a value. Raises `AssertionError` with every
+    fault.
     """
     with TemporaryDirectory() as folder:
         lines = list[str]()
@@ -112,7 +112,7 @@ def _read(source: Source, columns: Sequence[str]) -> pa.Table:
 
 
 def _of_types(source: Source) -> Iterator[str]:
-    """A source whose values are all text until the job says what they are has texts alone."""
+    """A source without types must give texts only, until the job states types."""
     for field in _read(source, source.columns).schema:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -145,7 +145,7 @@ def _of_values(source: Source, table: pa.Table, which: str) -> Iterator[str]:
 
 
 def _of_parts(source: Source, table: pa.Table) -> Iterator[str]:
-    """Some columns, in another order, twice, and from two readings at once."""
+    """Reads some columns, in another order, twice, and by two readings at once."""
     columns = ["weight", "region"]
     whole = _read(source, source.columns).select(columns)
     if _read(source, columns).schema.names != columns:
@@ -158,7 +158,7 @@ def _of_parts(source: Source, table: pa.Table) -> Iterator[str]:
 
 
 def _of_rows(opened: Callable[[pa.Table], Source], table: pa.Table) -> Iterator[str]:
-    """Without its first row, or backwards, a file has the same other rows: a row is one record, whatever the others are."""
+    """Without its first row, or in reverse order, a file must give the same other rows."""
     for which, rows in {"without the first row": np.arange(1, FEW), "backwards": np.arange(FEW)[::-1]}.items():
         part = table.take(pa.array(rows))
         if problems := list(_of_values(opened(part), part, which)):
@@ -166,7 +166,7 @@ def _of_rows(opened: Callable[[pa.Table], Source], table: pa.Table) -> Iterator[
 
 
 def _of_records(source: Source, table: pa.Table, folder: Path) -> Iterator[str]:
-    """Records as fits get them, after the check of every run, are those of the same table in memory."""
+    """Records after the check of every run must equal those of the same table in memory."""
     job, placed = parse_job(JOB), []
     for name, of in {"file": source, "table": TableSource(table)}.items():
         (scratch := folder / name).mkdir()
@@ -177,7 +177,7 @@ def _of_records(source: Source, table: pa.Table, folder: Path) -> Iterator[str]:
 
 
 def _of_damage(suffix: str, write: Write, folder: Path) -> Iterator[str]:
-    """Files without content, of other content, and cut off. Half a file may be read where its rows are whole."""
+    """Files that are empty, have other content, or are cut off. Half a file may be read if its rows are whole."""
     write(made_up(FEW), path := folder / f"whole.{suffix}")
     whole = path.read_bytes()
     damaged = {"an empty file": b"", "a file of other content": bytes(range(256)) * 8 + SECRET_TEXT.encode()}

@@ -18,7 +18,7 @@ from dpdist.job.loading import parse_job
 
 FIELDS, SEXES = ("arts", "law"), ("f", "m")
 FAMILIES = {"salary": "lognormal", "visits": "poisson", "voted": "bernoulli", "share": "beta"}
-"""Outcomes of the survey, with a family that takes each."""
+"""Outcomes of the survey, each with a family for it."""
 COLUMNS: dict[str, dict[str, Any]] = {
     "field": {"levels": list(FIELDS)},
     "sex": {"levels": list(SEXES)},
@@ -31,11 +31,11 @@ ADJACENCIES = (*(f"{adjacency}, same_x" for adjacency in get_args(Adjacency)), "
 """Every adjacency, with the values that an exchanged record may take."""
 CLIPPED_WEIGHT = {"bounds": [1, 100], "outside": "clip"}
 WIDENED = 100.0
-"""How many times as wide as the survey's the public bounds of wide jobs are: clips beyond the survey's are reached."""
+"""Factor between public bounds of wide jobs and the survey's, so that wider clips are reached."""
 
 
 def single(values: ArrayLike) -> np.ndarray:
-    """The values in single precision, so that a file of them has the same bytes whichever processor computed them."""
+    """The values in single precision, so that their file has the same bytes on every processor."""
     return np.asarray(values).astype(np.float32).astype(float)
 
 
@@ -65,10 +65,10 @@ def accepted_jobs(
     adjacencies: Iterable[str] = ADJACENCIES,
     wide: bool = False,
 ) -> tuple[dict[str, Job], list[str]]:
-    """The first small job of each of these adjacencies that the mechanism accepts, and why others are refused.
+    """For each adjacency the first small job that the mechanism accepts, and reasons for refusals.
 
-    `keys` are laid over every job: those of a section over the section's. Weights with public bounds are tried first.
-    Wide jobs have `WIDENED` public bounds of weights, salaries and visits.
+    `keys` are merged into every job, section by section. Jobs with public bounds of weights are tried first. In wide
+    jobs, public bounds of weights, salaries and visits are `WIDENED`.
     """
     jobs, refusals = dict[str, Job](), list[str]()
     for under in adjacencies:
@@ -114,7 +114,7 @@ def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any],
 
 
 def _widened(column: dict[str, Any]) -> dict[str, Any]:
-    """A column with wider public bounds; those from 0 to 1 are the outcome's own limits, and stay."""
+    """A column with wider public bounds, except bounds 0 and 1, which limit the outcome itself."""
     low, high = column.get("bounds", (0, 1))
     return column if high <= 1 else column | {"bounds": [low / WIDENED, high * WIDENED]}
 

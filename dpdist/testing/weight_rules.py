@@ -31,16 +31,16 @@ from dpdist.privacy.weights import (
 
 NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 RECORDS, MOST_FITS = 40, 1000
-"""Records of a made-up file, and fits after which a search counts as endless: a scan of c takes some 50."""
+"""Records of a made-up file, and the number of fits after which a search counts as endless; a scan of c takes about 50."""
 TARGETS = (0.1, 1.8, 10.0, 500.0)
 LADDER = np.geomspace(0.1, 10.0, 93)
-"""Multiples of a record's bounds, 5 % apart, along which its weight may not grow."""
+"""Multiples of a record's bounds, in steps of 5 %, along which its weight must not grow."""
 ROUNDING = 1e-12
-"""Room of a weight for rounding."""
+"""Allowance of a weight for rounding."""
 
 
 class File(NamedTuple):
-    """A made-up file: outcomes, record bounds F under the unweighted fit, and how bounds grow as weights shrink."""
+    """A made-up file: outcomes, unweighted record bounds F, and the growth of bounds as weights shrink."""
 
     outcomes: Floats
     unweighted: Floats
@@ -65,7 +65,7 @@ def _files() -> dict[str, File]:
 
 
 class Fitted(NamedTuple):
-    """A fit of a search: its step, what records carried before it, its weights, and the database bound that it reached."""
+    """A fit of a search: step, earlier per-record values, weights, and the resulting database bound."""
 
     step: Step
     before: Carry
@@ -74,16 +74,17 @@ class Fitted(NamedTuple):
 
 
 class Endless(Exception):
-    """A search that goes on after `MOST_FITS` fits."""
+    """Raised if a search continues after `MOST_FITS` fits."""
 
 
 def check_weight_rule(rule: str, keys: Mapping[str, Any] = NO_KEYS) -> None:
-    """Checks a weight rule by the name that a job states; its distribution has to be installed.
+    """Checks a weight rule by the name that a job states; its distribution must be installed.
 
-    `keys` are constants that a job must state beside the name. A weight lies from 0 to 1, follows from its own record, is 0
-    without a finite bound, and does not grow with the bound. A search begins with the unweighted fit, and ends with a bound
-    of at most the target, or raises `NotReached`. Texts name no figure of a file. Raises `AssertionError` with all that is
-    wrong. Whether losses with weights computed anew stay below ε is not checked: `dpdist audit` measures that.
+    `keys` are constants that a job must state beside the name. A weight must lie from 0 to 1, follow from its own
+    record, be 0 without a finite bound, and not grow with the bound. A search must begin with the unweighted fit. It
+    must end with a bound of at most the target, or raise `NotReached`. Texts must contain no figure of a file. Raises
+    `AssertionError` with every fault. Losses with newly computed weights are not checked here; `dpdist audit` measures
+    them.
     """
     try:
         WEIGHT_RULES.named(rule)
@@ -119,7 +120,7 @@ def _lines(weights: Weights) -> Iterator[str]:
 
 
 def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bound: bound) -> list[Fitted]:
-    """All fits of a search on a file. `reached` changes the bounds that the search learns. Raises `NotReached`."""
+    """All fits of a search on a file. `reached` changes the bounds reported to the search. Raises `NotReached`."""
     carry, made, rounds = Carry(), list[Fitted](), informed(steps)
     step = next(rounds)
     while len(made) < MOST_FITS:
@@ -138,7 +139,7 @@ def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bou
 
 
 def _of_search(weights: Weights, file: File, target: float) -> Iterator[str]:
-    """What is wrong with a search and its steps. A search that ends meets its target."""
+    """The faults of a search and its steps; a search that ends must meet its target."""
     try:
         fits = _fits(search(weights, target), file)
     except NotReached:
@@ -168,9 +169,9 @@ def _of_steps(weights: Weights, file: File, fits: list[Fitted]) -> Iterator[str]
 
 
 def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
-    """What is wrong with a step. Bounds are those of the file, ten times as large and small, and such that are not finite.
+    """The faults of a step. Bounds are the file's, ten times larger and smaller ones, and infinite ones.
 
-    A reference fixes a step for later files, whose bounds may lie outside of the reference's range.
+    A reference fixes a step for later files, whose bounds may leave the reference's range.
     """
     factors = (1.0, 0.1, 10.0, np.inf, np.nan)
     outcomes, alpha = np.tile(file.outcomes, len(factors)), np.tile(carry["alpha"], len(factors))
@@ -213,7 +214,7 @@ def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
 
 
 def _grows(step: Step, file: File, carry: Carry) -> bool:
-    """Whether a record's weight grows anywhere as its bounds grow."""
+    """True if a record's weight grows anywhere as its bounds grow."""
     outcomes, alpha = (np.tile(values, len(LADDER)) for values in (file.outcomes, carry["alpha"]))
     unweighted, bound = (np.concatenate([carry[name] * k for k in LADDER]) for name in ("unweighted", "bound"))
     weights = applied_to(step, outcomes[:, None])(unweighted, alpha, bound).reshape(len(LADDER), -1)
@@ -221,7 +222,7 @@ def _grows(step: Step, file: File, carry: Carry) -> bool:
 
 
 def _unmeasurable(weights: Weights) -> Iterator[str]:
-    """Bounds that are no numbers never count as met."""
+    """Bounds that are NaN must never count as met."""
     file = _files()["a plain file"]
     try:
         _fits(search(weights, 1.8), file, lambda bound: float("nan"))
@@ -231,7 +232,7 @@ def _unmeasurable(weights: Weights) -> Iterator[str]:
 
 
 def _reweighted(weights: Weights) -> Iterator[str]:
-    """Changes of all weights, which any rule may have, are among the weights that meet the target."""
+    """Changes of all weights, which any rule may have, must be included when weights meet the target."""
     changed = weights.model_copy(update={"scale": 0.9, "reweight": 0.95})
     for title, file in _files().items():
         try:
@@ -243,7 +244,7 @@ def _reweighted(weights: Weights) -> Iterator[str]:
 
 
 def _of_figures(weights: Weights) -> Iterator[str]:
-    """The message of `NotReached` is the same for files of other figures."""
+    """The message of `NotReached` must not depend on a file's figures."""
     texts = set[str]()
     for factor in (1.0, 1.37):
         for _, file in list(_files().items())[:3]:

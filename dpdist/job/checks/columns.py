@@ -15,7 +15,7 @@ WITHOUT_A_WEIGHT = (
     "leave its rules out. Records without a weight: delete them from the file; or mark them in a column of it and of any "
     "reference, and keep the others: universe: [{column: …, keep: […]}]"
 )
-"""What to do about records that have no weight. No universe may depend on the weight."""
+"""What to do about records that have no weight. The universe cannot depend on the weight."""
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
     "withheld_because",
@@ -23,11 +23,13 @@ WRITTEN = {
     *("synthetic", "synthetic_se", "synthetic_df", "synthetic_lower", "synthetic_upper", "synthetic_records"),
     *(*get_args(Comparator), "truth"),
 }
-"""Names of columns that frames and tables have besides categories. No category may have such a name."""
+"""Names of columns that frames and tables have besides categories. Categories must have other names."""
 
 
 def misspelt(job: Job) -> Iterator[Contradiction]:
-    """Outcomes that no column has the name of, and that are nearly one's. What else is wrong then follows from the name."""
+    """Outcomes without a column of their name, but with one of nearly the same name.
+    Other problems of such an outcome follow from its name.
+    """
     for name in job.outcomes:
         if name not in job.columns and (near := near_column(job, name)) is not None:
             remedy = f"did you mean '{near}'? Otherwise add {name}: {{bounds: [lower, upper]}} to columns"
@@ -171,7 +173,7 @@ def design_effects(job: Job) -> Iterator[Contradiction]:
 
 
 def constant_weights(job: Job) -> Iterator[Contradiction]:
-    """Strata of one weight must be the base cells, in which synthetic records get their weights."""
+    """Strata of one weight must be base cells, in which synthetic records get their weights."""
     columns, path = job.survey.weights_constant_in, ("survey", "weights_constant_in")
     if not columns:
         return
@@ -209,7 +211,7 @@ def units(job: Job) -> Iterator[Contradiction]:
 
 
 MOST_COMBINATIONS = 2**20
-"""Largest number of combinations of levels. All are published, whether or not a record has them."""
+"""Largest number of combinations of levels, all of which are published, even without a record."""
 PROTECTED = ("predictors", "protect")
 
 

@@ -24,7 +24,7 @@ def likelihood(job: Job) -> Iterator[Contradiction]:
 
 
 def several_outcomes(spec: type[MechanismSpec]) -> bool:
-    """True if a mechanism can take several outcomes: by noise on all of them, or by a posterior of them together."""
+    """True if a mechanism can take several outcomes, by noise on all of them or by a joint posterior."""
     return bool(spec.several_outcomes or not (spec.clamps or spec.adds_noise))
 
 
@@ -162,7 +162,7 @@ def _without_a_program(job: Job) -> Iterator[Contradiction]:
 
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
-    """The sampler must be one of the family's, without settings of other samplers."""
+    """The sampler must be one of the family's, without another sampler's settings."""
     sampler, samplers = job.sampler, samplers_of(job.family) if job.mechanism.statistics is None else ()
     if not samplers:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
@@ -222,7 +222,7 @@ def comparators(job: Job) -> Iterator[Contradiction]:
 
 
 def _never_lognormal(column: Column) -> str | None:
-    """The reason why no column with these bounds or codes can be lognormal, zeros apart; None if it can."""
+    """The reason why no column with these bounds or codes can be lognormal, apart from zeros; None if it can."""
     low, high = column.bounds or (0.0, float("inf"))
     support = FAMILIES["lognormal"].support
     if low < support.low or high <= support.low:
@@ -236,7 +236,7 @@ def _never_lognormal(column: Column) -> str | None:
 
 
 def reference(job: Job) -> Iterator[Contradiction]:
-    """A mechanism that needs a reference must have one, and one that would not use it must not."""
+    """A mechanism that needs a reference must have one; a mechanism without use for it must not."""
     mechanism, name, form = job.mechanism, job.mechanism.name, job.reference
     if mechanism.needs_reference and form is None:
         fault = f"'{name}' {mechanism.needs_reference} of a public file"
@@ -279,7 +279,7 @@ def fit(job: Job) -> Iterator[Contradiction]:
 
 
 def release_or_histogram(job: Job) -> Iterator[Contradiction]:
-    """An earlier release, or histograms of the current file, serve as a reference for some mechanisms and settings only."""
+    """An earlier release, or histograms of the current file, can be a reference only for some mechanisms and settings."""
     form, name = job.reference, job.mechanism.name
     if form is None or form.holds_records:
         return

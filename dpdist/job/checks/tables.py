@@ -126,7 +126,7 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
 
 
 def modelled(job: Job) -> Iterator[Contradiction]:
-    """A table may use only columns that the model distinguishes. For other columns the model knows only the average."""
+    """A table may use only columns that the model distinguishes. Of other columns the model only has the average."""
     if not job.fits_likelihood:
         return
     ways = "strata or model.predictors" if family_facts(job).predictors else "strata"
@@ -139,7 +139,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
 
 
 def copied(job: Job) -> Iterator[Contradiction]:
-    """Copying columns needs a reference with records to copy from, and columns that the release does not have otherwise."""
+    """Copying columns needs reference records to copy from, and columns that the release does not have otherwise."""
     names, path = job.microdata.columns, ("microdata", "columns")
     if not names:
         return
@@ -165,8 +165,8 @@ def copied(job: Job) -> Iterator[Contradiction]:
 
 
 def promises(job: Job) -> Iterator[Contradiction]:
-    """The job must not promise what it cannot keep: sizes must be secret where the neighbours need it. Population weights
-    must be possible.
+    """The job must be able to keep its promises: sizes must be secret if the neighbours need it, and population weights
+    possible.
     """
     anywhere = job.budget.exchange == "anywhere"
     if anywhere and job.budget.adjacency != "substitution":
@@ -192,7 +192,7 @@ def promises(job: Job) -> Iterator[Contradiction]:
 
 
 def _secret_sizes(job: Job) -> Iterator[Contradiction]:
-    """Under add_remove, or exchange: anywhere, no public value may show how many records there are, or where."""
+    """Under add_remove, or exchange: anywhere, no public value may show numbers of records or their places."""
     why = "add_remove" if job.budget.adjacency == "add_remove" else "exchange: anywhere"
     for path in (("strata",), ("survey", "design_strata")):
         if job.strata if path == ("strata",) else job.survey.design_strata:
@@ -318,7 +318,7 @@ def _gated_tables(job: Job) -> Iterator[Contradiction]:
 
 
 WIDE = ".wide"
-"""Ending that the printed form adds to a table's name."""
+"""Suffix of a table's name for its printed form."""
 
 
 def presentation(job: Job) -> Iterator[Contradiction]:
@@ -421,7 +421,7 @@ LEAVE_OUT = "leave out `publish: unless_refused`"
 
 
 def publication(job: Job) -> Iterator[Contradiction]:
-    """`publish: unless_refused` needs errors to judge. Beside gates, it would decide out of ε."""
+    """`publish: unless_refused` needs an evaluation that it can judge. Beside gates, it would be a decision without ε."""
     if not job.held_on_a_verdict:
         return
     if job.local:

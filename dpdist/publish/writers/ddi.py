@@ -1,6 +1,6 @@
 """For `publish.folder`: `codebook.xml`, the synthetic records described in DDI Codebook 2.5.
 
-Parquet and CSV files hold levels as texts; Stata and SPSS files hold numbered codes. So these two layouts are described as
+Parquet and CSV files hold levels as texts; Stata and SPSS files hold numbered codes. These two layouts are described as
 separate variables.
 """
 
@@ -22,7 +22,7 @@ from dpdist.publish.writers.microdata import level_codes, variable_names
 
 NAMESPACE = "ddi:codebook:2_5"
 TEXTS, CODES = {"parquet": "Apache Parquet", "csv": "CSV, UTF-8"}, {"dta": "Stata", "sav": "SPSS"}
-"""File endings of the two layouts, levels as texts and levels as codes, with descriptions of the files."""
+"""File endings of the two layouts, with texts or codes of levels, and descriptions of the files."""
 APOSTROPHE = "An apostrophe stands before a name or level that a spreadsheet would run as a formula."
 WEIGHT = "Use the weight {} in every estimate."
 WEIGHT_ID = "W1"
@@ -140,7 +140,7 @@ def _file(public: Path, name: str, number: str, columns: int) -> Element:
 
 
 def _variable(job: Job, layout: Layout, schema: pa.Schema, name: str) -> Element:
-    """A column of the records: its label and unit, and its levels as they stand in the files, or else its public bounds."""
+    """A column of the records: label, unit, and its levels as the files have them, or its public bounds."""
     text, levels, columns = job.presentation, layout.levels.get(name), schema.names
     facts = {"ID": f"{layout.letter}{columns.index(name) + 1}", "name": layout.names[name]}
     facts |= {"files": " ".join(layout.files.values())}

@@ -157,7 +157,7 @@ def _sas(names: Names) -> str:
 
 @cache
 def environment(*packages: str) -> Environment:
-    """The environment of templates in these packages, which keeps those it compiled. It escapes every text."""
+    """The template environment of these packages, which caches compiled templates. It escapes every text."""
     import jinja2
 
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages])
@@ -169,14 +169,14 @@ def environment(*packages: str) -> Environment:
 MOST_FIGURES = (3_000, 1_000, 300, 0)
 """Limits on the number of figures that a page shows, over all tables. Further tables are for download only.
 
-They are tried in order. The first that keeps the page under `HEAVIEST` is used, or else the last.
+They are tried in order, until the page is smaller than `HEAVIEST`; the last is used in any case.
 """
 FEW_TABLES = 20
-"""Largest number of tables that a page shows one below the other. More stand closed below an index, without plots."""
+"""Largest number of tables that a page shows one below the other. More tables are folded below an index, without plots."""
 MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY = (30_000, 20_000, 10_000, 3_000, 0), 3_000_000
 """The same as `MOST_FIGURES` and `HEAVIEST`, for a page of more tables than `FEW_TABLES`."""
 LARGE_CV = 0.3
-"""Standard error over the figure, above which the page marks a figure, where the job states no rules of quality."""
+"""Standard error over the figure above which the page marks a figure, if the job has no rules of quality."""
 HEAVIEST = 1_000_000
 """Size of a page in bytes above which fewer figures are shown."""
 MOST_SETS = 5
@@ -254,26 +254,26 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
 
 
 def _sentence(text: str) -> Markup:
-    """The text as a sentence, with a capital and a full stop; what stands between backticks is code."""
+    """The text as a sentence, with a capital and a full stop; backticks mark code."""
     sentence = _closed(text[:1].upper() + text[1:])
     parts = enumerate(re.split("`([^`]+)`", sentence))
     return Markup("").join(CODE.format(part) if k % 2 else escape(part) for k, part in parts)
 
 
 def _closed(text: str) -> str:
-    """The text with a full stop. Its first letter stays, because it may be the first of a column's name."""
+    """The text with a full stop. Its first letter stays, because it may begin a column's name."""
     return text + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def _without_shared_notes(tables: Sequence[PrintedTable]) -> tuple[list[PrintedTable], list[str]]:
-    """The tables without the notes that all of them have, and these notes."""
+    """The tables without notes that all of them share, and these notes."""
     shared = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
     rest = [replace(table, notes=tuple(note for note in table.notes if note not in shared)) for table in tables]
     return rest, shared
 
 
 def _shown(tables: Sequence[PrintedTable], left: int, *, drawn: bool = True) -> Iterator[Shown]:
-    """Tables in order. A table with more figures than are left of the limit is shown without its rows."""
+    """Tables in order. A table with more figures than the limit has left is shown without rows."""
     for table in map(in_large_units, tables):
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
         left -= size if rows else 0
@@ -302,7 +302,7 @@ def _rows(table: PrintedTable) -> Iterator[Row]:
 
 
 def _large_errors(table: PrintedTable) -> NDArray[np.bool_]:
-    """True for figures whose error is large relative to them, (row, column); never true if the job's rules flag figures."""
+    """True for figures with relatively large errors, (row, column); never true if the job's rules flag figures."""
     with np.errstate(divide="ignore", invalid="ignore"):
         large = table.margins / NORMAL_90 / np.abs(table.values) > LARGE_CV
     return np.asarray(large & (table.flags == "").all())
@@ -341,7 +341,7 @@ ABOUT = {
 def _files(folder: Path, job: Job, *, tables: bool = True) -> Iterator[tuple[str, str]]:
     """Paths of the release's files with a description; of many synthetic sets only the first `MOST_SETS`.
 
-    Without `tables`, files of single tables are left out: every table links its own.
+    Without `tables`, files of single tables are left out, because every table links its own.
     """
     for name, description in ABOUT.items():
         if name == "manifest.json" or (folder / name).exists():

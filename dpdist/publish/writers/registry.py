@@ -25,7 +25,7 @@ def write_registry(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
 
 
 def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry by the registry's schema of July 2026. It is a draft; the registry's board decides on it."""
+    """The entry by the registry's schema of July 2026. It is a draft, on which the registry's board decides."""
     text = job.presentation
     name = text.title or f"{job.dataset}, {job.period}"
     administrative: dict[str, Any] = {"registry_authors": [registry.author or text.responsible]}
@@ -95,7 +95,7 @@ def _records(job: Job) -> list[str]:
 
 
 def _variant(statement: Mapping[str, Any]) -> str:
-    """The registry's name of the privacy variant; it has none for a guarantee that holds for exact draws only."""
+    """The registry's name of the privacy variant; none for a guarantee that holds for exact draws only."""
     if "rho" in statement:
         return "Zero-concentrated DP"
     if statement["guarantee"] != "strict":

@@ -99,7 +99,7 @@ def identifier(text: str, taken: Sequence[str] = ()) -> str:
 
 
 def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
-    """Returns an id for every text; all ids are different."""
+    """Returns an unused id that SDMX accepts: ASCII letters, digits and _, beginning with a letter."""
     made: dict[str, str] = {}
     for text in texts:
         made[text] = identifier(text, [*taken, *made.values()])
@@ -214,13 +214,12 @@ class Release:
         return Schema(context="dataflow", id=flow, components=self.components, generated=CREATED, **self._owner)
 
     def dataflow(self, id: str, title: str, guarantee: str) -> Dataflow:
-        """A table's dataflow, described by the guarantee in words."""
+        """`lists` holds ids of code lists of other tables, to which this table adds its own."""
         from pysdmx.model import Dataflow
 
         return Dataflow(id=id, name=title, description=guarantee, structure=self.definition, **self._owner)
 
     def observations(self, table: Table, form: PrintedTable, published: pa.Table, confidentiality: str) -> pd.DataFrame:
-        """Returns a table's unrounded figures of the default estimator, one row for each cell and statistic."""
         rows = shown_rows(published, form.estimator).to_pandas()
         made = pd.DataFrame(index=range(len(rows)))
         for name, column in self.columns.items():

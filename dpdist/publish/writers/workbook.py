@@ -34,14 +34,14 @@ RIGHT_TO_LEFT = frozenset(("ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur"
 MOST_LINES = 20
 """Largest number of lines of one entry of the privacy statement, and of names on one line."""
 LINE, ROW = 15, 17
-"""Height, in points, of a line of text and of a row of figures. Both are set because some programs compute none."""
+"""Height, in points, of a line of text and of a row of figures. Both are set, because some programs compute none."""
 
 
 class Styles:
     """Formats of a workbook; each is made once.
 
-    In languages that are written from right to left, texts of a table are aligned right, so that a long text continues
-    into the next cells.
+    For languages written from right to left, texts of a table are aligned right, so that long texts continue into the
+    next cells.
     """
 
     def __init__(self, book: xlsxwriter.Workbook, from_right: bool = False):
@@ -159,7 +159,7 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
 
 
 def _heads(sheet: Worksheet, styles: Styles, table: PrintedTable, row: int, columns_each: int) -> None:
-    """Writes statistics above their columns. Each level that stands across is one merged cell above all its statistics."""
+    """Writes statistics above their columns. Each level across is one merged cell above all its statistics."""
     stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * columns_each
     sheet.set_row(row, LINE * max(_number_of_lines(column.head, FIGURE - 1) for column in table.columns))
     for i, name in enumerate(table.stub):
@@ -207,7 +207,7 @@ def _figure(sheet: Worksheet, styles: Styles, place: tuple[int, int], value: flo
 
 
 def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -> None:
-    """Writes statement.json as rows of a heading and a text; of a long list the first entries, and how many more it has."""
+    """Writes statement.json as rows of heading and text; a long list is cut, with the number of omitted entries."""
     sheet.set_column(0, 0, 26)
     sheet.set_column(1, 1, TEXT)
     sheet.write_string(0, 0, "Privacy statement", styles.title)
@@ -236,7 +236,7 @@ def _brief(given: Any) -> list[str]:
 
 
 def _cut(given: Any) -> Any:
-    """A list of many names as one text, which has the first of them; other values as they are."""
+    """A list of many names as one text with the first of them; other values are unchanged."""
     if (
         not isinstance(given, list | tuple)
         or len(given) <= MOST_LINES

@@ -15,7 +15,7 @@ from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.prediction import predicted
 
 LARGEST_FACTOR = 64
-"""Largest factor on the job's ε, or divisor of it, that is tried."""
+"""Largest factor on the job's ε, and largest divisor, that is tried."""
 
 
 def epsilon_for(
@@ -23,8 +23,8 @@ def epsilon_for(
 ) -> Fraction:
     """The smallest ε, to two digits, at which every statistic's median error is at most `error` direct standard errors.
 
-    Statistics are those of one table, or of all. Raises `JobError` where errors are not known before the run, where there
-    is no such table, or where no ε within a factor of LARGEST_FACTOR will do.
+    Statistics are those of one table, or of all. Raises `JobError` if errors are not known before the run, if the table
+    does not exist, or if no ε within the factor LARGEST_FACTOR suffices.
     """
     job = plan.job
     names = [spec.name for spec in job.tables]

@@ -15,11 +15,11 @@ from dpdist.core.extras import installed
 from dpdist.core.files import replaced
 
 MOST_KEPT = 200
-"""Largest number of predictions that are kept; the oldest are removed."""
+"""Largest number of stored predictions; the oldest are removed."""
 
 
 def folder() -> Path | None:
-    """The folder `predictions` in $DPDIST_CACHE, or in the user's cache folder; None where there is none to write to."""
+    """The folder `predictions` in $DPDIST_CACHE or in the user's cache folder; None if neither can be written."""
     if configured := os.environ.get("DPDIST_CACHE"):
         return Path(configured).absolute() / "predictions"
     if not installed("platformdirs"):
@@ -30,7 +30,7 @@ def folder() -> Path | None:
 
 
 def known_before(identity: str) -> pd.DataFrame | None:
-    """The rows that are kept under this identity; None where there are none, or the file is damaged."""
+    """The stored rows of this identity; None if there are none, or if the file is damaged."""
     path = _path(identity)
     if path is None or not path.exists():
         return None
@@ -41,7 +41,7 @@ def known_before(identity: str) -> pd.DataFrame | None:
 
 
 def kept(identity: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """The rows under this identity, or new ones, which are kept. A damaged file is made again."""
+    """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again."""
     if (before := known_before(identity)) is not None:
         return before
     made = make()

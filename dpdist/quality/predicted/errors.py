@@ -22,7 +22,9 @@ COLUMNS = ("table", "statistic", "name", "outcome", "cell", "records", "error", 
 
 
 class Replicate(NamedTuple):
-    """A current file and a reference, and what is the same for every ε: direct estimates, and the reference's figures."""
+    """A current file and a reference, with all that does not depend on ε: direct estimates, and the reference's
+    figures.
+    """
 
     current: Records
     reference: Records | None
@@ -33,7 +35,7 @@ class Replicate(NamedTuple):
 class Figures:
     """A statistic of a table, (cell,) each: direct estimate, its standard errors, the reference's figure, and the truth.
 
-    `given_n` is the direct standard error given the numbers of records in base cells.
+    `given_n` is the direct standard error for fixed numbers of records in base cells.
     """
 
     table: Table
@@ -47,7 +49,7 @@ class Figures:
     truth: Floats
 
     def beside(self, published: pd.DataFrame) -> pd.DataFrame:
-        """The errors of a published table, one row for each cell; `held` is 1 where the interval holds the truth."""
+        """The errors of a published table, one row for each cell; `held` is 1 if the interval contains the truth."""
         rows = published[published["statistic"] == self.statistic.label]
         about = self.statistic.about
         rows = rows[rows["variable"].isna() if about is None else rows["variable"] == about]
@@ -102,13 +104,13 @@ def truths_of(job: Job, frame: Frame, population: Population) -> list[Floats]:
 
 
 def direct_of(job: Job, frame: Frame, records: Records) -> Direct:
-    """The records for direct estimates within design strata, every record a PSU of its own."""
+    """The records for direct estimates within design strata, each record a PSU."""
     passes = [iter([records.about(number)]) for number in range(len(job.outcomes))]
     return Direct.of(job, frame, Design(lonely="certainty"), passes).without_clusters
 
 
 def _at_sizes(job: Job, frame: Frame, reference: Records) -> Records:
-    """The reference's records, with weights that bring every base cell to its number of records in the current file."""
+    """The reference's records, weighted to the current number of records in every base cell."""
     cell = frame.group(job.cell_columns)[0]
     here, there = np.bincount(cell, weights=frame.count), np.bincount(cell[reference.frame], minlength=int(cell.max()) + 1)
     scale = here / np.maximum(there, 1)

@@ -1,11 +1,11 @@
 """For `predicted.prediction`: the reference's public records by frame row, from which replicates are drawn.
 
-A replicate has a current file with the public sizes of the confidential one, and a reference of its own size. Both are
-drawn with replacement from the reference's records. So it has the noise, limits and sampling errors of a run, and no drift
-between the files.
+A replicate has a current file with the confidential file's public sizes, and a reference of the reference's own size.
+Both are drawn with replacement from the reference's records. So it has a run's noise, limits and sampling errors, but
+no drift between the files.
 
-A row of the current frame takes records with the same public columns. Where the reference has none, it takes those of the
-same stratum, predictors and base cell; and where it has none of these either, any record.
+A row of the current frame draws from reference records with the same public columns. If there are none, it draws from
+those of the same stratum, predictors and base cell, or else from all records.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dpdist.survey.reference_file import ReferenceFile
 
 @dataclass(frozen=True)
 class Population:
-    """The reference's records in the order of its own frame, with weights as they came.
+    """The reference's records in the order of its own frame, with unclipped weights.
 
-    `row` is each record's row of the current frame, −1 for none, (record,). The records that a row of the current frame
-    draws from are `order[start : start + size]`, (row,) each.
+    `row` is each record's row of the current frame, −1 for none, (record,). A row of the current frame draws from the
+    records `order[start : start + size]`, (row,) each.
     """
 
     records: Records
@@ -61,7 +61,7 @@ class Population:
         return replace(drawn, record=np.arange(len(row)), frame=row)
 
     def whole(self, frame: Frame) -> Records:
-        """The records that every row draws from, with weights that bring each row to its number of records."""
+        """The records behind all rows, weighted to each row's number of records."""
         row = np.repeat(np.arange(len(frame), dtype=np.int32), self.size)
         within = np.arange(len(row)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
         drawn = self.records.take(self.order[self.start[row] + within])

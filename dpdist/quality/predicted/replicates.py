@@ -35,7 +35,7 @@ from dpdist.sampling import Sampler, facts, reference_sampler, sampler_of
 
 
 def clipped(job: Job, records: Records) -> Records:
-    """The records as a release reads them: outcomes and weights within their bounds, where the job clips them."""
+    """The records as a release reads them, with outcomes and weights clipped if the job clips them."""
     outcomes, weight = records.outcomes, records.weight
     for number, name in enumerate(job.outcomes):
         if name in job.clipped_columns:
@@ -47,7 +47,7 @@ def clipped(job: Job, records: Records) -> Records:
 
 
 def release_of(job: Job, frame: Frame, current: Records, reference: Records | None, key: Key) -> ReleasedObject:
-    """A release of the current records. Raises as a run does where the mechanism cannot be fitted to a stratum."""
+    """A release of the current records. Raises the errors of a run if the mechanism cannot be fitted to a stratum."""
     current, seen, mechanism = clipped(job, current), _seen(job, frame, key), mechanism_of(job)
     sets: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(job.synthetic_sets)]
     of_scores, donors = dict[str, Facts](), dict[str, Donors]()
@@ -76,7 +76,7 @@ def release_of(job: Job, frame: Frame, current: Records, reference: Records | No
 def taught(
     job: Job, model: StratumModel, sampler: Sampler, label: str, reference: Records, current: int, key: Key
 ) -> Learned:
-    """What the mechanism learns from a stratum's reference records, without columns that are copied."""
+    """What the mechanism learns from a stratum's reference records, without copied columns."""
     return learned_from(job, model, reference_sampler(job, sampler), key.child("reference"), label, reference, current)
 
 
@@ -87,7 +87,7 @@ def _of_rows(records: Records, rows: slice) -> Records:
 
 
 def _seen(job: Job, frame: Frame, key: Key) -> Frame:
-    """The frame as it is published: with noisy counts where predictors are protected."""
+    """The published frame, with noisy counts if predictors are protected."""
     if job.predictors is None:
         return frame
     rng, law = key.generator("sample counts"), noise_name(job)

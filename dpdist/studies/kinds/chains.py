@@ -1,7 +1,7 @@
 """Studies of chains: yearly releases of `reference_tables`, each with the previous release as its reference.
 
-Meanwhile the survey changes, and the study shows how errors grow. All arms share the samples, and in each period the
-uniform random numbers from which noise is made.
+The survey changes from year to year, and the study shows how errors grow. All arms share the samples, and in each
+period the uniform random numbers behind the noise.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dpdist.studies.kinds.table_errors import COVERAGE_TITLE, STATISTICS, chain_
 from dpdist.survey.simulate import FIELDS, SEXES
 
 UNCHAINED = ("direct", "laplace_composed")
-"""Labels that every case has in addition to the study's arms."""
+"""Labels of every case beside the study's arms."""
 
 
 class ChainCase(SurveyCase):
     """A survey in every period; period 0 is public, the reference of the first release.
 
-    The law's shape changes by equal steps; `growth` is of salaries and population, relative, in one period.
+    The law's shape changes by equal steps; `growth` is the relative growth of salaries and population in one period.
     """
 
     periods: int = Field(default=16, ge=2, le=99)
@@ -58,7 +58,7 @@ class ChainCase(SurveyCase):
 class ChainArm(Frozen):
     """Every `refresh`-th release spends a `share` of its ε on new histograms for its reference.
 
-    With `renewed`, each reference is the previous period's file, as if it were public.
+    With `renewed`, each reference is the previous period's file, treated as public.
     """
 
     label: Name
@@ -76,7 +76,7 @@ class ChainArm(Frozen):
         return self
 
     def histogram(self, period: int, epsilon: str) -> dict[str, Any]:
-        """Settings of a reference's histograms; empty in periods without."""
+        """Settings of a reference's histograms; empty in periods without histograms."""
         if self.refresh is None or period % self.refresh:
             return {}
         return {"histogram": {"epsilon": budget_text(self.share * Fraction(epsilon))}}
@@ -85,7 +85,7 @@ class ChainArm(Frozen):
 class ChainStudy(OfSurveys):
     """|Error| in direct standard errors, median and maximum over 27 cells, and coverage of 90 % intervals.
 
-    By period, for the whole chain, and for its last quarter. Errors of counts are also given the cells' sizes.
+    By period, for the whole chain, and for its last quarter. Errors of counts are also computed for fixed cell sizes.
     """
 
     kind: Literal["chain"]
@@ -237,7 +237,7 @@ def _simulated(case: ChainCase, key: Key, period: int) -> dict[str, Any]:
 def _releases(
     study: ChainStudy, case: ChainCase, arm: ChainArm, epsilon: str, surveys: list[Survey], key: Key
 ) -> Iterator[Found]:
-    """Measures by period. Raises `DataError` where a reference lacks a cell."""
+    """Measures by period. Raises `DataError` if a reference lacks a cell."""
     before: ReleasedObject | None = None
     for period, survey in enumerate(surveys[1:], start=1):
         noise_key = key.child(f"period {period}")
@@ -284,12 +284,14 @@ def _published(release: ReleasedObject, survey: Survey) -> Found:
 
 
 def _direct(survey: Survey) -> Found:
-    """Errors of the population's own figures, which differ from direct estimates by chance alone."""
+    """Errors of the population's own figures, which differ from direct estimates only by chance."""
     return _errors({name: survey.truth[name] for name in STATISTICS}, survey)
 
 
 def _composed(survey: Survey, epsilon: str, key: Key) -> Found:
-    """Errors of direct estimates under Laplace noise of the sample's own sensitivity; a record's figures share ε."""
+    """Errors of direct estimates under Laplace noise of the sample's own sensitivity, with ε shared by a record's
+    figures.
+    """
     values = {name: e.value for name, e in zip(STATISTICS, direct(survey.totals, survey.frame, survey.cells), strict=False)}
     figures = survey.cells.per_record * len(STATISTICS)
     noise_key, total = key.child(epsilon), float(Fraction(epsilon))
@@ -299,7 +301,7 @@ def _composed(survey: Survey, epsilon: str, key: Key) -> Found:
 
 
 def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
-    """Median and maximum of |error| over cells, in direct standard errors, for counts also given the cells' sizes."""
+    """Median and maximum of |error| over cells, in direct standard errors; for counts also for fixed cell sizes."""
     given = errors_given_sizes(survey.totals, survey.frame, survey.cells, Design())
     sizes: list[float] = []
     for k, (name, estimate) in enumerate(zip(STATISTICS, direct(survey.totals, survey.frame, survey.cells), strict=False)):

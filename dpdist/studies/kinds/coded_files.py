@@ -29,14 +29,14 @@ OF_FILES = (
 
 
 class CodedColumn(Frozen):
-    """Levels in the order of their codes; several values of the file may be one level."""
+    """Levels in the order of their codes; a level may stand for several values of the file."""
 
     column: str
     levels: tuple[tuple[str | int, ...], ...] = Field(min_length=2)
 
 
 class CodedCase(Frozen):
-    """Records of a public file with a level in every column, within the ranges `keep`."""
+    """Records of a public file that have a level in every column and lie within the ranges `keep`."""
 
     name: Name
     file: str = Field(description="in the folder that `dpdist study --data` names")
@@ -54,7 +54,7 @@ class CodedArm(Frozen):
 
 
 class CodedStudy(StudyOfArms, StudyOfFiles):
-    """How similar synthetic records are to a public file's: distributions, χ² tests, logistic regression."""
+    """Compares synthetic records with a public file's: distributions, χ² tests, logistic regression."""
 
     measures = MEASURES
     kind: Literal["coded_files"]
@@ -145,7 +145,7 @@ def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, ke
 
 
 def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
-    """n synthetic records; weights of those from marginals sum to n."""
+    """n synthetic records; weights made from marginals sum to n."""
     n = len(file.weight)
     if isinstance(model, CodedTables):
         codes, weight = model.drawn(theta, n, rng)
@@ -156,7 +156,7 @@ def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> C
 
 
 def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float]:
-    """Means over sets; χ² tests are on all sets together."""
+    """Means over sets; χ² tests use all sets together."""
     outcome = list(case.columns).index(case.outcome)
     predictors = tuple(k for k in range(len(file.sizes)) if k != outcome)
     level = file.sizes[outcome] - 1

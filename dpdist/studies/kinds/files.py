@@ -215,7 +215,7 @@ def _pair(
 def _periods(
     case: FileCase, job: Job, rows: pd.DataFrame, part: np.ndarray, epsilon: str, folder: Path, key: Key
 ) -> Iterator[tuple[str, str, float]]:
-    """Means over the chain's releases; with `last_`, of the last one."""
+    """Means over the chain's releases; measures `last_` are of the last release."""
     periods = sorted(rows[case.column].unique())
     reference: Reference | None = None
     if case.first is not None:
@@ -281,7 +281,7 @@ def _sizes(evaluation: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
 
 
 def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iterator[tuple[str, str, float]]:
-    """Errors and coverage about the whole file's figures; a sample's counts about its share of them."""
+    """Errors and coverage about the whole file's figures, of which a sample's counts have their share."""
     outcome, weight = job.outcomes[0], job.survey.weight
     y = np.clip(rows[outcome].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     w = np.ones(len(rows)) if weight is None else rows[weight].to_numpy(float)
@@ -312,7 +312,7 @@ def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iter
 
 
 def ratios(results: pd.DataFrame) -> pd.DataFrame:
-    """RMSE over the direct estimate's, and coverage over replicates, where the truth is known.
+    """RMSE relative to the direct estimate's, and coverage over replicates, if the truth is known.
 
     Columns: case, mechanism, epsilon, cell, measure, value.
     """
@@ -329,7 +329,7 @@ def ratios(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_cell(results: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Rows of single cells, with `statistic` and `cell` from the measure's name."""
+    """Rows of single cells; `statistic` and `cell` come from the measure's name."""
     cells = results[results["measure"].str.contains(f" {what} ")]
     split = cells["measure"].str.split(f" {what} ", n=1, expand=True).reindex(columns=[0, 1])
     return cells.assign(statistic=split[0].astype(str), cell=split[1].astype(str), value=cells["value"].astype(float))

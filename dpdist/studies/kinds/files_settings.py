@@ -13,13 +13,13 @@ from dpdist.studies.kinds.table_errors import STATISTICS, sizes_of
 from dpdist.studies.settings import StudyOfFiles, known_or_refused
 
 DIRECT = "direct"
-"""Label of the samples' direct estimates, which are not protected."""
+"""Label of the samples' direct estimates, which have no protection."""
 
 
 class FilesArm(Frozen):
-    """A mechanism that replaces the job's own, with its model, reference and values of ε.
+    """A mechanism in place of the job's, with its model, reference and values of ε.
 
-    With `histogram`, limits come from noisy histograms of the current sample, for this share of ε, and not from a
+    With `histogram`, this share of ε pays for noisy histograms of the current sample, which give limits in place of a
     reference.
     """
 
@@ -54,7 +54,7 @@ COMPARISONS: tuple[Comparison, ...] = ("reference_only", "laplace_finest", "lapl
 
 
 class FileCase(Frozen):
-    """A public file, the job that is run on its parts, and how it is split.
+    """A public file, the job for its parts, and the way in which it is split.
 
     - `halves`: one half is the reference of the other.
     - `samples`: of two disjoint samples, each a `share` of the file, one is the reference; the file is the truth.
@@ -112,15 +112,15 @@ class FileCase(Frozen):
 
     @property
     def n(self) -> int:
-        """Records of a pps sample; 0 where only the file states them."""
+        """Records of a pps sample; 0 if only the file shows their number."""
         return self.sample or 0
 
 
 class FilesStudy(StudyOfFiles):
     """|Error| in direct standard errors, median and maximum over cells and margins.
 
-    Errors of counts are also given the cells' sizes. Where the truth is known: coverage, and RMSE over the direct
-    estimate's.
+    Errors of counts are also computed for fixed cell sizes. If the truth is known: coverage, and RMSE relative to the
+    direct estimate's.
     """
 
     kind: Literal["files"]

@@ -30,7 +30,7 @@ class FiniteCase(Frozen):
 
 
 class FiniteArm(Frozen):
-    """Log likelihoods clamped to ±M, a share of ε, and the neighbours of its loss."""
+    """Log likelihoods clamped to ±M, a share of ε, and the neighbours compared."""
 
     label: Name
     clamp: Budget = Field(description="M/ε: 1/2 for zero_out, 1/4 for substitution")
@@ -42,7 +42,7 @@ class FiniteArm(Frozen):
 
 
 class Guarantees(StudyOfArms):
-    """Exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
+    """Exact worst-case losses of clamped mechanisms on finite spaces, as multiples of the promised ε."""
 
     measures = (WORST_LOSS,)
     kind: Literal["guarantees"]

@@ -158,7 +158,7 @@ def case_job(case: MechanismCase, epsilon: str) -> Job:
 def _measured(
     study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path, key: Key
 ) -> Iterator[Result]:
-    """Yields a mechanism's measures at one ε; one that refuses yields `refused` = 1 alone."""
+    """Yields a mechanism's measures at one ε; a refused mechanism has only `refused` = 1."""
     job, wanted = case_job(case, epsilon), {arm.candidate: arm for arm in study.mechanisms}
     ground = {"path": str(parts.earlier), "provenance": "another part of the same file"}
     runs, _ = candidates(job, str(parts.earlier), ground, only=wanted)
@@ -195,7 +195,7 @@ def measures(one: Trial) -> Iterator[tuple[str, float]]:
 
 
 def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> None:
-    """Raises `StudyError` where a mechanism promises another class than the study states."""
+    """Raises `StudyError` if a mechanism's class of guarantee differs from the study's."""
     if not made.guarantee.startswith(arm.guarantee):
         problem = Problem(
             f"mechanisms.{arm.candidate}", f"it promises {made.guarantee}", arm.guarantee, "correct the class"
@@ -228,7 +228,7 @@ def _source(case: MechanismCase) -> str:
 
 
 def _fixed_on(candidate: str) -> str:
-    """Where a mechanism takes limits or shapes from, before it reads the records."""
+    """The source of a mechanism's limits or shapes, which are fixed before it reads records."""
     name = candidate.split(" ")[0].rstrip(",")
     if candidate.endswith("histograms"):
         return "noisy histograms of the current part"

@@ -27,9 +27,9 @@ from dpdist.studies.settings import StudyOfArms
 MEASURES = ("coverage", "bias", "root_mean_squared_error", "standard_error")
 LEVEL = 0.95
 MOST_DEGREES = 1e12
-"""Degrees of freedom that stand for any larger number of them."""
+"""Degrees of freedom that also stand for any larger number."""
 VALUES_AT_ONCE = 2**17
-"""Synthetic values that are in memory at once, except where one file has more records."""
+"""Synthetic values in memory at once, unless one file has more records."""
 
 
 class NormalCase(Frozen):
@@ -42,7 +42,7 @@ class NormalCase(Frozen):
 
 
 class SetsArm(Frozen):
-    """The number m of sets, and how noisy sums stay within their domain."""
+    """The number m of sets, and the way in which noisy sums are kept within their domain."""
 
     label: Name
     sets: int = Field(ge=1, le=100)
@@ -51,7 +51,7 @@ class SetsArm(Frozen):
 
 
 class Modips(StudyOfArms):
-    """Coverage of 95 % intervals by T = B/m + W, bias and errors of the mean of synthetic sets.
+    """Coverage of 95 % intervals by T = B/m + W, bias and errors of the synthetic sets' mean.
 
     B is the variance between the m sets, W their mean variance within.
     """
@@ -107,7 +107,7 @@ class ModipsKind(SimulatedKind):
 
 
 def _measured(study: Modips, case: NormalCase, arm: SetsArm, exact: Floats, key: Key) -> Iterator[Result]:
-    """Measures at every ε, from exact sums (file, sum); all arms are on the same files."""
+    """Measures at every ε, from exact sums (file, sum); all arms use the same files."""
     true = _mean(case)
     for epsilon in study.grid:
         model = release_of(study.adjacency, case, arm, epsilon)[1]
@@ -129,9 +129,10 @@ def exact_sums(model: Moments, files: Sequence[Records]) -> Floats:
 
 
 def released_laws(model: Moments, exact: Floats, sets: int, key: Key) -> tuple[Floats, Floats]:
-    """Means and standard deviations of the laws that `Modips.rounds` releases, (set, file) each, from (file, sum).
+    """Means and standard deviations of the laws released by `Modips.rounds`, (set, file) each, from (file, sum).
 
-    The engine takes a file at a time, which takes 25 times as long. A test holds both to the same law.
+    All files are computed at once; the engine, file by file, would take 25 times as long. A test checks that both have
+    the same law.
     """
     noisy = np.repeat(exact[None], sets, axis=0)
     for number, ((start, stop), query, *ends) in enumerate(zip(model.parts, model.queries, *model.domain, strict=True)):

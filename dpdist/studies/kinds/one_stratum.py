@@ -48,7 +48,7 @@ def total_variation_of(what: str) -> Caption:
 
 
 CAPTIONS = {"one_way": total_variation_of("single columns"), "two_way": total_variation_of("pairs of columns")}
-"""Captions of the measures of `similarity`, apart from SPECKS, for which a study names the predictors."""
+"""Captions of the measures of `similarity`, except SPECKS, for which a study names the predictors."""
 
 
 def over_sets(measure: Callable[[Coded], float], sets: Sequence[Coded]) -> float:

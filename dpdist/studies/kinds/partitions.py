@@ -1,7 +1,7 @@
 """Studies of `partitions`' noisy counts: similarity of synthetic records, and how regressions on them predict.
 
-As in [S], section 3: four categories with 2, 3, 4 and 5 levels, and a number that is normal given the categories and is cut
-into 15 bins.
+Data are as in [S], section 3: four categories with 2, 3, 4 and 5 levels, and a number cut into 15 bins. Given the
+categories, the number is normal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EFFECTS = ((0.5,), (0.5, -0.8), (1.0, 0.5, 0.5), (0.5, 0.7, 0.8, 0.5))
 """Regression effects of every level but the first on the number ([S], section 3.2); the intercept is 0."""
 BOUNDS = {"main_effects": (-4.0, 6.0), "saturated": (-6.0, 6.0)}
 FIRST = (0, 1, 3)
-"""Positions of x1, x2 and x4, the columns by which [S] splits the partition first."""
+"""Positions of x1, x2 and x4, by which [S] splits the partition first."""
 SHAPE = (*CATEGORIES.values(), BINS)
 MEASURES = ("first_layer", "one_way", "two_way", "all_cells", "specks", "prediction_error")
 
@@ -50,7 +50,7 @@ class PartitionArm(Frozen):
 
 
 class PartitionStudy(StudyOfArms):
-    """Distances between synthetic records and the file's, and a regression's prediction error."""
+    """Compares synthetic records with the file's, and regressions on both."""
 
     measures = MEASURES
     kind: Literal["partitions"]
@@ -118,7 +118,7 @@ def _measured(
 
 
 def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
-    """Means over sets; predictions are averaged before their error is taken."""
+    """Means over sets; predictions are averaged before their error is computed."""
     predicted = np.mean([_fitted(case, counts, values) for counts in sets], axis=0)
     file, synthetic = Coded.of_counts(exact), [Coded.of_counts(counts) for counts in sets]
     first, similar = file.about(FIRST), similarity(file, synthetic)

@@ -1,6 +1,6 @@
 """For kinds of study with a reference: simulates populations, and draws samples from them.
 
-The population `smooth` meets the assumptions of these mechanisms, and each of the others breaks one of them.
+The population `smooth` meets the assumptions of these mechanisms; each other population violates one.
 
 The samples are informative: inclusion probabilities are proportional to a unit's `size`, which may depend on its outcome
 `y`. Units are in a `cell`. For each population there is a job with one table by cell.
@@ -80,7 +80,7 @@ def population_job(name: PopulationName) -> dict[str, Any]:
 
 
 def informative_size(y: Floats, rng: np.random.Generator) -> Floats:
-    """(y + ȳ/2)·exp(.4 z) with z normal; positive where y = 0 too."""
+    """(y + ȳ/2)·exp(.4 z) with z normal; positive even for y = 0."""
     return np.asarray((y + y.mean() / 2.0) * np.exp(NOISE * rng.standard_normal(len(y))))
 
 
@@ -109,7 +109,7 @@ Law = Callable[[np.random.Generator, int], tuple[Codes, Floats, Floats]]
 
 
 def _evenly(rng: np.random.Generator, units: int) -> tuple[Codes, Floats]:
-    """Cells of similar sizes, and each unit's cell effect on the log outcome."""
+    """Cells of similar sizes, and the effect of each unit's cell on the log outcome."""
     cell = rng.integers(0, 12, units).astype(np.int32)
     return cell, 0.3 * rng.standard_normal(12)[cell]
 
@@ -122,7 +122,7 @@ def _smooth(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats
 
 
 def _weight_atoms(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Five types of unit, their weights up to 80-fold apart; outcomes grow as weights fall. No table shows types."""
+    """Five types of unit, with weights up to 80-fold apart; outcomes grow as weights fall. No table shows types."""
     cell, typical = _evenly(rng, units)
     kind = rng.choice(5, units, p=(sampled := np.array([0.35, 0.25, 0.2, 0.12, 0.08]) * ATOMS) / sampled.sum())
     y = np.exp(9.5 + 0.4 * kind + typical + 0.7 * rng.standard_normal(units))
@@ -130,14 +130,14 @@ def _weight_atoms(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, 
 
 
 def _heavy_tails(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """A quarter of zeros; other outcomes have an sd of 1.5 in logarithms, and sizes depend little on them."""
+    """A quarter of outcomes is zero; others have an sd of 1.5 in logarithms, and sizes depend little on outcomes."""
     cell, typical = _evenly(rng, units)
     y = np.exp(9.0 + typical + 1.5 * rng.standard_normal(units)) * (rng.random(units) > 0.25)
     return cell, y, informative_size(y, rng) ** 0.3
 
 
 def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Sizes 28-fold apart; one cell in six has much smaller outcomes, one in three a wider law."""
+    """Sizes are 28-fold apart; one cell in six has much smaller outcomes, and one in three a wider law."""
     share = np.repeat([2500.0, 300.0, 90.0], 6)
     cell = rng.choice(18, units, p=share / share.sum()).astype(np.int32)
     spread = np.where(cell % 3 == 0, 1.1, 0.5)
@@ -148,7 +148,7 @@ def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, F
 
 
 def _top_coded(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Left-skewed outcomes in thousands; three in ten at the top-code."""
+    """Left-skewed outcomes in thousands, of which three in ten are at the top-code."""
     cell, typical = _evenly(rng, units)
     y = np.exp(11.6 + typical + 0.5 * (2.0 - rng.standard_gamma(4.0, units) / 2.0))
     y = np.clip(np.round(y, -3), 1e3, TOP_CODE)
@@ -180,10 +180,10 @@ EARLIER = {"sd": 0.4, "noise_sd": 0.4, "gap": 1.0}
 
 
 class SurveyCase(Frozen):
-    """A simulated survey and an earlier one, new in every replicate.
+    """A simulated survey and an earlier survey, new in every replicate.
 
-    `sd` is of log salaries, `gap` multiplies the built-in gap between the sexes, and `growth` is the relative change of
-    salaries and population since the earlier survey. That has the values of `EARLIER`.
+    `sd` is of log salaries, `gap` multiplies the gap between the sexes, and `growth` is the relative growth since the
+    earlier survey. The earlier survey has the values of `EARLIER`.
     """
 
     name: Name
@@ -201,7 +201,7 @@ class SurveyCase(Frozen):
         return self.sample
 
     def described(self, every: str = "") -> str:
-        """Text for the page; `every` follows the growth, such as " a period"."""
+        """Text for the page; `every`, such as " a period", follows the growth."""
         law = "lognormal salaries" if self.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
         drift = [f"salaries and population {100 * self.growth:+.0f} %{every}"] if self.growth else []
         ends = [(name, first, getattr(self, name)) for name, first in EARLIER.items()]
@@ -249,7 +249,7 @@ def placed_survey(job: Job, source: Source, truth: Callable[[Frame, Cells], dict
 
 
 def errors_of(label: str, epsilon: str, values: Mapping[StatisticName, Floats], survey: Survey) -> Iterator[Result]:
-    """(estimate − truth)/truth by cell. A cell without a record has no mean."""
+    """(estimate − truth)/truth by cell; a cell without a record has no mean."""
     for statistic in STATISTICS:
         error = values[statistic] / survey.truth[statistic] - 1.0
         for cell, value in zip(survey.cells.labels, error, strict=True):

@@ -54,7 +54,7 @@ class Caption(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An arm, by its place, whose settings no release can have."""
+    """An arm, by its place, with settings that no release can have."""
 
     place: int
     fault: str
@@ -62,7 +62,7 @@ class Refusal(NamedTuple):
 
 
 class StudyKind(Protocol[S]):
-    """A kind of study. The class `settings` states its name as the type of the key `kind`."""
+    """A kind of study. Its class `settings` names the kind as the type of the key `kind`."""
 
     @property
     def settings(self) -> type[S]: ...
@@ -82,7 +82,7 @@ class StudyKind(Protocol[S]):
     def refusals(self, study: S) -> Iterator[Refusal]: ...
 
     def replicate(self, study: S, case: int, number: int) -> Replicate:
-        """Replicate `number`, from 1, of the case at this position; the first may keep by-products for figures."""
+        """Replicate `number`, from 1, of the case at this position; the first may return by-products for figures."""
         ...
 
     def by_cell(self, study: S, results: pd.DataFrame) -> pd.DataFrame | None:
@@ -98,11 +98,11 @@ class StudyKind(Protocol[S]):
         ...
 
     def target(self, study: S, case: str, epsilon: str, measure: str) -> float | None:
-        """Where figures show a dashed line, if anywhere."""
+        """Value of the figures' dashed line, if any."""
         ...
 
     def made_of(self, study: S) -> str:
-        """What the data are, and why they may be shown."""
+        """A text on what the data are, and why they may be shown."""
         ...
 
 

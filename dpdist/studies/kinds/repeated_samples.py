@@ -1,7 +1,7 @@
 """For `kinds.files` and `mechanisms`: draws one informative sample of a known population, and releases it repeatedly.
 
 Every mechanism releases the same sample. The reference is another sample, drawn before the population drifted. Seed and
-case determine the population; together with the replicate's number they determine both samples and all noise.
+case determine the population; with the replicate's number they determine both samples and all noise.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ WEIGHT = "weight"
 
 
 FLOOR = 1.0
-"""The smallest outcome for lognormal models, where a job's bounds begin below it."""
+"""The smallest outcome for lognormal models, if a job's bounds begin below it."""
 
 
 SIZE = "size of unit"
 
 
 class Measured(NamedTuple):
-    """The truth by cell, direct estimates, and their standard errors given the cells' sizes n; all are (cell,)."""
+    """By cell, (cell,): the truth, direct estimates, and their standard errors for fixed cell sizes n."""
 
     cells: Cells
     truth: dict[str, Floats]
@@ -50,7 +50,7 @@ class Measured(NamedTuple):
 
 
 def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.DataFrame) -> Replicate:
-    """Runs every mechanism of a case at each of its ε; only `refused` = 1 where its fit fails.
+    """Runs every mechanism of a case at each ε; only `refused` = 1 if its fit fails.
 
     `rows` is the population, with sizes in the column `SIZE` if it has any.
     """
@@ -86,7 +86,7 @@ def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.
 
 
 def sized(rows: pd.DataFrame, job: Job, rng: np.random.Generator) -> pd.DataFrame:
-    """Outcomes within public bounds; sizes that are missing grow with the outcome."""
+    """Outcomes within public bounds; missing sizes are made to grow with the outcome."""
     y = np.clip(rows[job.outcomes[0]].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     size = rows[SIZE].to_numpy(float) if SIZE in rows else informative_size(y, rng)
     return rows.assign(**{job.outcomes[0]: y, SIZE: size})
@@ -109,7 +109,7 @@ def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFram
 
 
 def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measured:
-    """Truth and direct estimates. Records are PSUs of one stratum; given n, of a stratum for each cell."""
+    """Truth and direct estimates. Records are PSUs of one stratum; for fixed n, every cell is a stratum."""
     outcome, table = job.outcomes[0], job.tables[0]
     whole, row = frame_of(job, population)
     cells = cross(whole, table.by, table.margins)
@@ -158,7 +158,7 @@ def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
 def compared(measured: Measured, intervals: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
     """Errors and coverage about the truth, by cell and over cells; with `errors`, also distances from direct estimates.
 
-    Cells without an estimate or a truth other than 0 are left out; of coverage, also those without an interval.
+    Cells without an estimate, or with the truth 0, are left out. Coverage also leaves out cells without an interval.
     """
     for name in STATISTICS:
         published, true, direct = intervals[name], measured.truth[name], measured.direct[name]

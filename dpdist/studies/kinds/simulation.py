@@ -1,7 +1,7 @@
 """Studies on data simulated from known laws (`studies.generators`): rounds of a release in memory, and measures.
 
-The key of all random numbers is (seed, case, replicate). So all mechanisms and ε of a replicate have the same data and
-uniform random numbers, and no result depends on the worker or the time.
+The key of all random numbers is (seed, case, replicate). So all mechanisms and ε of a replicate share data and uniform
+random numbers, whatever the worker or the time.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ ANY = "1"
 
 @dataclass
 class Noted:
-    """What a mechanism records about a stratum of one block."""
+    """What a mechanism records about a stratum with one block."""
 
     wants_log_lik: bool = False
     figures: dict[str, Any] = field(default_factory=dict)
@@ -240,7 +240,7 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
 def run_arm(
     study: Simulation, case: Case, arm: Arm, epsilon: str, file: SimulatedFile, key: Key, reached: Run | None
 ) -> Run | None:
-    """None where the data do not allow it: no weights meet the bound, or no posterior exists."""
+    """None if the data do not allow it: no weights meet the bound, or no posterior exists."""
     if arm.match is not None and reached is None:
         return None
     job = job_of(study, case, arm, epsilon if study.needs_epsilon(arm) else ANY)
@@ -264,14 +264,14 @@ def run_arm(
 
 
 def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key: Key) -> Learned:
-    """What a reference gives: another simulated file of the same law and size."""
+    """What the mechanism learns from a reference, which is another simulated file of the same law and size."""
     earlier = simulated_file(case, key.generator("reference")).records
     taught = reference_sampler(job, sampler)
     return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
 
 
 def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned) -> Rounds:
-    """The mechanism's; or a weighted posterior under the bound that another arm reached."""
+    """The mechanism's rounds, or those of a weighted posterior under the bound that another arm reached."""
     if bound is not None:
         assert isinstance(model, Likelihood)
         return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
@@ -367,7 +367,7 @@ class SimulatedFile(NamedTuple):
 
 
 def simulated_file(case: Case, rng: np.random.Generator) -> SimulatedFile:
-    """A file of the case's law; without predictors where the model has none."""
+    """A file of the case's law, without predictors if the model has none."""
     law = case.generator.generator()
     sampled, levels = law.sample(case.n, rng), law.levels if case.has_predictors else {}
     sizes = tuple(len(texts) for texts in levels.values())

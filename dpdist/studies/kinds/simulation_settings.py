@@ -26,9 +26,9 @@ from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, gene
 from dpdist.studies.settings import Study, known_or_refused
 
 CHAINS = 4
-"""Markov chains of a fit by Stan, which share the study's draws."""
+"""Number of Markov chains of a fit by Stan, which together give the study's draws."""
 DATA = "data"
-"""Label, in results, of the figures of the confidential data themselves."""
+"""Label, in results, of the confidential data's own figures."""
 Measure = Literal[
     "database_bound",
     "unweighted_database_bound",
@@ -94,7 +94,7 @@ class Case(Frozen):
 
     @property
     def sampler(self) -> SamplerName:
-        """The first of the family's samplers; those without Markov chains come first."""
+        """The first of the family's samplers, which are ordered with Markov chains last."""
         return SAMPLERS[self.family][0]
 
 
@@ -179,7 +179,7 @@ class Simulation(Study):
         return next(arm for arm in self.mechanisms if arm.key == label)
 
     def needs_epsilon(self, arm: Arm) -> bool:
-        """Whether results depend on ε; otherwise one run serves for all."""
+        """True if results depend on ε; otherwise one run serves all ε."""
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
         return arm.spends and (arm.enforced or not arm.tunes_weights)

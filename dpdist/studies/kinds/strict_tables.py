@@ -1,6 +1,6 @@
 """Studies of strict tables with a reference (METHODS §7b, §8): simulated surveys, errors against the truth.
 
-All arms share the samples, and at one ε the uniform random numbers of the noise.
+All arms share the samples, and for one ε the uniform random numbers of the noise.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ YARDSTICK = "direct"
 
 
 UNPROTECTED = (YARDSTICK, "reference_only", "laplace_composed")
-"""Labels of figures without formal protection, which every case has besides the study's arms."""
+"""Labels of every case for figures without formal protection."""
 
 
 class StrictArm(Frozen):
@@ -76,7 +76,7 @@ class StrictTablesStudy(OfSurveys):
 
     @property
     def yardsticks(self) -> tuple[str, ...]:
-        """Labels by whose RMSE every other is divided."""
+        """Labels by whose RMSE all others are divided."""
         return (YARDSTICK,)
 
     @property
@@ -186,12 +186,12 @@ def job_of(study: StrictTablesStudy, case: SurveyCase, key: Key, arm: StrictArm,
 
 
 def earlier_records(study: StrictTablesStudy, case: SurveyCase, key: Key, survey: Survey) -> Records:
-    """The earlier survey, in rows of the current frame. Raises `DataError` where a cell is missing."""
+    """The earlier survey, in rows of the current frame; raises `DataError` if a cell is missing."""
     return records_of(job_of(study, case, key, study.mechanisms[0], study.grid[0]), survey)
 
 
 def records_of(job: Job, survey: Survey) -> Records:
-    """Records of the job's reference, in rows of the current frame. Raises `DataError` where it lacks a cell."""
+    """Records of the job's reference, in rows of the current frame. Raises `DataError` if a cell is missing."""
     source = open_reference(job, open_source(job), survey.frame)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         placed = place_reference(job, source, Path(folder))
@@ -202,7 +202,7 @@ def records_of(job: Job, survey: Survey) -> Records:
 def _unprotected(
     study: StrictTablesStudy, case: SurveyCase, survey: Survey, earlier: Records, key: Key
 ) -> Iterator[Result]:
-    """Errors of direct estimates, of the reference alone, and under Laplace noise, whose ε 8 figures share."""
+    """Errors of direct estimates, of the reference alone, and under Laplace noise with ε shared by 8 figures."""
     values = {name: e.value for name, e in zip(STATISTICS, direct(survey.totals, survey.frame, survey.cells), strict=False)}
     job = job_of(study, case, key, study.mechanisms[0], study.grid[0])
     others = reference_baselines(job, survey.frame, [survey.records], [earlier], key)
@@ -242,7 +242,7 @@ def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
 
 
 def released(job: Job, survey: Survey, learned: Learned, key: Key) -> ReleasedObject:
-    """A release, given what the mechanism learned."""
+    """A release from what the mechanism learned."""
     model, mechanism = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), mechanism_of(job)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         rounds, sampler = mechanism.protect(job, model, Unwatched(), learned), sampler_of(job, Path(folder))

@@ -20,13 +20,13 @@ SIZES = ("median", "max")
 
 
 def sizes_of(statistic: str) -> tuple[str, ...]:
-    """Summaries of a statistic's errors; counts also have them given the cells' sizes."""
+    """Summaries of a statistic's errors; for counts also for fixed cell sizes."""
     given = tuple(f"given_{size}" for size in SIZES) if statistic == "count" else ()
     return (*SIZES, *given)
 
 
 def scale(size: str) -> str:
-    """Which direct standard errors are the unit."""
+    """Names the direct standard errors that are the unit."""
     return "given the cells' sizes" if size.startswith("given_") else "as designed"
 
 
@@ -34,11 +34,11 @@ BATCHES = 50
 
 
 MONTE_CARLO = "_monte_carlo"
-"""Suffix of the measure that holds the standard error, over resampled replicates, of a median over cells."""
+"""Suffix of the measure with the standard error of a median over cells, from resampled replicates."""
 
 
 class Compared(Protocol):
-    """What ratios need of a study."""
+    """What `ratios` needs of a study."""
 
     @property
     def seed(self) -> int: ...
@@ -48,10 +48,10 @@ class Compared(Protocol):
 
 
 def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
-    """RMSE of every arm over every yardstick's: case, mechanism, epsilon, cell, measure, value.
+    """Ratios of every arm's RMSE to every yardstick's: case, mechanism, epsilon, cell, measure, value.
 
-    With one yardstick also `_bias_`, |mean error| over its RMSE; `_monte_carlo` is the standard error of a median over
-    cells.
+    With one yardstick it adds `_bias_`, |mean error| over its RMSE. `_monte_carlo` is the standard error of a median
+    over cells.
     """
     errors = results[results["measure"].str.contains(" error ")]
     split = errors["measure"].str.split(" error ", n=1, expand=True)
@@ -155,7 +155,7 @@ def biases() -> dict[str, Caption]:
 
 
 def errors_in_direct_se() -> Mapping[str, Caption]:
-    """Captions for single releases, and for the last ones of a chain."""
+    """Captions for single releases, and for the last releases of a chain."""
     times = (
         ("", "", ""),
         ("last_", ", last release", ", of the chain's last release"),

@@ -1,6 +1,7 @@
 """Studies that compare tables from synthetic records with noisy tables, against the truth in every cell (METHODS §7).
 
-All arms share the sample, and arms with the same weight rule the released draws. So ratios compare errors on the same data.
+All arms share the sample; arms with one weight rule also share the released draws. So ratios compare errors on the same
+data.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class TableFile(Frozen):
 
 
 class TableCase(Frozen):
-    """A simulated survey, new in every replicate; or systematic samples of a file, larger outcomes likelier."""
+    """A simulated survey, new in every replicate, or systematic samples of a file in which larger outcomes are
+    likelier.
+    """
 
     name: Name
     population: int | None = Field(default=None, gt=0, description="units that are simulated")
@@ -116,7 +119,7 @@ class Synthetic(Frozen):
 
 
 class TablesStudy(StudyOfFiles):
-    """RMSE over replicates against the truth, over that of yardsticks, by field × sex with margins."""
+    """RMSE over replicates against the truth, relative to yardsticks', by field × sex with margins."""
 
     kind: Literal["tables"]
     cases: tuple[TableCase, ...] = Field(min_length=1)
@@ -143,7 +146,7 @@ class TablesStudy(StudyOfFiles):
 
     @property
     def yardsticks(self) -> tuple[str, ...]:
-        """Labels by whose RMSE every other is divided."""
+        """Labels by whose RMSE all others are divided."""
         return YARDSTICKS
 
     @property
@@ -243,11 +246,11 @@ def _arm(arm: Synthetic) -> tuple[str, ...]:
 
 
 SAMPLE = "sample.parquet"
-"""A sample of a public file, in a folder of its own."""
+"""Name of the file with a sample of a public file."""
 
 
 class Fit(NamedTuple):
-    """Draws of every set, the database bound Δ, and what the mechanism noted of every record."""
+    """Draws of every set, the database bound Δ, and the mechanism's record of each record's bounds and weights."""
 
     parameters: Sequence[Draws]
     bound: float
@@ -276,7 +279,7 @@ def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
 
 
 def _pictured(job: Job, survey: Survey, fit: Fit, key: Key) -> dict[str, Floats]:
-    """The first set's outcomes with weights E(w|y*, x), and the record bounds before and after."""
+    """The first set's outcomes with weights E(w|y*, x), and record bounds before and after weighting."""
     model = Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     rows, theta = survey.frame.expand(), fit.parameters[0]
     y, _ = model.simulate(theta, rows, key.generator("synthesis", set=1))
@@ -299,7 +302,7 @@ def surveyed(study: TablesStudy, case: TableCase, key: Key) -> Survey:
 
 
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
-    """The release that an arm simulates: one pooled fit, the largest number of sets."""
+    """The simulated release: one pooled fit, with the largest number of sets."""
     simulate = {"kind": "doctorates", "population": case.population, "sample": case.sample, "noise": case.noise}
     drawn = {"simulate": simulate | {"seed": int(key.child("survey").hex()[:12], 16)}}
     fields, sexes = (FIELDS, SEXES) if case.file is None else (case.file.fields, case.file.sexes)
@@ -335,7 +338,7 @@ def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job
 def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
     """Errors of direct estimates, without noise and with Laplace noise at the total ε of m sets.
 
-    With `laplace` every figure has all of ε; with `laplace_composed` a record's figures share it.
+    With `laplace` every figure has all of ε; with `laplace_composed` a record's figures share ε.
     """
     estimates = dict(zip(ALL_STATISTICS, direct(survey.totals, survey.frame, survey.cells), strict=True))
     values = {name: estimates[name].value for name in STATISTICS}
@@ -354,7 +357,7 @@ def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -
 
 
 def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
-    """Noisy clipped sums of base cells, with margins as their sums; means within bounds."""
+    """Noisy clipped sums of base cells, with margins as their sums, and means within bounds."""
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
     pairs = bounds.pairs(np.minimum(survey.records.weight, bounds.weight), survey.records.outcome)
     rows, rng = len(survey.frame), key.generator("strict")
@@ -366,7 +369,7 @@ def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dic
 
 
 def _fit(job: Job, survey: Survey, key: Key) -> Fit | None:
-    """None where no weights meet the bound."""
+    """None if no weights meet the bound."""
     noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
@@ -387,7 +390,7 @@ def _synthetic(
     key: Key,
     errors: dict[str, Spreads],
 ) -> Iterator[Result]:
-    """Errors of the tables from m sets, as published; `errors` keeps spreads that arms share."""
+    """Errors of the published tables from m sets; `errors` keeps spreads that arms share."""
     if fit is None:
         yield from (Result(arm.label, epsilon, "refused", 1.0) for epsilon in study.grid)
         return
@@ -423,9 +426,9 @@ def _sums(model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int)
 def _coverage(
     label: str, epsilon: str, tables: Mapping[StatisticName, Interval], survey: Survey, whose: str = ""
 ) -> Iterator[Result]:
-    """Share of cells, and of margins, with an estimate whose interval holds the truth.
+    """Share of cells, and of margins, whose interval contains the truth, among those with an estimate.
 
-    `whose` is "" for published intervals, "_sets" for those from the synthetic sets alone.
+    `whose` is "" for published intervals, "_sets" for those from synthetic sets alone.
     """
     margin = np.array([TOTAL in cell for cell in survey.cells.labels])
     for name in STATISTICS:
