@@ -106,7 +106,7 @@ def predicted(
 
 
 class Within(NamedTuple):
-    """Of an outcome: var(w), cov(w, wy) and var(wy) of a record of every frame row by the released points, (3, row).
+    """Released points give var(w), cov(w, wy) and var(wy) of a record of every frame row, (3, row), for an outcome.
 
     `followed` is the part of them that estimates follow, and `sum` the number of each row's noisy sum, (row,).
     """
@@ -152,7 +152,7 @@ def _followed(moments: Floats, mean: Floats, of_weight: Floats, of_outcome: Floa
 def _direct_variances(
     released: ReleasedObject, cells: Cells, grounds: Grounds, values: Sequence[Floats], within: Within
 ) -> list[tuple[Floats, Floats]]:
-    """Of counts, means and totals of records like the points: sampling variances, and the parts that are not followed.
+    """Sampling variances of counts, means and totals of records like the points, and the parts that are not followed.
 
     All are (cell,). Estimates have the direct figures' numbers of records, so these are followed.
     """

@@ -137,7 +137,7 @@ def in_words(name: str, verdict: Verdict) -> str:
 
 
 def errors_in_words(statistic: str, errors: Errors) -> str:
-    """Errors of a statistic, which a plan predicts and a verdict measures; `statistic` ends with its text."""
+    """Errors of a statistic in words, as a plan predicts or a verdict measures them; `statistic` ends with its text."""
     parts = list[str]()
     if np.isfinite(errors.median):
         parts.append(f"{errors.median:.2g} in the median of {errors.cells:,} cells")
@@ -157,7 +157,7 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
 
 
 def _of_fixed(fixed: Fixed) -> Iterator[str]:
-    """Yields sentences on counts that the design fixes, and what to do about them."""
+    """Yields sentences on counts that the design fixes, with the remedy."""
     number = "1 count has" if fixed.cells == 1 else f"{fixed.cells} counts have"
     yield f"{number} no direct error: the design fixes such counts."
     if np.isfinite(fixed.error):
@@ -177,7 +177,7 @@ def large(value: float) -> str:
 WORST = 5
 GIVEN = "n given"
 ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
-"""Names of the estimates that are no comparators."""
+"""Names of the estimates that are not comparators."""
 NO_ERRORS = "no standard errors are published, or none of the direct estimates has one: there is nothing to judge."
 WITHHELD = (
     "Whether a release is withheld now depends on the records, which ε does not cover: decide by a rule stated beforehand."
@@ -189,7 +189,7 @@ LOOKED = (
 
 
 class Overall(NamedTuple):
-    """The verdicts on all statistics: a first line, the grand figures, and a sentence each.
+    """The verdicts on all statistics: a first line, the grand figures, and a sentence for each statistic.
 
     `fails` is true where a fault was found. `stops` is true where the release must not be published.
     """
@@ -215,7 +215,7 @@ def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Over
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | None]:
-    """The verdict on each statistic of each table, by name; None where there is nothing to judge."""
+    """The verdict on each statistic of each table, by name; None if nothing can be judged."""
     groups = {f"{name}, {statistic}": group for name, rows in tables.items() for statistic, group in by_statistic(rows)}
     return {name: judge(group, len(groups), clustered) for name, group in groups.items()}
 
@@ -229,8 +229,7 @@ def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
     """Returns a row for each estimate: its class of guarantee, and its median and largest error over cells.
 
-    Errors are in direct standard errors. For counts, the columns `n given` have them in standard errors given the cells'
-    sizes, where these are known.
+    Errors are in direct standard errors. For counts, the columns `n given` have errors for fixed cell sizes, if known.
     """
     lines, given = [], _given_sizes(rows)
     for how in estimates_of(rows):
@@ -263,7 +262,7 @@ def estimates_of(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _given_sizes(rows: pd.DataFrame) -> pd.Series[float]:
-    """Standard errors of counts given the cells' sizes; NaN for other statistics, and in older evaluations."""
+    """Standard errors of counts for fixed cell sizes; NaN for other statistics and older evaluations."""
     if "direct_se_given_n" not in rows or not (rows["statistic"] == "count").all():
         return pd.Series(np.nan, index=rows.index)
     return rows["direct_se_given_n"].where(rows["direct_se_given_n"] > 0)

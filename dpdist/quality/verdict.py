@@ -2,11 +2,12 @@
 
 Confidential.
 
-A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
-noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
+A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error
+and noise. The direct figure has the same sampling error. So a correct 90 % interval contains the direct figure in at
+least 90 % of cells.
 
-A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
-them (FAR_MEDIAN, FAR_LARGEST).
+Even a release whose intervals pass may have large errors. The median and the largest error in direct standard errors
+show these (FAR_MEDIAN, FAR_LARGEST).
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ LEAST_COVERED = 0.7
 SMALL_RATIO = NormalDist().inv_cdf((1.0 + LEAST_COVERED) / 2.0) / REACH
 """Ratio of a standard error to the right one at which 90 % intervals cover LEAST_COVERED."""
 FAR_RELATIVE = 0.1
-"""Relative error, or relative half width of an interval, above which a count that the design fixes is called inaccurate."""
+"""Relative error, or relative half width, above which a count that the design fixes is called inaccurate."""
 
 
 class Fixed(NamedTuple):
-    """Counts that the design fixes: their number, and largest relative error and half width among large enough cells."""
+    """Counts that the design fixes: their number, and largest relative error and half width among cells that are large
+    enough.
+    """
 
     cells: int
     error: float
@@ -56,18 +59,18 @@ class Fixed(NamedTuple):
 
 
 def without_error(estimate: Floats, error: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True where a standard error is 0 but for rounding, (row,); False where it is unknown."""
+    """True if a standard error is 0 but for rounding, (row,); False if it is unknown."""
     return np.asarray(error <= SAME * np.abs(estimate))
 
 
 def error_ratio(base: pd.DataFrame) -> float:
-    """The median of published over direct standard errors; NaN if no cell has a positive direct one."""
+    """The median ratio of published to direct standard errors; NaN if no cell has a positive direct one."""
     rows = _with_direct_error(base)
     return float((rows["synthetic_se"] / rows["direct_se"]).median()) if len(rows) else np.nan
 
 
 def too_small(base: pd.DataFrame, level: float) -> bool:
-    """True where the median ratio is below SMALL_RATIO, and chance makes it so small with a probability below `level`."""
+    """True if the median ratio is below SMALL_RATIO, and chance explains this only with a probability below `level`."""
     # A direct variance over the correct one is taken as χ²(df)/df. With correct errors, a cell's ratio is at most r with
     # the probability P(χ²(df) ≥ df/r²). By Markov's inequality, at least half of the cells have such a ratio with at most
     # twice the mean of these probabilities, however the cells depend on each other.
@@ -131,7 +134,7 @@ def by_chance(rows: pd.DataFrame) -> Floats:
 def noise_error(rows: pd.DataFrame) -> Floats:
     """Returns standard errors due to noise alone, (row,).
 
-    They are NaN where they are unknown, as in evaluations by earlier versions.
+    They are NaN if unknown, as in evaluations by earlier versions.
     """
     unknown = pd.Series(np.nan, index=rows.index)
     return np.asarray(rows.get("synthetic_noise_se", unknown), dtype=float)
@@ -167,25 +170,27 @@ GRAND, COVERAGE, SIDE, FURTHEST, SMALL = 0.4, 0.35, 0.1, 0.1, 0.05
 LEAN = 0.5
 """Distance of the median cell, in published standard errors, above which it counts as a bias.
 
-With a bias of this size, 90 % intervals still contain .87.
+With such a bias, 90 % intervals still contain .87.
 """
 FAR_TOO_LOW = 0.75
-"""If the test of coverage fails and coverage is below this, the release is not for publication."""
+"""If coverage fails its test and is below this, the release is not for publication."""
 FAR_RECORDS = 10
-"""Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
+"""Fewest records of a cell whose error may be called large; with fewer, the direct standard error may be near 0 by
+chance.
+"""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
 """Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
 
 
 class Errors(NamedTuple):
-    """Distances of a statistic's published figures from direct ones: of a run, or those that a plan predicts.
+    """Distances between published and direct figures of a statistic, measured in a run or predicted by a plan.
 
     - `fixed`: the number of cells of two records or more whose direct standard error is 0: the design fixes the figure.
     - `median`, `largest`, `over_2`, `over_4`: |published − direct| in direct standard errors, without `fixed` cells.
     - `given_n`: the median in direct standard errors given the cells' numbers of records.
     - `relative`, `largest_relative`: shares of the direct figure, of the `fixed` cells, or of all where there are none.
 
-    All but medians are over cells with at least FAR_RECORDS records. A figure that is not known is NaN.
+    All but medians are over cells with at least FAR_RECORDS records; unknown figures are NaN.
     """
 
     cells: int
@@ -200,7 +205,9 @@ class Errors(NamedTuple):
 
     @classmethod
     def of(cls, error: Floats, given_n: Floats, relative: Floats, records: Floats) -> Self:
-        """Errors from distances over direct standard errors, over those given n, and over direct figures, (cell,) each."""
+        """Errors from distances over direct standard errors, over those for fixed n, and over direct figures, (cell,)
+        each.
+        """
         rows = pd.DataFrame({"error": error, "given_n": given_n, "relative": relative})
         enough = records >= FAR_RECORDS
         fixed = (rows["error"].isna() & rows["relative"].notna()).to_numpy() & (records > 1)
@@ -219,7 +226,7 @@ class Errors(NamedTuple):
 
 
 def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> tuple[Floats, Floats, Floats]:
-    """Distances over direct standard errors, over those given n, and over direct figures, (cell,) each; NaN over 0."""
+    """Distances over direct standard errors, over those for fixed n, and over direct figures, (cell,) each; NaN over 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         in_errors, in_given = (np.where(without_error(direct, one), np.nan, gap / one) for one in (error, given_n))
         return in_errors, in_given, np.where(direct != 0.0, gap / np.abs(direct), np.nan)
@@ -279,12 +286,12 @@ class Verdict:
 
     @property
     def far_off(self) -> bool:
-        """True where figures are far from direct ones, in direct standard errors."""
+        """True if figures are far from direct ones, in direct standard errors."""
         return self.errors.median > FAR_MEDIAN or self.errors.largest > FAR_LARGEST
 
     @property
     def inaccurate(self) -> bool:
-        """True where figures are far from direct ones, whether or not intervals contain these."""
+        """True if figures are far from direct ones, even if intervals contain these."""
         return self.far_off or (self.fixed is not None and self.fixed.inaccurate)
 
     @property
@@ -293,12 +300,12 @@ class Verdict:
 
     @property
     def unclear(self) -> bool:
-        """True if intervals miss more direct estimates than stated, or the grand one, but chance may be the reason."""
+        """True if intervals miss too many direct estimates, or the grand one, but chance may be the reason."""
         return not self.fails and (self.held < NOMINAL or (self.grand is not None and not self.grand.held))
 
     @property
     def stops(self) -> bool:
-        """True where the release must not be published."""
+        """True if the release must not be published."""
         return self.off or self.far is not None or (self.too_few and self.covered < FAR_TOO_LOW)
 
 
@@ -313,10 +320,10 @@ def place(row: pd.Series, by: list[str]) -> str:
 
 
 def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> Verdict | None:
-    """Judges a statistic by its rows of an evaluation; None where there is nothing to judge.
+    """Judges a statistic by its rows of an evaluation; None if nothing can be judged.
 
-    `statistics` is the number of statistics that are judged together, which share the false-alarm rate. `clustered` is true
-    if direct errors are those of PSUs or replicate weights.
+    `statistics` is the number of statistics that are judged together and share the false-alarm rate. `clustered` is
+    true if direct errors are those of PSUs or replicate weights.
     """
     alarm, grand, errors = FALSE_ALARM / statistics, _grand(rows), errors_of(rows)
     judgeable = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
@@ -380,10 +387,10 @@ def _beyond(rows: pd.DataFrame, sizes: Floats) -> tuple[tuple[str, ...], ...]:
 
 
 def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
-    """The effective number of base cells, at least 1: a common error makes it smaller than their number.
+    """The effective number of base cells, at least 1, which a common error reduces.
 
-    There is a common error where the published variance of the grand figure exceeds the sum of its cells' variances. The
-    excess is explained by one correlation between all cells. Means are weighted by records.
+    A common error exists if the published variance of the grand figure exceeds the sum of its cells' variances. One
+    correlation between all cells explains the excess. Means are weighted by records.
     """
     number = len(base)
     if number < 2 or grand is None or not grand.in_published:
@@ -398,12 +405,12 @@ def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
 
 
 def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True where the published interval contains the direct estimate, (row,); False where there is no interval."""
+    """True if the published interval contains the direct estimate, (row,); False without an interval."""
     return _held(rows, np.ones(len(rows)))
 
 
 def _held(rows: pd.DataFrame, times: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True where the direct estimate lies within the interval, after its half widths are multiplied by `times`."""
+    """True if the direct estimate lies within the interval, after its half widths are multiplied by `times`."""
     gap = (rows["direct"] - rows["synthetic"]).to_numpy(dtype=float)
     below, above = rows["synthetic"] - rows["synthetic_lower"], rows["synthetic_upper"] - rows["synthetic"]
     reach = times * np.where(gap < 0, below, above)
@@ -416,12 +423,12 @@ def _df(rows: pd.DataFrame) -> Floats:
 
 
 def _too_far(grand: Grand, level: float) -> bool:
-    """True where chance does not explain the grand figure's distance, and its interval misses the direct figure."""
+    """True if chance does not explain the grand figure's distance, and its interval misses the direct figure."""
     return bool(not grand.held and 2.0 * scipy.special.stdtr(grand.df, -abs(grand.in_chance)) < level)
 
 
 def _grand(rows: pd.DataFrame) -> Grand | None:
-    """The figure of all records. A table without it has counts and totals summed over base cells, taken as independent."""
+    """The figure of all records. Without this row, counts and totals are summed over base cells, as if independent."""
     by = labels_of(rows)
     whole = rows[(rows[by] == TOTAL).all(axis=1)]
     base = rows[(rows[by] != TOTAL).all(axis=1)]

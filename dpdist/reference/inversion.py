@@ -177,8 +177,8 @@ def tail_of_reference(
         means.append([s, shape.mean_at(g)])
     beyond = cell.records * np.array([(cell.weight > cap).mean(), (np.abs(cell.outcome - centre) > half_width).mean()])
     share = FEW / (FEW + beyond) * [1.0, cell.scaled]
-    apart, lent = np.sqrt(1.0 - share), np.sqrt(share)
-    covariance = np.outer(apart, apart) * covariances[0] + np.outer(lent, lent) * covariances[1]
+    own_part, common_part = np.sqrt(1.0 - share), np.sqrt(share)
+    covariance = np.outer(own_part, own_part) * covariances[0] + np.outer(common_part, common_part) * covariances[1]
     lean = share * kept * np.abs(np.diff(means, axis=0)[0])
     return covariance, np.minimum(lean, FARTHEST_LEAN * np.sqrt(np.diag(covariance) / cell.records))
 

@@ -130,7 +130,11 @@ class Release:
         names = list(dict.fromkeys(name for table in job.tables for name in table.by))
         self.columns = identifiers(names, *fixed)
         self.levels = {name: identifiers(list(map(str, job.columns[name].levels or ()))) for name in names}
-        self.heads = {_named(each): head_of(job.presentation, each) for table in job.tables for each in table.statistics}
+        self.heads = {
+            _named(statistic): head_of(job.presentation, statistic)
+            for table in job.tables
+            for statistic in table.statistics
+        }
         self.statistics = identifiers(list(self.heads))
         self.parts = [*self._dimensions(), Part("OBS_VALUE", "Observation value", "M", dtype="Double")]
         self.parts += [Part(name, head, "A", dtype="Double") for name, (_, head) in LIMITS.items()]

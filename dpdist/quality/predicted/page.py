@@ -53,7 +53,7 @@ class Curve(NamedTuple):
 
     @property
     def fixed(self) -> bool:
-        """True where the design fixes every cell, so that errors are shares of the figures."""
+        """True if the design fixes every cell, so that errors are shares of the figures."""
         return self.here.cells <= self.here.fixed
 
     @property
@@ -99,7 +99,7 @@ def _facts(plan: Plan, public: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _nearer(prediction: Prediction) -> Iterator[Grid]:
-    """The share of cells of all statistics in which the release is nearer than the reference alone, by ε."""
+    """The share of cells, over all statistics, whose release is nearer than the reference alone, by ε."""
     if prediction.job.has_reference:
         rows = [[Cell(f"{epsilon:g}"), _shown(prediction.better(epsilon))] for epsilon in prediction.epsilons]
         yield Grid("Against the reference alone", ["ε", "share of cells in which the release is nearer"], rows)
@@ -126,7 +126,7 @@ def _tables(prediction: Prediction) -> Iterator[Section]:
 
 
 def _draws(prediction: Prediction) -> Iterator[str]:
-    """Yields a note where the curve has fewer draws at other ε than at the job's."""
+    """Yields a note if the curve has fewer draws at other ε than at the job's."""
     draws = prediction.rows.groupby("epsilon")["replicate"].nunique()
     here, least = int(draws[float(prediction.job.budget.epsilon)]), int(draws.min())
     if least < here:
@@ -149,7 +149,7 @@ def _medians(curves: Sequence[Curve], notes: list[str]) -> Grid:
 
 
 def _drawn(curves: Sequence[Curve]) -> Iterator[Figure]:
-    """Median errors over ε, a few statistics in a figure; those in per cent have figures of their own."""
+    """Median errors over ε, a few statistics in a figure; percentages have separate figures."""
     epsilons = np.array(curves[0].epsilons)
     x = Axis("ε", float(epsilons[0]), float(max(epsilons[-1], 2.0 * epsilons[0])), True, tuple(curves[0].epsilons))
     for fixed in (False, True):
@@ -169,7 +169,7 @@ def _drawn(curves: Sequence[Curve]) -> Iterator[Figure]:
 
 
 def _shown(value: float, share: bool = False) -> Cell:
-    """A figure as `plan --json` has it, which sorts the column; integers with all their digits."""
+    """A figure with the value of `plan --json`, by which the column is sorted; integers have all digits."""
     if isinstance(value, int):
         return Cell(f"{value:,}", str(value))
     if (exact := number(value)) is None:

@@ -1,10 +1,10 @@
 """For plans in `cli`: predicts errors of a job's release at several ε, from public records alone.
 
-Where a public file is known, the mechanism runs on replicates of it (`population`), or predicts its errors itself
-(`models.on_reference.PredictsErrors`). Otherwise nothing is predicted, and `why` says for what reason. No figure stands in
-for one that is not known.
+If a public file is known, the mechanism runs on replicates of it (`population`), or predicts its errors itself
+(`models.on_reference.PredictsErrors`). Otherwise nothing is predicted, and `why` has the reason. Unknown figures are
+not replaced by others.
 
-An error is |published − direct estimate| over the direct estimate's standard error, as the verdict of a run has it.
+An error is |published − direct estimate| over the direct estimate's standard error, as in the verdict of a run.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.reference_file import open_reference as open_public
 
 PUBLIC = Key(bytes(32)).child("predicted errors")
-"""The key of replicates. It is public, so that anyone can make the same ones."""
+"""The key of replicates. It is public, so that anyone can repeat them."""
 TIMES = (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 """The budgets of the curve, as multiples of the job's ε."""
 MOST_REPLICATES, LEAST_REPLICATES, FEW_CELLS = 4, 2, 100
-"""Number of replicates at the job's ε: the first where there are at most so many base cells, else the second."""
+"""Number of replicates at the job's ε: the first for few base cells, otherwise the second."""
 DRAWS = 4
-"""Number of draws from normal laws, where a mechanism predicts its errors itself."""
+"""Number of draws from normal laws, if a mechanism predicts its errors itself."""
 FALSE_ALARM = 0.05
-"""Largest probability that any figure of a statistic is named, if none has a predicted error above 1.
+"""Largest probability that any figure of a statistic is named although none has a predicted error above 1.
 
-Replicates are few. So a named figure's root mean squared error is also above what Laplace errors with the standard
-deviation 1 exceed in one of so many cells with this probability. Normal errors exceed it more rarely.
+Because replicates are few, a named figure's root mean squared error must also be large for Laplace errors of standard
+deviation 1. With the probability above, one of as many cells would exceed this limit. Normal errors exceed it less
+often.
 """
 SIMULATED = 200_000
-"""Number of simulated cells from which that limit follows."""
+"""Number of simulated cells that give this limit."""
 BETTER = 0.75
-"""Share of cells in which a release must be nearer to the direct estimates than the reference alone is."""
+"""Share of cells in which a release must be nearer to direct estimates than the reference alone."""
 FAILURES = (Improper, NotReached, Unconverged, Spurious, DpdistError)
 
 
@@ -72,7 +73,7 @@ class Statistics(NamedTuple):
     - `better`: the share of cells in which the release is nearer to the direct estimate than the reference alone.
     - `far`: names of cells whose predicted error is far above 1 (`named_above`), the largest first.
 
-    A figure that is not known is NaN.
+    Unknown figures are NaN.
     """
 
     table: str
@@ -101,7 +102,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Errors of every replicate in every published cell, by ε; none where `why` says that they are not known."""
+    """Errors of every replicate in every published cell, by ε; none if `why` states a reason."""
 
     job: Job
     rows: pd.DataFrame
@@ -116,25 +117,25 @@ class Prediction:
         return sorted(self.rows["epsilon"].unique().tolist()) if self.computed else []
 
     def statistics(self, epsilon: float | None = None) -> list[Statistics]:
-        """Predicted errors of every statistic, at the job's ε or at another one of the curve."""
+        """Predicted errors of every statistic, at the job's ε or another ε of the curve."""
         if not self.computed:
             return []
         rows = self.rows[self.rows["epsilon"] == (float(self.job.budget.epsilon) if epsilon is None else epsilon)]
         return [_summed(part) for _, part in rows.groupby(["table", "statistic"], sort=False)]
 
     def better(self, epsilon: float) -> float:
-        """The share of cells of all statistics in which the release is nearer to direct estimates than ε = 0 would be."""
+        """The share of cells, over all statistics, whose release is nearer to direct estimates than at ε = 0."""
         rows = self.rows[(self.rows["epsilon"] == epsilon) & self.rows["error"].notna() & self.rows["alone"].notna()]
         return float((rows["error"] < rows["alone"]).mean()) if len(rows) else np.nan
 
     @property
     def least_worth(self) -> float | None:
-        """The smallest ε of the curve from which on a release beats the reference alone in BETTER of the cells."""
+        """The smallest ε of the curve from which releases beat the reference alone in BETTER of the cells."""
         worth = [epsilon for epsilon in self.epsilons if self.better(epsilon) >= BETTER]
         return min(worth, default=None)
 
     def described(self) -> list[dict[str, Any]]:
-        """Entries for `plan --json`; null where a figure is not known."""
+        """Entries for `plan --json`; null for unknown figures."""
         if not self.computed:
             return [
                 {"table": table.name, "statistic": statistic.name, "outcome": statistic.about}
@@ -167,7 +168,7 @@ FIGURES = (
 
 
 def number(value: float) -> float | None:
-    """The figure with four digits for JSON; None where it is not known."""
+    """The figure with four digits for JSON; None if unknown."""
     return float(f"{value:.4g}") if np.isfinite(value) else None
 
 
@@ -211,7 +212,7 @@ def named_above(replicates: int, cells: int) -> float:
 def predicted(
     plan: Plan, listener: Listener = silent, public: Path | None = None, times: tuple[Fraction, ...] = TIMES
 ) -> Prediction:
-    """Predicts the errors of a plan's release at multiples of its ε, once for a job, its public file and public sizes.
+    """Predicts the errors of a plan's release at multiples of its ε, once for each job, public file and public sizes.
 
     `public` is a public file for a job without a reference. Raises `DataError` if it does not fit the job.
     """
@@ -230,7 +231,7 @@ def predicted(
 
 
 def predicted_before(plan: Plan) -> Prediction | None:
-    """The prediction of a plan if it was computed before, at no cost of time; None otherwise."""
+    """The prediction of a plan if it is stored, otherwise None; takes no time."""
     if unknown(plan, None):
         return None
     assert isinstance(plan.reference, ReferenceFile)
@@ -240,7 +241,7 @@ def predicted_before(plan: Plan) -> Prediction | None:
 
 
 def unknown(plan: Plan, public: Path | None) -> str:
-    """The reason why errors are not known before the run; empty where they can be predicted."""
+    """The reason why errors are not known before the run; empty if they can be predicted."""
     if not plan.job.tables:
         return "the job has no table"
     if plan.job.sampler.name == "stan":
@@ -278,12 +279,12 @@ def _identity(job: Job, frame: Frame, reference: ReferenceFile, times: tuple[Fra
 
 
 def public_sizes(job: Job, frame: Frame, reference: ReferenceFile) -> Frame:
-    """The frame with the sizes of replicates: the current file's, or the reference's where the job keeps them secret."""
+    """The frame with the sizes of replicates: the current file's, or the reference's if the job keeps sizes secret."""
     return replace(frame, count=reference.counts(frame)) if job.sizes_secret else frame
 
 
 def with_epsilon(job: Job, epsilon: Fraction) -> Job:
-    """The job with another ε. Gates and sample counts keep theirs, and histograms their share."""
+    """The job with another ε; gates and sample counts keep their ε, and histograms their share."""
     budget, reference = job.budget.model_copy(update={"epsilon": epsilon, "rho": None}), job.reference
     if reference is not None and reference.paid is not None:
         paid = reference.paid.model_copy(update={"epsilon": reference.paid.epsilon * epsilon / job.budget.epsilon})
@@ -301,7 +302,7 @@ def _rows(
 
 
 def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list[Job], listener: Listener) -> pd.DataFrame:
-    """Errors of normal laws with the standard deviations that the mechanism predicts."""
+    """Errors of normal laws with the mechanism's predicted standard deviations."""
     frames = []
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
         records = Population.of(job, reference, frame).as_it_is()
@@ -326,7 +327,7 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
 def _of_replicates(
     job: Job, frame: Frame, reference: ReferenceFile, budgets: list[Job], listener: Listener
 ) -> pd.DataFrame:
-    """Errors of releases of replicates: several at the job's ε, and the first one's at all others, under the same noise."""
+    """Errors of releases of replicates: several at the job's ε, and the first one at all other ε, under the same noise."""
     cells = len(frame.group(job.cell_columns)[1])
     number = MOST_REPLICATES if cells <= FEW_CELLS else LEAST_REPLICATES
     wanted = [

@@ -20,7 +20,9 @@ UNIT = (
 
 
 def in_words(prediction: Prediction) -> Iterator[str]:
-    """Yields lines of a plan: on every statistic, on other ε, on what is worth its budget; or why nothing is known."""
+    """Yields a plan's lines on every statistic, on other ε, and on the worth of its budget; or the reason why nothing
+    is known.
+    """
     if not prediction.computed:
         yield not_known(prediction)
         return
@@ -57,7 +59,7 @@ def _figure(one: Statistics) -> str:
 
 
 def worth(prediction: Prediction) -> Iterator[str]:
-    """Yields the smallest ε at which a release beats its reference; nothing where there is none."""
+    """Yields the smallest ε at which a release beats its reference, if there is one."""
     if not prediction.job.has_reference:
         return
     share, least = f"{BETTER:.0%} of the cells".replace("%", " %"), prediction.least_worth
@@ -69,9 +71,9 @@ def worth(prediction: Prediction) -> Iterator[str]:
 
 
 def alarms(prediction: Prediction) -> Iterator[str]:
-    """Yields a line for every statistic with figures that are predicted to be far off; it names published cells.
+    """Yields a line for every statistic with published cells that are predicted to be far off, with their names.
 
-    Where no error is above 1 direct standard error, a line stands with a probability of `prediction.FALSE_ALARM` at most.
+    If no error is above 1 direct standard error, a line appears with a probability of at most `prediction.FALSE_ALARM`.
     """
     for one in prediction.statistics():
         if one.far:
@@ -83,7 +85,7 @@ def alarms(prediction: Prediction) -> Iterator[str]:
 
 
 def proposals(prediction: Prediction) -> Iterator[str]:
-    """Yields a line for every table whose counts the design fixes, where no public totals are declared that fix them."""
+    """Yields a line for every table whose counts the design fixes but no declared public total does."""
     job = prediction.job
     if job.survey.weight is None or job.sizes_secret or job.predictors is not None:
         return  # such a job may not rake
@@ -100,7 +102,7 @@ def proposals(prediction: Prediction) -> Iterator[str]:
 
 
 def alarms_before(plan: Plan) -> Iterator[str]:
-    """Yields the alarms of a plan whose errors were predicted before; a run does not wait for a prediction."""
+    """Yields the alarms of a stored prediction, because a run does not wait for a new one."""
     prediction = predicted_before(plan)
     if prediction is not None:
         yield from alarms(prediction)
