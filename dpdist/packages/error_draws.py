@@ -16,17 +16,21 @@ from dpdist.packages.posterior import Posterior
 
 
 class CellErrors(NamedTuple):
-    """Errors of base cells' weighted counts and totals, (draw, cell) each."""
+    """Errors of base cells' weighted counts, (draw, cell), and totals, (draw, cell, outcome)."""
 
     counts: Floats
     totals: Floats
 
     @classmethod
     def of(cls, posterior: Posterior, sums: Floats) -> CellErrors:
-        """From errors of the standardised sums, (draw, cell, 4)."""
+        """From errors of the standardised sums, (draw, cell, sum)."""
         levels = posterior.prior.levels
         counts = levels.weight * sums[..., 0]
-        return cls(counts, levels.mean * counts + levels.weight * levels.unit * sums[..., 1])
+        totals = (
+            outcome.mean * counts + levels.weight * outcome.unit * sums[..., k]
+            for k, outcome in enumerate(levels.outcomes, start=1)
+        )
+        return cls(counts, np.stack(list(totals), axis=-1))
 
 
 def by_sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> CellErrors:
@@ -34,9 +38,9 @@ def by_sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> Cel
     prior = posterior.prior
     values, vectors = np.linalg.eigh(prior.sampling)
     root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    errors = np.empty((draws, len(prior.workload), 4))
+    errors = np.empty((draws, len(prior.workload), prior.sums))
     for number in range(draws):
-        varied = np.einsum("cij,cj->ci", root, rng.standard_normal((len(root), 4)))
+        varied = np.einsum("cij,cj->ci", root, rng.standard_normal((len(root), prior.sums)))
         errors[number] = _answer(posterior, posterior.measured.of(varied))
     return CellErrors.of(posterior, errors)
 
@@ -45,11 +49,10 @@ def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace
     """Errors of estimates by noise, Laplace or Gaussian, by the reference, and by drift since."""
     prior, cells = posterior.prior, len(posterior.prior.workload)
     terms, deviation = prior.terms.matrix, np.sqrt(posterior.noise)
-    errors = np.empty((draws, cells, 4))
-    levels = (prior.levels.of_weight, prior.levels.of_mean)
+    errors = np.empty((draws, cells, prior.sums))
     for number in range(draws):
-        d = rng.standard_normal((cells, 2)) * np.sqrt(prior.alone)
-        for k, (level, drift) in enumerate(zip(levels, posterior.drift, strict=True)):
+        d = rng.standard_normal((cells, len(prior.tails))) * np.sqrt(prior.alone)
+        for k, (level, drift) in enumerate(zip(prior.levels.errors, posterior.drift, strict=True)):
             d[:, k] += level.shared * (terms @ (level.root @ rng.standard_normal(terms.shape[1])))
             d[:, k] += terms @ (prior.sizes(drift) * rng.standard_normal(terms.shape[1]))
         truth = np.einsum("cij,cj->ci", prior.sloped, d)
@@ -66,6 +69,6 @@ def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace
 
 
 def _answer(posterior: Posterior, moved: Floats) -> Floats:
-    """How estimates of the sums move, (cell, 4), where measurements move by `moved`, (row,)."""
+    """How estimates of the sums move, (cell, sum), where measurements move by `moved`, (row,)."""
     prior = posterior.prior
     return posterior.estimated(posterior.constant + posterior.measured.of(prior.mean) + moved) - prior.mean

@@ -2,12 +2,14 @@
 
 Counts are at least 0, and means are within the outcome's public bounds [l, h]. Base cells are W ≥ 0 and l W ≤ Y ≤ h W, as
 u = Y − l W ≥ 0 and o = h W − Y ≥ 0. Where the posterior mean leaves these, both are set to at least 0 and raked to what
-the measured tables' cells had, where that was above 0. So a bound pushes no total up. Standard errors are those of the
-posterior means, before this projection.
+the measured tables' cells had, where that was above 0. So a bound pushes no total up. Of several outcomes each gives a W in
+this way. Their mean is the count, and every outcome's u and o are raked once more until they add up to it. Standard errors
+are those of the posterior means, before this projection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +24,17 @@ RAKING_PASSES = 50
 
 
 class BaseEstimates(NamedTuple):
-    """Weighted counts and totals of the base cells, (cell,) each."""
+    """Weighted counts of the base cells, (cell,), and totals, (cell, outcome)."""
 
     counts: Floats
     totals: Floats
 
 
 class TableEstimates(NamedTuple):
-    """Figures of a table's cells with standard errors about the population's, (cell,) each; NaN for a mean of nothing."""
+    """Figures of a table's cells with standard errors about the population's; NaN for a mean of nothing.
+
+    Counts are (cell,), means and totals (cell, outcome).
+    """
 
     counts: Floats
     means: Floats
@@ -39,15 +44,44 @@ class TableEstimates(NamedTuple):
     errors_of_totals: Floats
 
 
-def base_estimates(posterior: Posterior, noisy: Floats, bounds: tuple[float, float]) -> BaseEstimates:
+def base_estimates(posterior: Posterior, noisy: Floats, bounds: Sequence[tuple[float, float]]) -> BaseEstimates:
     """Projected estimates of the base cells from noisy measurements in records, (row,)."""
-    levels, z = posterior.prior.levels, posterior.estimated(noisy)
-    count = levels.weight * z[:, 0]
-    total = levels.weight * (levels.mean * z[:, 0] + levels.unit * z[:, 1])
-    low, high = bounds
-    above, below = (projected(sums, posterior.prior.workload) for sums in (total - low * count, high * count - total))
-    whole = (above + below) / (high - low)
-    return BaseEstimates(whole, above + low * whole)
+    levels, workload, z = posterior.prior.levels, posterior.prior.workload, posterior.estimated(noisy)
+    count, pairs = levels.weight * z[:, 0], []
+    for k, (outcome, (low, high)) in enumerate(zip(levels.outcomes, bounds, strict=True), start=1):
+        total = levels.weight * (outcome.mean * z[:, 0] + outcome.unit * z[:, k])
+        pairs.append([projected(sums, workload) for sums in (total - low * count, high * count - total)])
+    counts = [(above + below) / (high - low) for (above, below), (low, high) in zip(pairs, bounds, strict=True)]
+    whole = counts[0] if len(counts) == 1 else np.mean(counts, axis=0)
+    totals = []
+    for (above, below), (low, high), alone in zip(pairs, bounds, counts, strict=True):
+        agreed = above if alone is whole else _within(above, below, (high - low) * whole, workload)
+        totals.append(agreed + low * whole)
+    return BaseEstimates(whole, np.column_stack(totals))
+
+
+def _within(above: Floats, below: Floats, size: Floats, workload: Workload) -> Floats:
+    """`above`, raked until it and `below` add up to `size`, with the sums over measured tables' cells that both had."""
+    tables = [workload.groups(by) for by in workload.measured]
+    wanted = [[np.bincount(group, weights=part) for part in (above, below)] for group in tables]
+    empty = (above + below <= 0.0) & (size > 0.0)
+    share = above.sum() / max(float((above + below).sum()), 1e-300)
+    parts = [np.where(empty, size * share, above), np.where(empty, size * (1.0 - share), below)]
+    for _ in range(RAKING_PASSES):
+        parts = _adding_up(parts, size)
+        if np.allclose(parts, [above, below], rtol=1e-12, atol=0.0):
+            break
+        for group, targets in zip(tables, wanted, strict=True):
+            for k, target in enumerate(targets):
+                held = np.bincount(group, weights=parts[k])
+                parts[k] = parts[k] * np.divide(target, held, out=np.zeros_like(held), where=held > 0.0)[group]
+    return _adding_up(parts, size)[0]
+
+
+def _adding_up(parts: Sequence[Floats], size: Floats) -> list[Floats]:
+    """Parts of every base cell, scaled until they add up to its size."""
+    held = np.sum(parts, axis=0)
+    return [part * np.divide(size, held, out=np.zeros_like(held), where=held > 0.0) for part in parts]
 
 
 def projected(values: Floats, workload: Workload) -> Floats:
@@ -67,14 +101,13 @@ def projected(values: Floats, workload: Workload) -> Floats:
 def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimates) -> TableEstimates:
     """A table's figures and standard errors, from the projected base cells."""
     matrix = posterior.prior.workload.published(table)
-    counts, totals = published_sums(matrix, posterior.prior.levels)
+    counts, *totals = published_sums(matrix, posterior.prior.levels)
     count, total = matrix @ base.counts, matrix @ base.totals
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(count > 0.0, total / count, np.nan)
-    errors = (
-        np.sqrt(posterior.errors(sums).population) for sums in (counts, mean_sums(counts, totals, count, mean), totals)
-    )
-    of_count, of_mean, of_total = errors
+        mean = np.where(count[:, None] > 0.0, total / count[:, None], np.nan)
+    means = [mean_sums(counts, of_total, count, column) for of_total, column in zip(totals, mean.T, strict=True)]
+    of_count, *of_others = (np.sqrt(posterior.errors(sums).population) for sums in (counts, *means, *totals))
+    of_mean, of_total = (np.column_stack(part) for part in (of_others[: len(means)], of_others[len(means) :]))
     return TableEstimates(count, mean, total, of_count, np.where(np.isfinite(mean), of_mean, np.nan), of_total)
 
 
@@ -87,4 +120,4 @@ def mean_sums(counts: Sums, totals: Sums, count: Floats, mean: Floats) -> Sums:
         scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ up - scipy.sparse.diags_array(slope) @ low)
         for up, low in pairs
     ]
-    return Sums((parts[0], parts[1], parts[2], parts[3]))
+    return Sums(tuple(parts))

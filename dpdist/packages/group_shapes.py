@@ -8,13 +8,14 @@ it as its error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.packages.levels import Deviations, Levels, Terms
+from dpdist.packages.levels import Deviations, Levels, OutcomeLevels, Terms
 from dpdist.packages.limits import Unknown, cell_limits, shape_of
 from dpdist.packages.posterior import DriftPrior, Prior
 from dpdist.packages.workload import Workload
@@ -57,34 +58,37 @@ class GroupShapes:
     def _two_valued(self) -> bool:
         return len(np.unique(np.concatenate([law.outcome for law in self.laws]))) <= 2
 
-    def levels(self, workload: Workload, terms: Terms, bounds: tuple[float, float]) -> Levels:
-        """The levels of all base cells, with diffuse deviations; `bounds` are the outcome's public bounds."""
+    def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
+        """The levels of all base cells, with diffuse deviations; `bounds` are the public bounds of the one outcome."""
+        ((low, high),) = bounds
         facts = [(w.mean(), np.average(y, weights=w), y.std()) for w, y in self.laws]
         weight, mean, spread = np.array(facts)[self.group].T
-        scaled = bounds[0] >= 0.0 and not self._two_valued and bool((mean > 0.0).all())
-        unit = mean if scaled else np.maximum(spread, 1e-3 * (bounds[1] - bounds[0]))
+        scaled = low >= 0.0 and not self._two_valued and bool((mean > 0.0).all())
+        unit = mean if scaled else np.maximum(spread, 1e-3 * (high - low))
         shared = np.where(terms.classes < 2, DIFFUSE_LEVEL, 0.0)
         nothing, ones = np.zeros(len(workload)), np.ones(len(workload))
         diffuse = Deviations(nothing, nothing, ones, np.diag(shared))
-        return Levels(self.typical * weight, mean, unit, scaled, diffuse, diffuse)
+        return Levels(self.typical * weight, diffuse, (OutcomeLevels(mean, unit, scaled, diffuse),))
 
     def prior(
         self,
         workload: Workload,
         terms: Terms,
         levels: Levels,
-        bounds: tuple[float, float],
+        bounds: Sequence[tuple[float, float]],
         size: Floats,
         noise: Floats,
     ) -> Prior:
         """The prior with the limits of the least predicted error; `size` and `noise` as in `limits_of`."""
         first = np.unique(self.group, return_index=True)[1]
         shapes = [
-            shape_of(law.weight / law.weight.mean(), (law.outcome - levels.mean[cell]) / levels.unit[cell], levels.scaled)
+            shape_of(law.weight / law.weight.mean(), ((law.outcome - levels.mean[cell]) / levels.unit[cell])[None], levels)
             for law, cell in zip(self.laws, first, strict=True)
         ]
         unknown, exactly = Unknown(UNKNOWN_LEVEL, MISFIT), np.full(len(shapes), np.inf)
-        limits = cell_limits(workload, levels, self.group, shapes, exactly, bounds, size, noise, self._two_valued, unknown)
+        limits = cell_limits(
+            workload, levels, self.group, shapes, exactly, bounds, size, noise, [self._two_valued], unknown
+        )
         nothing, terms_number = np.zeros(len(workload)), terms.matrix.shape[1]
         exact = Deviations(nothing, nothing, nothing, np.zeros((terms_number, terms_number)))
         return Prior.of(workload, terms, levels, limits, (exact, exact), UNKNOWN_DRIFT)

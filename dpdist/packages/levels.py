@@ -8,6 +8,7 @@ from its tables' cells and its columns. So nothing is refused for an empty cross
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,11 +30,16 @@ WINSORISED = 0.9
 
 
 class ReferenceRecords(NamedTuple):
-    """A reference's records: base cell, weight and outcome, (record,) each."""
+    """A reference's records: base cell and weight, (record,) each; outcomes, (record, outcome), or (record,) for one."""
 
     cell: Ints
     weight: Floats
     outcome: Floats
+
+    @property
+    def outcomes(self) -> Floats:
+        """Outcomes by outcome, (outcome, record)."""
+        return np.ascontiguousarray(self.outcome.reshape(len(self.cell), -1).T)
 
 
 @dataclass(frozen=True)
@@ -72,56 +78,97 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Levels:
-    """Levels of all base cells, (cell,) each, and errors of their relative deviations.
+class OutcomeLevels:
+    """Levels of an outcome in all base cells, (cell,) each, and errors of their relative deviations.
 
-    A record has the weight `weight` · e and the outcome `mean` + `unit` · r, with e of mean 1, and r of weighted mean 0.
-    Where outcomes are `scaled`, a change of level multiplies an outcome; else it is added.
+    A record has the outcome `mean` + `unit` · r, with r of weighted mean 0. Where an outcome is `scaled`, a change of level
+    multiplies it; else it is added.
     """
 
-    weight: Floats
     mean: Floats
     unit: Floats
     scaled: bool
+    errors: Deviations
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Levels of all base cells, with errors of their relative deviations.
+
+    A record has the weight `weight` · e with e of mean 1, and an r of every outcome.
+    """
+
+    weight: Floats
     of_weight: Deviations
-    of_mean: Deviations
+    outcomes: tuple[OutcomeLevels, ...]
+
+    @property
+    def errors(self) -> tuple[Deviations, ...]:
+        """Errors of the level of weights, and of that of every outcome."""
+        return self.of_weight, *(outcome.errors for outcome in self.outcomes)
+
+    @property
+    def mean(self) -> Floats:
+        """Means, (cell, outcome)."""
+        return np.column_stack([outcome.mean for outcome in self.outcomes])
+
+    @property
+    def unit(self) -> Floats:
+        """Units, (cell, outcome)."""
+        return np.column_stack([outcome.unit for outcome in self.outcomes])
 
     def standardised(self, records: ReferenceRecords) -> tuple[Floats, Floats]:
-        """e and r of every record."""
+        """e of every record, (record,), and r, (outcome, record)."""
         cell = records.cell
-        return records.weight / self.weight[cell], (records.outcome - self.mean[cell]) / self.unit[cell]
+        outcomes = zip(records.outcomes, self.outcomes, strict=True)
+        return records.weight / self.weight[cell], np.stack([(y - of.mean[cell]) / of.unit[cell] for y, of in outcomes])
 
 
-def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bounds: tuple[float, float]) -> Levels:
-    """The levels of all base cells from the reference's records; `bounds` are the outcome's public bounds.
+def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bounds: Sequence[tuple[float, float]]) -> Levels:
+    """The levels of all base cells from the reference's records; `bounds` are the outcomes' public bounds.
 
     Raises `ValueError` for a reference without records or without weight.
     """
     if not len(records.cell) or records.weight.sum() <= 0.0:
         raise ValueError("the reference has no record with a weight above 0 in the cells of the tables")
     cells, ones = len(workload), np.ones(len(records.cell))
-    number, total, product = (
-        np.bincount(records.cell, weights=values, minlength=cells).astype(np.float64)
-        for values in (ones, records.weight, records.weight * records.outcome)
+    number, total = (
+        np.bincount(records.cell, weights=values, minlength=cells).astype(np.float64) for values in (ones, records.weight)
     )
     main = _products(workload, number, total)
     e = records.weight / main[records.cell]
     of_weight = deviations(terms, *_weight_ratios(records, e, number))
     grown = np.maximum(1.0 + of_weight.value, LEAST_LEVEL)
-    two_valued = len(np.unique(records.outcome)) <= 2
+    outcomes = zip(records.outcomes, bounds, strict=True)
+    of_outcomes = tuple(_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
+    return Levels(main * grown, of_weight.relative_to(grown), of_outcomes)
+
+
+def _levels_of_outcome(
+    workload: Workload,
+    terms: Terms,
+    records: ReferenceRecords,
+    e: Floats,
+    outcome: Floats,
+    total: Floats,
+    bounds: tuple[float, float],
+) -> OutcomeLevels:
+    """Levels of one outcome, (record,). `e` are weights over main effects, and `total` weights by cell."""
+    cells = len(workload)
+    product = np.bincount(records.cell, weights=records.weight * outcome, minlength=cells).astype(np.float64)
+    two_valued = len(np.unique(outcome)) <= 2
     scaled = bounds[0] >= 0.0 and not two_valued and product.sum() > 0.0
-    fit = _products(workload, total, product) if scaled else _sums(workload, records, total)
-    spread = float(np.sqrt(np.average((records.outcome - fit[records.cell]) ** 2, weights=records.weight)))
+    fit = _products(workload, total, product) if scaled else _sums(workload, records, product, total)
+    spread = float(np.sqrt(np.average((outcome - fit[records.cell]) ** 2, weights=records.weight)))
     unit = fit if scaled else np.full(cells, max(spread, 1e-9 * (bounds[1] - bounds[0])))
-    residual = (records.outcome - fit[records.cell]) / unit[records.cell]
+    residual = (outcome - fit[records.cell]) / unit[records.cell]
     of_mean = deviations(
-        terms, *_mean_residuals(records, np.minimum(e, np.quantile(e, WINSORISED)), residual, scaled, cells)
+        terms,
+        *_mean_residuals(records.cell, np.minimum(e, np.quantile(e, WINSORISED)), residual, scaled, two_valued, cells),
     )
     moved = np.maximum(1.0 + of_mean.value, LEAST_LEVEL) if scaled else np.ones(cells)
     mean = fit * moved if scaled else np.clip(fit + unit * of_mean.value, *bounds)
-    return Levels(
-        main * grown, mean, mean if scaled else unit, scaled, of_weight.relative_to(grown), of_mean.relative_to(moved)
-    )
+    return OutcomeLevels(mean, mean if scaled else unit, scaled, of_mean.relative_to(moved))
 
 
 def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
@@ -176,15 +223,15 @@ def _weight_ratios(records: ReferenceRecords, e: Floats, number: Floats) -> tupl
     return cell_means(records.cell, (clipped - clipped.mean()) / slope, np.ones_like(e), len(number))
 
 
-def _mean_residuals(records: ReferenceRecords, e: Floats, r: Floats, scaled: bool, cells: int) -> tuple[Floats, Floats]:
+def _mean_residuals(cell: Ints, e: Floats, r: Floats, scaled: bool, two_valued: bool, cells: int) -> tuple[Floats, Floats]:
     """Winsorised weighted mean residuals of outcomes as deviations, with sampling variance, (cell,) each."""
     low, most = np.quantile(r, [1.0 - WINSORISED, WINSORISED])
-    if len(np.unique(records.outcome)) <= 2:
+    if two_valued:
         low, most = -np.inf, np.inf
     clipped, inside = np.clip(r, low, most), (r >= low) & (r <= most)
     rate = 1.0 + r if scaled else np.ones_like(r)
     slope = max(float(np.average(rate * inside, weights=e)), 0.1)
-    return cell_means(records.cell, (clipped - np.average(clipped, weights=e)) / slope, e, cells)
+    return cell_means(cell, (clipped - np.average(clipped, weights=e)) / slope, e, cells)
 
 
 def _products(workload: Workload, base: Floats, total: Floats) -> Floats:
@@ -199,9 +246,8 @@ def _products(workload: Workload, base: Floats, total: Floats) -> Floats:
     return level
 
 
-def _sums(workload: Workload, records: ReferenceRecords, total: Floats) -> Floats:
+def _sums(workload: Workload, records: ReferenceRecords, product: Floats, total: Floats) -> Floats:
     """Sums of main effects on the weighted mean outcome, (cell,)."""
-    product = np.bincount(records.cell, weights=records.weight * records.outcome, minlength=len(total))
     level = np.full(len(total), float(product.sum() / total.sum()))
     added = PSEUDO_RECORDS * float(records.weight.mean())
     for _ in range(MAIN_EFFECT_PASSES):

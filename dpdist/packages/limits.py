@@ -5,8 +5,8 @@ cell's group: its first columns, as many as leave the group `FEWEST_RECORDS` ref
 have the least predicted error. So a base cell has the weight cap U = ω u, the centre m + s k and the half-width s h. All
 of this is a public function of columns, smooth over base cells.
 
-A record's four sums are e, e r, a = 1 − min(e/u, 1) and q = (1 − a) clip((r − k)/h, −1, 1). The first two are published,
-the others measured.
+A record's sums are e and every outcome's e r, which are published, and a = 1 − min(e/u, 1) and every outcome's q =
+(1 − a) clip((r − k)/h, −1, 1), which are measured.
 """
 
 from __future__ import annotations
@@ -49,49 +49,71 @@ SAMPLED = Unknown()
 """Levels are a reference's."""
 
 
-class Clipping(NamedTuple):
-    """The limits of a group: u of e; k and h of r. `whole`: the outcome's public range takes the place of k and h."""
+class Window(NamedTuple):
+    """The limits k and h of a group's r. `whole`: the outcome's public range takes their place."""
 
-    cap: float
     centre: float
     half: float
     whole: bool
 
+    def clipped(self, r: Floats) -> Floats:
+        """The clipped r, within ±1."""
+        return np.asarray(np.clip((r - self.centre) / self.half, -1.0, 1.0))
+
+
+class Clipping(NamedTuple):
+    """The limits of a group: u of e, and a window of every outcome's r."""
+
+    cap: float
+    windows: tuple[Window, ...]
+
 
 @dataclass(frozen=True)
 class Shape:
-    """A group's law of (e, r), as records of equal probability in the order of r."""
+    """A group's law of e and all r, as records of equal probability in the order of the first outcome's r."""
 
     e: Floats
     r: Floats
+    """(outcome, record)."""
     rate: Floats
-    """Derivative of r by a deviation of the mean level."""
+    """Derivatives of r by a deviation of the mean level, (outcome, record)."""
 
     def sums(self, clipping: Clipping) -> Floats:
-        """e, e r, a and q of every record, (record, 4)."""
+        """e, every e r, a, and every q of every record, (record, 2 + 2 outcomes)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
-        c = np.clip((self.r - clipping.centre) / clipping.half, -1.0, 1.0)
-        return np.column_stack([self.e, self.e * self.r, 1.0 - v, v * c])
+        measured = [v * window.clipped(r) for r, window in zip(self.r, clipping.windows, strict=True)]
+        return np.column_stack([self.e, *(self.e * r for r in self.r), 1.0 - v, *measured])
 
     def slopes(self, clipping: Clipping) -> Floats:
-        """Derivatives of the mean sums by relative deviations of the weight level, and of the mean level, (4, 2)."""
-        below, c = self.e < clipping.cap, (self.r - clipping.centre) / clipping.half
-        v, inside = np.minimum(self.e / clipping.cap, 1.0), np.abs(c) <= 1.0 - EDGE
+        """Derivatives of the mean sums by relative deviations of the level of weights, and of every mean level.
+
+        (2 + 2 outcomes, 1 + outcomes).
+        """
+        below, number = self.e < clipping.cap, len(self.r)
+        v = np.minimum(self.e / clipping.cap, 1.0)
+        pairs = list(zip(self.r, clipping.windows, strict=True))
         by_weight = [
             self.e.mean(),
-            (self.e * self.r).mean(),
+            *((self.e * r).mean() for r in self.r),
             -(v * below).mean(),
-            (v * below * np.clip(c, -1.0, 1.0)).mean(),
+            *((v * below * window.clipped(r)).mean() for r, window in pairs),
         ]
-        by_mean = [0.0, (self.e * self.rate).mean(), 0.0, (v * inside * self.rate).mean() / clipping.half]
-        return np.column_stack([by_weight, by_mean])
+        slopes = np.zeros((2 + 2 * number, 1 + number))
+        slopes[:, 0] = by_weight
+        for k, (r, window) in enumerate(pairs, start=1):
+            inside, rate = np.abs((r - window.centre) / window.half) <= 1.0 - EDGE, self.rate[k - 1]
+            slopes[k, k] = (self.e * rate).mean()
+            slopes[1 + number + k, k] = (v * inside * rate).mean() / window.half
+        return slopes
 
     def beyond(self, clipping: Clipping) -> Floats:
-        """What a record's e, and its e r in size, have beyond the limits, in the mean, (2,)."""
+        """What a record's e, and every e r in size, have beyond the limits, in the mean, (1 + outcomes,)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
-        c = np.clip((self.r - clipping.centre) / clipping.half, -1.0, 1.0)
-        within = clipping.cap * v * (clipping.centre + clipping.half * c)
-        return np.array([(self.e - clipping.cap * v).mean(), np.abs(self.e * self.r - within).mean()])
+        past = [(self.e - clipping.cap * v).mean()]
+        for r, window in zip(self.r, clipping.windows, strict=True):
+            within = clipping.cap * v * (window.centre + window.half * window.clipped(r))
+            past.append(np.abs(self.e * r - within).mean())
+        return np.array(past)
 
     @property
     def thinned(self) -> Shape:
@@ -99,33 +121,36 @@ class Shape:
         if len(self.e) <= MOST_POINTS:
             return self
         kept = np.linspace(0, len(self.e) - 1, MOST_POINTS).astype(int)
-        return Shape(self.e[kept], self.r[kept], self.rate[kept])
+        return Shape(self.e[kept], self.r[:, kept], self.rate[:, kept])
 
-    def moved(self, of_weight: float, of_mean: float) -> Shape:
+    def moved(self, of_weight: float, *of_means: float) -> Shape:
         """The shape under deviations of the levels."""
-        return Shape(self.e * (1.0 + of_weight), self.r + self.rate * of_mean, self.rate)
+        return Shape(self.e * (1.0 + of_weight), self.r + self.rate * np.array(of_means)[:, None], self.rate)
 
 
 @dataclass(frozen=True)
 class CellLimits:
-    """Limits of all base cells, (cell,) each, and the shapes and clippings of their groups."""
+    """Limits of all base cells, and the shapes and clippings of their groups."""
 
     cap: Floats
+    """(cell,)."""
     centre: Floats
+    """(cell, outcome)."""
     half: Floats
+    """(cell, outcome)."""
     group: Ints
     shapes: tuple[Shape, ...]
     clippings: tuple[Clipping, ...]
     tilt: Floats
-    """What a measured sum of outcomes holds of 1 − a, (cell,); 0 unless the clipping is the whole public range."""
+    """What a measured sum of outcomes holds of 1 − a, (cell, outcome); 0 unless the clipping is the whole public range."""
     share: Floats
-    """What a measured sum of outcomes holds of q, (cell,)."""
+    """What a measured sum of outcomes holds of q, (cell, outcome)."""
     misfit: float = TAIL_MISFIT
     """Error of what lies beyond the limits, as a part of it."""
 
     @cached_property
     def tail_drift(self) -> Floats:
-        """Standard deviations per record of the drift of e and of e r beyond the limits, (cell, 2)."""
+        """Standard deviations per record of the drift of e and of every e r beyond the limits, (cell, 1 + outcomes)."""
         groups = zip(self.shapes, self.clippings, strict=True)
         return self.misfit * np.array([shape.beyond(clipping) for shape, clipping in groups])[self.group]
 
@@ -134,21 +159,21 @@ def limits_of(
     workload: Workload,
     levels: Levels,
     records: ReferenceRecords,
-    bounds: tuple[float, float],
+    bounds: Sequence[tuple[float, float]],
     size: Floats,
     noise: Floats,
 ) -> CellLimits:
     """Limits of the least predicted error.
 
     `size` (cell,) is the number of records of a typical published cell. `noise` (cell,) is the variance of the noise on
-    its two clipped sums, in squared records.
+    its clipped sum of weights, in squared records. Outcomes have equal parts of what a record may move.
     """
     group = _groups(workload, records)
     e, r = levels.standardised(records)
     held = group[records.cell]
     members = [np.flatnonzero(held == number) for number in range(int(group.max()) + 1)]
-    shapes = [shape_of(e[rows], r[rows], levels.scaled) for rows in members]
-    two_valued = len(np.unique(records.outcome)) <= 2
+    shapes = [shape_of(e[rows], r[:, rows], levels) for rows in members]
+    two_valued = [len(np.unique(outcome)) <= 2 for outcome in records.outcomes]
     number = np.array([len(rows) for rows in members], dtype=np.float64)
     return cell_limits(workload, levels, group, shapes, number, bounds, size, noise, two_valued)
 
@@ -159,34 +184,36 @@ def cell_limits(
     group: Ints,
     shapes: Sequence[Shape],
     number: Floats,
-    bounds: tuple[float, float],
+    bounds: Sequence[tuple[float, float]],
     size: Floats,
     noise: Floats,
-    two_valued: bool,
+    two_valued: Sequence[bool],
     unknown: Unknown = SAMPLED,
 ) -> CellLimits:
     """Limits of the least predicted error from the groups' shapes, which stand for `number` (group,) records each."""
-    half_range, clippings = (bounds[1] - bounds[0]) / 2.0, []
+    ranges, clippings = (np.array(bounds)[:, 1] - np.array(bounds)[:, 0]) / 2.0, []
     for k, shape in enumerate(shapes):
         cells = group == k
-        widest = max(2.0 * half_range / float(np.median(levels.unit[cells])), float(np.abs(shape.r).max()))
+        widest = [
+            max(2.0 * half / float(np.median(of.unit[cells])), float(np.abs(r).max()))
+            for half, of, r in zip(ranges, levels.outcomes, shape.r, strict=True)
+        ]
         n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
         reference = float(number[k]) * n / max(float(workload.count[cells].sum()), 1.0)
         clippings.append(_clipping(shape.thinned, n, reference, variance, widest, two_valued, unknown))
-    cap, centre, half = (
-        np.array([getattr(clipping, name) for clipping in clippings])[group] for name in ("cap", "centre", "half")
-    )
-    whole = np.array([clipping.whole for clipping in clippings])[group]
-    middle = (bounds[0] + bounds[1]) / 2.0
+    cap = np.array([clipping.cap for clipping in clippings])[group]
+    windows = np.array([clipping.windows for clipping in clippings])[group]
+    centre, half, whole = windows[..., 0], windows[..., 1], windows[..., 2] > 0.0
+    middle, mean, unit = np.array([(low + high) / 2.0 for low, high in bounds]), levels.mean, levels.unit
     return CellLimits(
         levels.weight * cap,
-        np.where(whole, middle, levels.mean + levels.unit * centre),
-        np.where(whole, half_range, levels.unit * half),
+        np.where(whole, middle, mean + unit * centre),
+        np.where(whole, ranges, unit * half),
         group,
         tuple(shapes),
         tuple(clippings),
-        np.where(whole, (levels.mean - middle) / half_range, 0.0),
-        np.where(whole, levels.unit * half / half_range, 1.0),
+        np.where(whole, (mean - middle) / ranges, 0.0),
+        np.where(whole, unit * half / ranges, 1.0),
         unknown.misfit,
     )
 
@@ -207,48 +234,71 @@ def _groups(workload: Workload, records: ReferenceRecords) -> Ints:
     return np.asarray(np.unique(group, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
 
-def shape_of(e: Floats, r: Floats, scaled: bool) -> Shape:
-    """The law of records with these e and r."""
-    order = np.argsort(r, kind="stable")
-    return Shape(e[order], r[order], 1.0 + r[order] if scaled else np.ones_like(r))
+def shape_of(e: Floats, r: Floats, levels: Levels) -> Shape:
+    """The law of records with these e, (record,), and r, (outcome, record)."""
+    order, scaled = np.argsort(r[0], kind="stable"), np.array([outcome.scaled for outcome in levels.outcomes])
+    rate = np.where(scaled[:, None], 1.0 + r[:, order], 1.0)
+    return Shape(e[order], r[:, order], rate)
 
 
 def _clipping(
-    shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool, unknown: Unknown
+    shape: Shape,
+    n: float,
+    reference: float,
+    noise: float,
+    widest: Sequence[float],
+    two_valued: Sequence[bool],
+    unknown: Unknown,
 ) -> Clipping:
-    """The limits of the least predicted error of a cell's count and total with n records."""
-    tail = n * (1.0 + n / max(reference, 1.0))
-    best, chosen = np.inf, Clipping(float(shape.e.max()), 0.0, widest, True)
-    reaches = _candidates(np.abs(shape.r))
-    low, top = float(shape.r.min()), float(shape.r.max())
-    pairs = {(0.0, reach) for reach in reaches}
-    pairs |= {((max(-x, low) + min(x, top)) / 2.0, (min(x, top) - max(-x, low)) / 2.0) for x in reaches}
-    clippings = [] if two_valued else [(k, h) for k, h in sorted(pairs) if 0.0 < h < widest / 2.0]
-    direct = max(float(shape.e.var()), 0.01), max(float((shape.e * shape.r).var()), 1e-12)
+    """The limits of the least predicted error of a cell's count and totals with n records."""
+    tail, outcomes = n * (1.0 + n / max(reference, 1.0)), len(shape.r)
+    best, whole_range = np.inf, tuple(Window(0.0, width, True) for width in widest)
+    chosen = Clipping(float(shape.e.max()), whole_range)
+    windows = [_windows(*of_one) for of_one in zip(shape.r, widest, two_valued, strict=True)]
+    direct = [max(float(shape.e.var()), 0.01), *(max(float((shape.e * r).var()), 1e-12) for r in shape.r)]
     for cap in _candidates(shape.e):
         v = np.minimum(shape.e / cap, 1.0)
         if float((v * (shape.e < cap)).mean()) < 0.02 and shape.e.std() > 1e-9:
             continue
         beyond = n * unknown.misfit * float((shape.e - cap * v).mean())
-        moved = _moved(shape, Clipping(float(cap), 0.0, widest, True), n * unknown.level)
-        of_weight = _passed(tail * float(v.var()) + moved[2], noise)
+        moved = _moved(shape, Clipping(float(cap), whole_range), n * unknown.level)
+        of_weight = _passed(tail * float(v.var()) + moved[1 + outcomes], noise)
         count = (tail * _left(shape.e, v[:, None]) + of_weight * cap**2 + beyond**2) / direct[0] / n
-        for k, h, whole in [*((k, h, False) for k, h in clippings), (0.0, widest, True)]:
-            c = np.clip((shape.r - k) / h, -1.0, 1.0)
-            left = _left(shape.e * shape.r, np.column_stack([v, v * c]))
-            reach = (h / 2.0 if whole else h) * cap
-            lost = n * unknown.misfit * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
-            moved = _moved(shape, Clipping(float(cap), float(k), float(h), whole), n * unknown.level)
-            of_outcome = _passed(tail * float((v * c).var()) + moved[3], noise * (reach / (h * cap)) ** 2)
-            total = (tail * left + of_outcome * (h * cap) ** 2 + of_weight * (cap * k) ** 2 + lost**2) / direct[1] / n
-            if count + total < best:
-                best, chosen = count + total, Clipping(float(cap), float(k), float(h), whole)
+        least, taken = [np.inf] * outcomes, list(whole_range)
+        for number, r in enumerate(shape.r):
+            for window in windows[number]:
+                c, (k, h, whole) = window.clipped(r), window
+                left = _left(shape.e * r, np.column_stack([v, v * c]))
+                reach = (h / 2.0 if whole else h) * cap
+                lost = n * unknown.misfit * float(np.abs(shape.e * r - cap * v * (k + h * c)).mean())
+                alone = Shape(shape.e, shape.r[[number]], shape.rate[[number]])
+                moved = _moved(alone, Clipping(float(cap), (window,)), n * unknown.level)
+                of_sum = noise * outcomes**2 * (reach / (h * cap)) ** 2
+                of_outcome = _passed(tail * float((v * c).var()) + moved[3], of_sum)
+                total = tail * left + of_outcome * (h * cap) ** 2 + of_weight * (cap * k) ** 2 + lost**2
+                total = total / direct[1 + number] / n
+                if total < least[number]:
+                    least[number], taken[number] = total, window
+        if count + sum(least) < best:
+            best, chosen = count + sum(least), Clipping(float(cap), tuple(taken))
     return chosen
 
 
 def _moved(shape: Shape, clipping: Clipping, deviation: float) -> Floats:
-    """Variances of the four sums by deviations of the levels, whose standard deviation times records is given, (4,)."""
-    return np.zeros(4) if deviation == 0.0 else np.asarray(((deviation * shape.slopes(clipping)) ** 2).sum(axis=1))
+    """Variances of the sums by deviations of the levels, whose standard deviation times records is given, (sum,)."""
+    if deviation == 0.0:
+        return np.zeros(2 + 2 * len(shape.r))
+    return np.asarray(((deviation * shape.slopes(clipping)) ** 2).sum(axis=1))
+
+
+def _windows(r: Floats, widest: float, two_valued: bool) -> list[Window]:
+    """Windows of an outcome that are tried, the whole public range last."""
+    reaches = _candidates(np.abs(r))
+    low, top = float(r.min()), float(r.max())
+    pairs = {(0.0, reach) for reach in reaches}
+    pairs |= {((max(-x, low) + min(x, top)) / 2.0, (min(x, top) - max(-x, low)) / 2.0) for x in reaches}
+    tried = [] if two_valued else [(k, h) for k, h in sorted(pairs) if 0.0 < h < widest / 2.0]
+    return [*(Window(float(k), float(h), False) for k, h in tried), Window(0.0, widest, True)]
 
 
 def _passed(prior: float, noise: float) -> float:
@@ -271,22 +321,21 @@ def _candidates(values: Floats) -> Floats:
 
 def tails_of(
     workload: Workload, terms: Terms, levels: Levels, limits: CellLimits, records: ReferenceRecords
-) -> tuple[Deviations, Deviations]:
-    """Deviations of e and of e r, per record, from their regressions on the group's clipped sums.
+) -> tuple[Deviations, ...]:
+    """Deviations of e and of every e r, per record, from their regressions on the group's clipped sums.
 
     They tell where what lies beyond the limits differs from the group's, with the reference's error.
     """
     e, r = levels.standardised(records)
-    group, left = limits.group[records.cell], np.zeros((len(e), 2))
+    first = 1 + len(r)
+    group, left = limits.group[records.cell], np.zeros((len(e), first))
     for number, (shape, clipping) in enumerate(zip(limits.shapes, limits.clippings, strict=True)):
         members = group == number
         whole = shape.sums(clipping)
-        x = whole[:, 2:] - whole[:, 2:].mean(axis=0)
-        coefficients = np.linalg.lstsq(x, whole[:, :2] - whole[:, :2].mean(axis=0), rcond=1e-9)[0]
-        sums = Shape(e[members], r[members], r[members]).sums(clipping)
-        left[members] = sums[:, :2] - whole[:, :2].mean(axis=0) - (sums[:, 2:] - whole[:, 2:].mean(axis=0)) @ coefficients
+        x = whole[:, first:] - whole[:, first:].mean(axis=0)
+        coefficients = np.linalg.lstsq(x, whole[:, :first] - whole[:, :first].mean(axis=0), rcond=1e-9)[0]
+        sums = Shape(e[members], r[:, members], r[:, members]).sums(clipping)
+        off = (sums[:, first:] - whole[:, first:].mean(axis=0)) @ coefficients
+        left[members] = sums[:, :first] - whole[:, :first].mean(axis=0) - off
     ones = np.ones(len(e))
-    of_weight, of_outcome = (
-        deviations(terms, *cell_means(records.cell, residual, ones, len(workload))) for residual in left.T
-    )
-    return of_weight, of_outcome
+    return tuple(deviations(terms, *cell_means(records.cell, residual, ones, len(workload))) for residual in left.T)

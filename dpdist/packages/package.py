@@ -6,7 +6,7 @@ All of it is a function of the workload, the reference and the law of the noise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from dpdist.packages.group_shapes import GroupShapes
 from dpdist.packages.levels import Levels, ReferenceRecords, Terms, levels_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
 from dpdist.packages.posterior import MOST_SUMS, Posterior, Prior, Sums, measured_sums, published_sums
-from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, whole_shares
+from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, outcome_parts, whole_shares
 from dpdist.packages.workload import PackageTable, Workload
 
 SHARING_ROUNDS = 5
@@ -38,7 +38,7 @@ class Law(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A table's counts and means, (cell,) each."""
+    """A table's counts, (cell,), and means of every outcome, (cell, outcome)."""
 
     counts: Floats
     means: Floats
@@ -59,8 +59,13 @@ class Package:
     strategy: str
     aggregations: tuple[Aggregation, ...]
     measurements: tuple[Measured, ...]
-    shares: tuple[Fraction, ...]
+    parts: Parts
     posterior: Posterior
+
+    @property
+    def shares(self) -> tuple[Fraction, ...]:
+        """The measurements' parts of the budget."""
+        return self.parts.shares
 
     @property
     def prior(self) -> Prior:
@@ -70,53 +75,70 @@ class Package:
         """Predicted errors of every table under the planned drift."""
         predictions = []
         for table in self.prior.workload.tables:
-            direct, (counts, means) = figures(self.prior, table)
-            errors = [self.posterior.errors(counts), self.posterior.errors(means)]
+            direct, functions = figures(self.prior, table)
+            errors = [self.posterior.errors(sums) for sums in functions]
             with np.errstate(divide="ignore", invalid="ignore"):
-                file, alone = ([np.sqrt(getattr(error, name)) for error in errors] for name in ("file", "prior"))
-                relative = (Figures(*(a / d for a, d in zip(values, direct, strict=True))) for values in (file, alone))
-                predictions.append(Predicted(table.name, *relative))
+                file, alone = (
+                    [np.sqrt(getattr(error, name)) / unit for error, unit in zip(errors, direct, strict=True)]
+                    for name in ("file", "prior")
+                )
+            relative = (Figures(values[0], np.column_stack(values[1:])) for values in (file, alone))
+            predictions.append(Predicted(table.name, *relative))
         return predictions
 
 
-def figures(prior: Prior, table: PackageTable) -> tuple[Figures, tuple[Sums, Sums]]:
-    """Direct standard errors of a table's counts and means by the reference, and the two as functions of the sums.
+def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[Sums]]:
+    """Direct standard errors of a table's counts and means by the reference, and these as functions of the sums.
 
-    Means are linearised at the reference's. NaN stands in cells without a record.
+    Counts stand first, and means of every outcome follow. Means are linearised at the reference's. NaN stands in cells
+    without a record.
     """
     workload, levels = prior.workload, prior.levels
     matrix = workload.published(table)
-    counts, totals = published_sums(matrix, levels)
+    counts, *totals = published_sums(matrix, levels)
     n, z = workload.count, prior.mean
-    count, total = counts.of(z), totals.of(z)
+    count, square = counts.of(z), n * levels.weight**2
     second = np.array([_moments(shape) for shape in prior.limits.shapes])[prior.limits.group]
-    square = n * levels.weight**2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = total / count
-        by_cell = matrix @ scipy.sparse.diags_array(square * second[:, 0])
-        variance = np.asarray(by_cell.sum(axis=1)).reshape(-1) - count**2 / n.sum()
-        offset = levels.mean
-        of_square = matrix @ (
-            square * (second[:, 0] * offset**2 + 2.0 * offset * levels.unit * second[:, 1] + levels.unit**2 * second[:, 2])
-        )
-        of_first = matrix @ (square * (second[:, 0] * offset + levels.unit * second[:, 1]))
-        of_mean = (of_square - 2.0 * mean * of_first + mean**2 * (matrix @ (square * second[:, 0]))) / count**2
+    by_cell = matrix @ scipy.sparse.diags_array(square * second[:, 0, 0])
+    direct = [np.asarray(by_cell.sum(axis=1)).reshape(-1) - count**2 / n.sum()]
+    functions = [counts]
+    for k, (total_sums, outcome) in enumerate(zip(totals, levels.outcomes, strict=True)):
+        total, offset, moments = total_sums.of(z), outcome.mean, second[:, k].T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = total / count
+            of_square = matrix @ (
+                square * (moments[0] * offset**2 + 2.0 * offset * outcome.unit * moments[1] + outcome.unit**2 * moments[2])
+            )
+            of_first = matrix @ (square * (moments[0] * offset + outcome.unit * moments[1]))
+            of_mean = (of_square - 2.0 * mean * of_first + mean**2 * (matrix @ (square * moments[0]))) / count**2
+        direct.append(of_mean)
+        functions.append(mean_sums(counts, total_sums, count, mean))
     occurs = np.where(matrix @ n > 0, 1.0, np.nan)
-    direct = (np.sqrt(np.maximum(values, 0.0)) * occurs for values in (variance, of_mean))
-    return Figures(*direct), (counts, mean_sums(counts, totals, count, mean))
+    return [np.sqrt(np.maximum(values, 0.0)) * occurs for values in direct], functions
 
 
 def _moments(shape: Shape) -> Floats:
-    """E e², E e²r and E e²r² of a group's law."""
-    e, r = shape.e, shape.r
-    return np.array([(e**2).mean(), (e**2 * r).mean(), (e**2 * r**2).mean()])
+    """E e², E e²r and E e²r² of a group's law, (outcome, 3)."""
+    e = shape.e
+    return np.array([[(e**2).mean(), (e**2 * r).mean(), (e**2 * r**2).mean()] for r in shape.r])
+
+
+class Parts(NamedTuple):
+    """The measurements' parts of the budget, and in each the parts λ of the outcomes."""
+
+    shares: tuple[Fraction, ...]
+    outcomes: tuple[tuple[Fraction, ...], ...]
+
+    @classmethod
+    def equal(cls, measurements: int, outcomes: int) -> Parts:
+        return cls(whole_shares([1.0] * measurements), (outcome_parts([1.0] * outcomes),) * measurements)
 
 
 Source = ReferenceRecords | GroupShapes
 """The source of levels, limits and what lies beyond them: a reference's records, or noisy histograms in their place."""
 
 
-def _levels(source: Source, workload: Workload, terms: Terms, bounds: tuple[float, float]) -> Levels:
+def _levels(source: Source, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
     if isinstance(source, GroupShapes):
         return source.levels(workload, terms, bounds)
     return levels_of(workload, terms, source, bounds)
@@ -127,7 +149,7 @@ def _prior(
     workload: Workload,
     terms: Terms,
     levels: Levels,
-    bounds: tuple[float, float],
+    bounds: Sequence[tuple[float, float]],
     size: Floats,
     noise: Floats,
 ) -> Prior:
@@ -139,16 +161,16 @@ def _prior(
 
 
 class Chosen(NamedTuple):
-    """What a package chose of its measurements: the parts of the budget, and whether groups have a common centre."""
+    """What a package chose of its measurements: their parts, and whether groups have a common centre."""
 
-    shares: tuple[Fraction, ...]
+    parts: Parts
     group_centred: bool
 
 
 def package(
     workload: Workload,
     reference: Source,
-    bounds: tuple[float, float],
+    bounds: Sequence[tuple[float, float]],
     law: Law,
     strategy: Strategy,
     chosen: Chosen | None = None,
@@ -163,7 +185,7 @@ def package(
 def best_package(
     workload: Workload,
     reference: Source,
-    bounds: tuple[float, float],
+    bounds: Sequence[tuple[float, float]],
     law: Law,
     strategies: Sequence[Strategy] = STRATEGIES,
 ) -> list[Package]:
@@ -180,7 +202,7 @@ def _package(
     terms: Terms,
     levels: Levels,
     reference: Source,
-    bounds: tuple[float, float],
+    bounds: Sequence[tuple[float, float]],
     law: Law,
     strategy: Strategy,
     chosen: Chosen | None = None,
@@ -190,7 +212,7 @@ def _package(
     size, noise = _typical(workload, aggregations, law.variance(whole_shares([1.0] * max(fine, 1))[0]))
     prior = _prior(reference, workload, terms, levels, bounds, size, noise)
     if chosen is not None:
-        return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.shares)
+        return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.parts)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
     tried = (False,) if alone else (False, True)
     made = [_measuring(prior, law, strategy, aggregations, group_centred) for group_centred in tried]
@@ -203,44 +225,64 @@ def _measuring(
     strategy: Strategy,
     aggregations: tuple[Aggregation, ...],
     group_centred: bool,
-    chosen: tuple[Fraction, ...] | None = None,
+    chosen: Parts | None = None,
 ) -> Package:
     """The package with outcomes measured about the groups' centres, or about the base cells' own.
 
-    The parts of the budget are the best ones, or those that were chosen before.
+    The parts of the budget and of outcomes are the best ones, or those that were chosen before.
     """
     limits, workload = prior.limits, prior.workload
-    shares = chosen or whole_shares([1.0] * len(aggregations))
-    made = tuple(
-        measured(aggregation, limits.cap, limits.centre, limits.half, workload.count, group_centred)
-        for aggregation in aggregations
-    )
-    sums, constant = measured_sums(made, limits, workload.count)
-    if len(sums) > MOST_SUMS:
-        fault = f"{len(sums):,} sums to measure by {strategy.name}"
+    outcomes = limits.half.shape[1]
+
+    def under(parts: Sequence[Sequence[Fraction]]) -> tuple[Measured, ...]:
+        named = zip(aggregations, parts, strict=True)
+        bounds, count = (limits.cap, limits.centre, limits.half), workload.count
+        return tuple(measured(one, *bounds, count, group_centred, list(map(float, of_one))) for one, of_one in named)
+
+    def posterior(made: tuple[Measured, ...], shares: Sequence[Fraction]) -> Posterior:
+        sums = measured_sums(made, limits, workload.count)
+        return Posterior(prior, *sums, _noise(made, shares, law), prior.drifting.before(outcomes))
+
+    number = sum((1 + outcomes) * aggregation.matrix.shape[0] for aggregation in aggregations)
+    if number > MOST_SUMS:
+        fault = f"{number:,} sums to measure by {strategy.name}"
         raise ValueError(f"{fault}: a package may have {MOST_SUMS:,}, so drop or coarsen columns of its largest tables")
-    posterior = Posterior(prior, sums, constant, _noise(made, shares, law), prior.drifting.before)
-    if len(made) > 1 and chosen is None:
-        shares = _shares(posterior, made, law)
-        posterior = replace(posterior, noise=_noise(made, shares, law))
-    return Package(strategy.name, aggregations, made, shares, posterior)
+    parts = chosen or Parts.equal(len(aggregations), outcomes)
+    if chosen is None and (len(aggregations) > 1 or outcomes > 1):
+        # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
+        whole = under([(Fraction(1),) * outcomes] * len(aggregations))
+        parts = _parts(posterior(whole, parts.shares), whole, law)
+    made = under(parts.outcomes)
+    return Package(strategy.name, aggregations, made, parts, posterior(made, parts.shares))
 
 
-def _shares(posterior: Posterior, made: Sequence[Measured], law: Law) -> tuple[Fraction, ...]:
-    """The parts of the budget at which no shift between measurements lowers the objective.
+def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law) -> Parts:
+    """The parts at which no shift between measurements, or between outcomes, lowers the objective.
 
-    Let c_k be the sum, over the rows of k, of the objective's derivative by their noise variance. Where the variance falls
-    with the square of a part, the best parts are proportional to c_k^{1/3} of that variance at a part of 1. As c_k depends
+    `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows of
+    k, of the objective's derivative by their noise variance. Where the variance falls with the square of a part, the best
+    parts are proportional to c_k^{1/3} of that variance at a part of 1. So are the parts λ, under every law. As c_k depends
     on the parts, they are computed anew until they settle.
     """
     published, weight = _objective(posterior.prior)
     squared, fixed = posterior.squared(published, weight), posterior.without_noise()
-    ends, shares = np.cumsum([2 * part.of_weight.shape[0] for part in made])[:-1], whole_shares([1.0] * len(made))
+    outcomes, ends = len(whole[0].of_outcome), np.cumsum([one.rows for one in whole])[:-1]
+    parts = Parts.equal(len(whole), outcomes)
     for _ in range(SHARING_ROUNDS):
-        factor = scipy.linalg.cho_factor(fixed + np.diag(_noise(made, shares, law)), lower=True)
+        scales = [
+            np.repeat([1.0, *map(float, of_one)], one.of_weight.shape[0])
+            for one, of_one in zip(whole, parts.outcomes, strict=True)
+        ]
+        noise = _noise(whole, parts.shares, law) / np.concatenate(scales) ** 2
+        factor = scipy.linalg.cho_factor(fixed + np.diag(noise), lower=True)
         derivative = np.diag(scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, squared).T))
-        shares = whole_shares([float(derivatives.sum()) ** law.exponent for derivatives in np.split(derivative, ends)])
-    return shares
+        by_measurement = np.split(derivative, ends)
+        pairs = zip(by_measurement, scales, strict=True)
+        parts = Parts(
+            whole_shares([float((one / scale**2).sum()) ** law.exponent for one, scale in pairs]),
+            tuple(outcome_parts(np.cbrt(one.reshape(1 + outcomes, -1).sum(axis=1)[1:])) for one in by_measurement),
+        )
+    return parts
 
 
 def objective(posterior: Posterior) -> float:
@@ -258,15 +300,13 @@ def _objective(prior: Prior) -> tuple[Sums, Floats]:
             kept = np.flatnonzero(np.isfinite(error) & (error > 0))
             sums.append([part[kept] for part in table_sums.parts])
             weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))
-    parts = [scipy.sparse.csr_array(scipy.sparse.vstack([part[k] for part in sums], format="csr")) for k in range(4)]
-    whole = np.concatenate(weights)
-    return Sums((parts[0], parts[1], parts[2], parts[3])), whole / (2.0 * sum(t.priority for t in prior.workload.tables))
+    parts = (scipy.sparse.csr_array(scipy.sparse.vstack(part, format="csr")) for part in zip(*sums, strict=True))
+    every = float(len(prior.tails)) * sum(table.priority for table in prior.workload.tables)
+    return Sums(tuple(parts)), np.concatenate(weights) / every
 
 
 def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:
-    return np.concatenate(
-        [np.full(2 * part.of_weight.shape[0], law.variance(share)) for part, share in zip(made, shares, strict=True)]
-    )
+    return np.concatenate([np.full(part.rows, law.variance(share)) for part, share in zip(made, shares, strict=True)])
 
 
 def _typical(workload: Workload, aggregations: Sequence[Aggregation], noise: float) -> tuple[Floats, Floats]:

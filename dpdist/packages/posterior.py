@@ -1,8 +1,9 @@
 """The posterior of a package: prior from the reference, data from all noisy measurements (docs/methods.md, §9c).
 
-Every base cell has four sums z = (Σe, Σer, Σa, Σq). Given deviations d of its two levels, z has the mean n·m(d) and the
-covariance n·Σ of independent records. d is what the reference left uncertain, plus drift: terms τ Z γ that cells share,
-whose τ is learned from the noisy measurements. Measurements are M z plus noise, and published sums are P z. So
+Every base cell has the sums z = (Σe, Σer, Σa, Σq), with er and q of every outcome. Given deviations d of its levels, z has
+the mean n·m(d) and the covariance n·Σ of independent records. d is what the reference left uncertain, plus drift: terms τZγ
+that cells share, whose τ is learned from the noisy measurements. Measurements are M z plus noise, and published sums are
+P z. So
 
     E = P m + C V⁻¹ (x − M m),   Cov = P D Pᵀ − C V⁻¹ Cᵀ,   C = P D Mᵀ,   V = M D Mᵀ + R,
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,11 +50,8 @@ LARGEST_DEVIATION = 0.9
 """Largest deviation at which the sums are linearised."""
 
 
-class Drift(NamedTuple):
-    """Standard deviations of drift that cells of a table, or of a column's level, share: of weights and of outcomes."""
-
-    weight: float = PLANNED_DRIFT
-    outcome: float = PLANNED_DRIFT
+Drift = tuple[float, ...]
+"""Standard deviations of drift that cells of a table, or of a column's level, share: of weights and of every outcome."""
 
 
 class DriftPrior(NamedTuple):
@@ -67,19 +66,18 @@ class DriftPrior(NamedTuple):
     tried: tuple[float, ...] = DRIFTS
     cell: float = CELL_DRIFT
 
-    @property
-    def before(self) -> Drift:
+    def before(self, outcomes: int) -> Drift:
         """The drift that is planned for."""
-        return Drift(self.planned, self.planned)
+        return (self.planned,) * (1 + outcomes)
 
 
 SINCE_REFERENCE = DriftPrior()
 
 
 class Sums(NamedTuple):
-    """Linear functions of the base cells' four sums: a matrix for each, (row, cell)."""
+    """Linear functions of the base cells' sums: a matrix for each of (Σe, Σer of every outcome, Σa, Σq), (row, cell)."""
 
-    parts: tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, scipy.sparse.csr_array, scipy.sparse.csr_array]
+    parts: tuple[scipy.sparse.csr_array, ...]
 
     def __len__(self) -> int:
         return int(self.parts[0].shape[0])
@@ -87,31 +85,33 @@ class Sums(NamedTuple):
     def batches(self) -> Iterator[Sums]:
         """The functions, at most `ROWS_AT_ONCE` at a time."""
         for start in range(0, max(len(self), 1), ROWS_AT_ONCE):
-            parts = [scipy.sparse.csr_array(part[start : start + ROWS_AT_ONCE]) for part in self.parts]
-            yield Sums((parts[0], parts[1], parts[2], parts[3]))
+            yield Sums(tuple(scipy.sparse.csr_array(part[start : start + ROWS_AT_ONCE]) for part in self.parts))
 
     def of(self, z: Floats) -> Floats:
-        """The functions of sums (cell, 4)."""
+        """The functions of sums (cell, sum)."""
         return np.asarray(sum(part @ z[:, k] for k, part in enumerate(self.parts)))
 
     def back(self, x: Floats) -> Floats:
-        """The transposed functions of (row,), as (cell, 4)."""
+        """The transposed functions of (row,), as (cell, sum)."""
         return np.column_stack([part.T @ x for part in self.parts])
 
 
 @dataclass(frozen=True)
 class Prior:
-    """The prior of the base cells' sums, linearised at deviations (cell, 2)."""
+    """The prior of the base cells' sums, linearised at deviations (cell, 1 + outcomes).
+
+    In arrays over sums and levels, the weight stands first, and outcomes follow.
+    """
 
     workload: Workload
     terms: Terms
     levels: Levels
     limits: CellLimits
-    tails: tuple[Deviations, Deviations]
-    """Deviations of Σe and Σer, per record, from what clipped sums say of them by the group's law."""
+    tails: tuple[Deviations, ...]
+    """Deviations of Σe and every Σer, per record, from what clipped sums say of them by the group's law."""
     linearised_at: Floats
     ties: Floats
-    """What ties to the reference's own margins add to the mean sums of a record, (cell, 4)."""
+    """What ties to the reference's own margins add to the mean sums of a record, (cell, sum)."""
     drifting: DriftPrior = SINCE_REFERENCE
 
     @classmethod
@@ -121,7 +121,7 @@ class Prior:
         terms: Terms,
         levels: Levels,
         limits: CellLimits,
-        tails: tuple[Deviations, Deviations],
+        tails: tuple[Deviations, ...],
         drifting: DriftPrior = SINCE_REFERENCE,
     ) -> Prior:
         """The prior at the reference's levels. Raises `ValueError` for more shared terms than can be held."""
@@ -130,8 +130,13 @@ class Prior:
             raise ValueError(
                 f"{fault}: a package may have {MOST_TERMS:,}, so drop or coarsen columns of its largest tables"
             )
-        cells = len(workload)
-        return cls(workload, terms, levels, limits, tails, np.zeros((cells, 2)), np.zeros((cells, 4)), drifting)
+        still, ties = (np.zeros((len(workload), factor * len(tails))) for factor in (1, 2))
+        return cls(workload, terms, levels, limits, tails, still, ties, drifting)
+
+    @property
+    def sums(self) -> int:
+        """Number of a base cell's sums."""
+        return 2 * len(self.tails)
 
     def tied(self, records: ReferenceRecords) -> Prior:
         """This prior, tied to the reference's own margins."""
@@ -139,9 +144,10 @@ class Prior:
 
     @cached_property
     def _linear(self) -> tuple[Floats, Floats, Floats]:
-        """Means (cell, 4), slopes (cell, 4, 2) and covariances (cell, 4, 4) of a record's sums."""
-        cells = len(self.workload)
-        mean, slope, spread = np.empty((cells, 4)), np.empty((cells, 4, 2)), np.empty((cells, 4, 4))
+        """Means (cell, sum), slopes (cell, sum, level) and covariances (cell, sum, sum) of a record's sums."""
+        shape_of_mean, levels = (len(self.workload), self.sums), len(self.tails)
+        mean, slope = np.empty(shape_of_mean), np.empty((*shape_of_mean, levels))
+        spread = np.empty((*shape_of_mean, self.sums))
         still = not self.linearised_at.any()
         for number, (shape, clipping) in enumerate(zip(self.limits.shapes, self.limits.clippings, strict=True)):
             members = np.flatnonzero(self.limits.group == number)
@@ -162,34 +168,34 @@ class Prior:
 
     @property
     def mean(self) -> Floats:
-        """Prior means of the four sums, (cell, 4): the linearised ones at deviations 0."""
+        """Prior means of the sums, (cell, sum): the linearised ones at deviations 0."""
         return np.asarray(self.workload.count[:, None] * self._per_record)
 
     @property
     def _per_record(self) -> Floats:
-        """Means of a record's four sums, (cell, 4)."""
+        """Means of a record's sums, (cell, sum)."""
         mean, slope, _ = self._linear
         per_record = mean - np.einsum("cij,cj->ci", slope, self.linearised_at) + self.ties
-        per_record[:, :2] += np.column_stack([tail.value for tail in self.tails])
+        per_record[:, : len(self.tails)] += np.column_stack([tail.value for tail in self.tails])
         return np.asarray(per_record)
 
     @property
     def sampling(self) -> Floats:
-        """Covariances of the sums given the levels, (cell, 4, 4)."""
+        """Covariances of the sums given the levels, (cell, sum, sum)."""
         return np.asarray(self.workload.count[:, None, None] * self._linear[2])
 
     @cached_property
     def sloped(self) -> Floats:
-        """Derivatives of the sums by the deviations, (cell, 4, 2)."""
+        """Derivatives of the sums by the deviations, (cell, sum, level)."""
         return np.asarray(self.workload.count[:, None, None] * self._linear[1])
 
     @cached_property
     def alone(self) -> Floats:
-        """Variances of the deviations that each cell has alone, (cell, 2)."""
-        return np.column_stack([self.levels.of_weight.alone, self.levels.of_mean.alone]) + self.drifting.cell**2
+        """Variances of the deviations that each cell has alone, (cell, level)."""
+        return np.column_stack([deviations.alone for deviations in self.levels.errors]) + self.drifting.cell**2
 
     def block(self) -> Floats:
-        """Covariances of the sums without what cells share, (cell, 4, 4)."""
+        """Covariances of the sums without what cells share, (cell, sum, sum)."""
         return np.asarray(self.sampling + np.einsum("cij,cj,ckj->cik", self.sloped, self.alone, self.sloped))
 
     def population(self) -> Floats:
@@ -201,12 +207,12 @@ class Prior:
         return _added([part @ scipy.sparse.diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
 
     def terms_of(self, sums: Sums) -> tuple[tuple[Floats, Floats], ...]:
-        """For both deviations, roots of the functions' covariance by what cells share, (row, term).
+        """For every level, roots of the functions' covariance by what cells share, (row, term).
 
         They are the reference's errors, and a drift of standard deviation 1 of every term.
         """
         pairs = []
-        for which, deviations in enumerate((self.levels.of_weight, self.levels.of_mean)):
+        for which, deviations in enumerate(self.levels.errors):
             slope = self.by_deviation(sums, which)
             errors = (slope @ scipy.sparse.diags_array(deviations.shared) @ self.terms.matrix).toarray() @ deviations.root
             pairs.append((errors, (slope @ self.terms.matrix).toarray()))
@@ -217,7 +223,7 @@ class Prior:
         return drift * np.where(self.terms.classes == 0, OVERALL, 1.0)
 
     def shared(self, sums: Sums, drift: Drift) -> Floats:
-        """A root of the functions' covariance by what cells share, (row, 4 terms)."""
+        """A root of the functions' covariance by what cells share, (row, 2 levels × terms)."""
         pairs = zip(self.terms_of(sums), drift, strict=True)
         return np.hstack([part for (errors, moved), size in pairs for part in (errors, moved * self.sizes(size))])
 
@@ -227,7 +233,7 @@ class Prior:
         No measured sum depends on tails. So nothing that is measured takes this error away.
         """
         alone, roots = np.zeros(len(sums)), []
-        for part, tail, drift in zip(sums.parts[:2], self.tails, self.limits.tail_drift.T, strict=True):
+        for part, tail, drift in zip(sums.parts[: len(self.tails)], self.tails, self.limits.tail_drift.T, strict=True):
             slope = scipy.sparse.csr_array(part @ scipy.sparse.diags_array(self.workload.count))
             alone += slope.power(2) @ (tail.alone + drift**2)
             roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.root)
@@ -235,11 +241,11 @@ class Prior:
         return alone, np.hstack(roots)
 
     def pulled(self, sums: Sums, drift: Drift, x: Floats) -> Floats:
-        """The deviations' covariance with functions of the sums, applied to (row,): (cell, 2)."""
+        """The deviations' covariance with functions of the sums, applied to (row,): (cell, level)."""
         back = np.einsum("ci,cij->cj", sums.back(x), self.sloped)
         pull = self.alone * back
         z = self.terms.matrix
-        for which, (deviations, size) in enumerate(zip((self.levels.of_weight, self.levels.of_mean), drift, strict=True)):
+        for which, (deviations, size) in enumerate(zip(self.levels.errors, drift, strict=True)):
             inner = deviations.root @ (deviations.root.T @ (z.T @ (deviations.shared * back[:, which])))
             pull[:, which] += deviations.shared * (z @ inner) + z @ (self.sizes(size) ** 2 * (z.T @ back[:, which]))
         return np.asarray(pull)
@@ -247,18 +253,23 @@ class Prior:
 
 def crossed(one: Sums, other: Sums, block: Floats) -> scipy.sparse.csr_array:
     """Covariance of two sets of functions by a block for every cell, sparse, (row, row)."""
-    pairs = ((i, j) for i in range(4) for j in range(4) if one.parts[i].nnz and other.parts[j].nnz)
+    pairs = _held(one, other)
     none = scipy.sparse.csr_array((len(one), len(other)))
     return _added([none, *(one.parts[i] @ scipy.sparse.diags_array(block[:, i, j]) @ other.parts[j].T for i, j in pairs)])
 
 
 def variances(sums: Sums, block: Floats) -> Floats:
     """The diagonal of `crossed(sums, sums, block)`, (row,)."""
-    pairs = ((i, j) for i in range(4) for j in range(4) if sums.parts[i].nnz and sums.parts[j].nnz)
     variance = np.zeros(len(sums))
-    for i, j in pairs:
+    for i, j in _held(sums, sums):
         variance += (sums.parts[i] @ scipy.sparse.diags_array(block[:, i, j])).multiply(sums.parts[j]).sum(axis=1)
     return variance
+
+
+def _held(one: Sums, other: Sums) -> list[tuple[int, int]]:
+    """Pairs of sums that two sets of functions hold."""
+    rows, columns = ([k for k, part in enumerate(sums.parts) if part.nnz] for sums in (one, other))
+    return list(product(rows, columns))
 
 
 def _added(parts: Sequence[Any]) -> scipy.sparse.csr_array:
@@ -270,35 +281,41 @@ def _added(parts: Sequence[Any]) -> scipy.sparse.csr_array:
 
 def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: Floats) -> tuple[Sums, Floats]:
     """Measurements in records, as functions of the base cells' sums, with the constants that are added, (row,)."""
-    rows, constants = [], []
+    outcomes = limits.half.shape[1]
+    parts, constants = list[list[scipy.sparse.csr_array]](), list[Floats]()
     for one in measurements:
-        weight, outcome, level = (scipy.sparse.csr_array(factor / FACTOR_STEPS) for factor in one[1:])
-        none = scipy.sparse.csr_array(weight.shape)
-        rows.append(((none, none, weight, none), np.zeros(weight.shape[0])))
-        tilted = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(-limits.tilt) - level)
-        rows.append(
-            (
-                (none, none, tilted, scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(limits.share))),
-                np.asarray(outcome @ (limits.tilt * count) + level @ count),
-            )
-        )
-    parts = [_stacked([row[k] for row, _ in rows]) for k in range(4)]
-    constants = [constant for _, constant in rows]
-    return Sums((parts[0], parts[1], parts[2], parts[3])), np.concatenate(constants)
+        weight, none = _scaled(one.of_weight), scipy.sparse.csr_array(one.of_weight.shape)
+        rows = [[*[none] * (1 + outcomes), weight, *[none] * outcomes]]
+        constants.append(np.zeros(weight.shape[0]))
+        for k, factors in enumerate(zip(one.of_outcome, one.of_level, strict=True)):
+            outcome, level = map(_scaled, factors)
+            tilt, share = limits.tilt[:, k], limits.share[:, k]
+            row = [none] * (2 + 2 * outcomes)
+            row[1 + outcomes] = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(-tilt) - level)
+            row[2 + outcomes + k] = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(share))
+            rows.append(row)
+            constants.append(np.asarray(outcome @ (tilt * count) + level @ count))
+        parts += rows
+    return Sums(tuple(_stacked(column) for column in zip(*parts, strict=True))), np.concatenate(constants)
 
 
-def published_sums(matrix: scipy.sparse.csr_array, levels: Levels) -> tuple[Sums, Sums]:
-    """A table's counts and totals as functions of the base cells' sums."""
-    none = scipy.sparse.csr_array(matrix.shape)
-    count = scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(levels.weight))
-    return Sums((count, none, none, none)), Sums(
-        (
-            scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(levels.weight * levels.mean)),
-            scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(levels.weight * levels.unit)),
-            none,
-            none,
-        )
-    )
+def _scaled(factor: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array(factor / FACTOR_STEPS)
+
+
+def published_sums(matrix: scipy.sparse.csr_array, levels: Levels) -> tuple[Sums, ...]:
+    """A table's counts, and the totals of every outcome, as functions of the base cells' sums."""
+    none, outcomes = scipy.sparse.csr_array(matrix.shape), len(levels.outcomes)
+
+    def weighted(factor: Floats) -> scipy.sparse.csr_array:
+        return scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor))
+
+    functions = [Sums((weighted(levels.weight), *[none] * (1 + 2 * outcomes)))]
+    for k, outcome in enumerate(levels.outcomes):
+        parts = [weighted(levels.weight * outcome.mean), *[none] * (1 + 2 * outcomes)]
+        parts[1 + k] = weighted(levels.weight * outcome.unit)
+        functions.append(Sums(tuple(parts)))
+    return tuple(functions)
 
 
 def _stacked(parts: Sequence[scipy.sparse.csr_array]) -> scipy.sparse.csr_array:
@@ -325,7 +342,7 @@ class Posterior:
     measured: Sums
     constant: Floats
     noise: Floats
-    drift: Drift = SINCE_REFERENCE.before
+    drift: Drift
 
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
@@ -382,7 +399,7 @@ class Posterior:
         variance = np.zeros(len(sums))
         for errors, _ in self.prior.terms_of(sums):
             variance += (errors**2).sum(axis=1)
-        for part, tail in zip(sums.parts[:2], self.prior.tails, strict=True):
+        for part, tail in zip(sums.parts[: len(self.prior.tails)], self.prior.tails, strict=True):
             slope = part @ scipy.sparse.diags_array(self.prior.workload.count * tail.shared)
             variance += (((slope @ self.prior.terms.matrix).toarray() @ tail.root) ** 2).sum(axis=1)
         return variance
@@ -400,14 +417,14 @@ class Posterior:
         return np.asarray(x - self.constant - self.measured.of(self.prior.mean))
 
     def estimated(self, x: Floats) -> Floats:
-        """Posterior means of the base cells' four sums, (cell, 4), from noisy measurements in records, (row,)."""
+        """Posterior means of the base cells' sums, (cell, sum), from noisy measurements in records, (row,)."""
         weighed = self.solver(self.residual(x))
         by_sampling = np.einsum("cij,cj->ci", self.prior.sampling, self.measured.back(weighed))
         by_level = np.einsum("cij,cj->ci", self.prior.sloped, self.prior.pulled(self.measured, self.drift, weighed))
         return np.asarray(self.prior.mean + by_sampling + by_level)
 
     def deviations(self, x: Floats) -> Floats:
-        """Posterior means of the deviations of the base cells' levels, (cell, 2)."""
+        """Posterior means of the deviations of the base cells' levels, (cell, level)."""
         return self.prior.pulled(self.measured, self.drift, self.solver(self.residual(x)))
 
 
@@ -421,7 +438,7 @@ def learned(posterior: Posterior, x: Floats) -> Posterior:
 
 
 def _drifted(posterior: Posterior, x: Floats) -> Posterior:
-    """The median of the drift given the noisy measurements, by turns for weights and outcomes."""
+    """The median of the drift given the noisy measurements, by turns for weights and every outcome."""
     prior = posterior.prior.drifting
     residual = posterior.residual(x)
     covariance = Drifting.of(posterior)
@@ -431,12 +448,12 @@ def _drifted(posterior: Posterior, x: Floats) -> Posterior:
         a_priori = sum((np.log(size / prior.planned) / prior.log_sd) ** 2 for size in drift)
         return float(-0.5 * (quadratic + log_det + a_priori))
 
-    best, tried = prior.before, np.array(prior.tried)
+    best, tried = prior.before(len(posterior.drift) - 1), np.array(prior.tried)
     for _ in range(2):
-        for name in Drift._fields:
-            logs = np.array([likelihood(best._replace(**{name: float(size)})) for size in tried])
+        for k in range(len(best)):
+            logs = np.array([likelihood((*best[:k], float(size), *best[k + 1 :])) for size in tried])
             below = np.cumsum(np.exp(logs - logs.max()))
-            best = best._replace(**{name: float(tried[np.searchsorted(below, below[-1] / 2.0)])})
+            best = (*best[:k], float(tried[np.searchsorted(below, below[-1] / 2.0)]), *best[k + 1 :])
     return replace(posterior, drift=best)
 
 

@@ -1,10 +1,11 @@
 """What is measured of a package: sums of base cells over groups, each with a part of the budget (docs/methods.md, §9c).
 
-A record is in one group of every aggregation. Its base cell has (a, v, q) with a, v ≥ 0, a + v = 1 and |q| ≤ v. It adds
-f a and g q + h v to the group's two sums, with f ≤ 1 and g + |h| ≤ 1. f is the cell's weight cap over the largest of the
-group; g and h are the half-width, and the distance of the cell's centre from the group's, in the same way. So every
-measurement is a linear function of the base cells' sums. With h = 0 outcomes are measured about the cells' own centres:
-the noise is smaller, and what weights move between cells of unlike outcomes is not measured.
+A record is in one group of every aggregation. Its base cell has (a, v) with a, v ≥ 0 and a + v = 1, and q of every outcome
+with |q| ≤ v. It adds f a, and λ(g q + h v) of every outcome, to the group's sums, with f ≤ 1, g + |h| ≤ 1 and parts λ that
+sum to 1. f is the cell's weight cap over the largest of the group; g and h are the half-width, and the distance of the
+cell's centre from the group's, in the same way. So every measurement is a linear function of the base cells' sums. With h =
+0 outcomes are measured about the cells' own centres: the noise is smaller, and what weights move between cells of unlike
+outcomes is not measured.
 """
 
 from __future__ import annotations
@@ -34,16 +35,22 @@ class Aggregation(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """An aggregation with whole factors f, g and h, (group, cell) each, in units of 1/`FACTOR_STEPS`."""
+    """An aggregation with whole factors f, and λg and λh of every outcome, (group, cell) each, in 1/`FACTOR_STEPS`."""
 
     name: str
     of_weight: scipy.sparse.csr_array
-    of_outcome: scipy.sparse.csr_array
-    of_level: scipy.sparse.csr_array
+    of_outcome: tuple[scipy.sparse.csr_array, ...]
+    of_level: tuple[scipy.sparse.csr_array, ...]
 
     def exact(self, sums: Floats) -> Floats:
-        """The exact measurement from the sums of base cells, (cell, 3): weights' sums by group, then outcomes'; whole."""
-        return np.concatenate([self.of_weight @ sums[:, 0], self.of_level @ sums[:, 1] + self.of_outcome @ sums[:, 2]])
+        """The exact measurement from sums of base cells, (cell, 2 + outcomes): by group, weights first; whole."""
+        pairs = zip(self.of_level, self.of_outcome, sums.T[2:], strict=True)
+        return np.concatenate([self.of_weight @ sums[:, 0], *(level @ sums[:, 1] + g @ q for level, g, q in pairs)])
+
+    @property
+    def rows(self) -> int:
+        """Number of measured sums."""
+        return int((1 + len(self.of_outcome)) * self.of_weight.shape[0])
 
 
 class Strategy(Protocol):
@@ -99,22 +106,45 @@ STRATEGIES: tuple[Strategy, ...] = (BaseCells(), PerTable())
 
 
 def measured(
-    aggregation: Aggregation, cap: Floats, centre: Floats, half: Floats, count: Floats, group_centred: bool
+    aggregation: Aggregation,
+    cap: Floats,
+    centre: Floats,
+    half: Floats,
+    count: Floats,
+    group_centred: bool,
+    parts: Sequence[float],
 ) -> Measured:
-    """The factors of an aggregation from the base cells' limits U, μ and R, (cell,) each.
+    """The factors of an aggregation from the base cells' limits: U, (cell,), and μ and R, (cell, outcome) each.
 
     `group_centred`: outcomes are measured about one centre for each group, the mean of its cells' by U and by `count`.
+    `parts` are the λ of the outcomes.
     """
     matrix = aggregation.matrix
-    none = scipy.sparse.csr_array(matrix.shape)
-    weight = _factors(matrix, cap)
+    pairs = [
+        _of_outcome(matrix, cap, middle, reach, count, group_centred, part)
+        for middle, reach, part in zip(centre.T, half.T, parts, strict=True)
+    ]
+    outcomes, levels = zip(*pairs, strict=True)
+    return Measured(aggregation.name, _factors(matrix, cap, 1.0), outcomes, levels)
+
+
+def _of_outcome(
+    matrix: scipy.sparse.csr_array,
+    cap: Floats,
+    centre: Floats,
+    half: Floats,
+    count: Floats,
+    group_centred: bool,
+    part: float,
+) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+    """λg and λh of one outcome. Their sizes add up to at most λ, and are rounded towards 0."""
     if not group_centred:
-        return Measured(aggregation.name, weight, _factors(matrix, cap * half), none)
+        return _factors(matrix, cap * half, part), scipy.sparse.csr_array(matrix.shape)
     offset = centre - matrix.T @ middles(matrix, cap, centre, count)
     largest = matrix.T @ _largest(matrix, cap * (half + np.abs(offset)))
-    parts = (np.trunc(FACTOR_STEPS * cap * factor / largest * (1.0 - EDGE)) for factor in (half, offset))
-    outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor)) for factor in parts)
-    return Measured(aggregation.name, weight, outcome, level)
+    factors = (np.trunc(FACTOR_STEPS * part * cap * factor / largest * (1.0 - EDGE)) for factor in (half, offset))
+    outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor)) for factor in factors)
+    return outcome, level
 
 
 def middles(matrix: scipy.sparse.csr_array, cap: Floats, centre: Floats, count: Floats) -> Floats:
@@ -123,11 +153,11 @@ def middles(matrix: scipy.sparse.csr_array, cap: Floats, centre: Floats, count: 
     return np.asarray((matrix @ (held * centre)) / (matrix @ held))
 
 
-def _factors(matrix: scipy.sparse.csr_array, limit: Floats) -> scipy.sparse.csr_array:
+def _factors(matrix: scipy.sparse.csr_array, limit: Floats, part: float) -> scipy.sparse.csr_array:
     scaled = scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(limit))
     largest = np.asarray(scaled.max(axis=1).todense()).reshape(-1)
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(scaled.indptr))
-    scaled.data = np.floor(FACTOR_STEPS * np.minimum(scaled.data / largest[row], 1.0))
+    scaled.data = np.floor(FACTOR_STEPS * part * np.minimum(scaled.data / largest[row], 1.0))
     return scaled
 
 
@@ -136,23 +166,28 @@ def _largest(matrix: scipy.sparse.csr_array, limit: Floats) -> Floats:
     return np.asarray((matrix @ scipy.sparse.diags_array(limit)).max(axis=1).todense()).reshape(-1)
 
 
-def least_share(number: int) -> Fraction:
+def least_share(number: int, steps: int = SHARE_PARTS) -> Fraction:
     """The least part of the budget that one of so many measurements has: about a sixteenth of an equal part.
 
     So the largest scale of noise is known before any measurement is chosen.
     """
-    return Fraction(max(1, SHARE_PARTS // (16 * number)), SHARE_PARTS)
+    return Fraction(max(1, steps // (16 * number)), steps)
 
 
-def whole_shares(shares: Sequence[float]) -> tuple[Fraction, ...]:
-    """Parts of the budget that sum to 1, as fractions; none is below `least_share`.
+def whole_shares(shares: Sequence[float], steps: int = SHARE_PARTS) -> tuple[Fraction, ...]:
+    """Parts of the budget that sum to 1, as multiples of 1/steps; none is below `least_share`.
 
     Raises `ValueError` for more parts than that leaves room for.
     """
-    if len(shares) > SHARE_PARTS // 2:
-        raise ValueError(f"{len(shares):,} measured tables: at most {SHARE_PARTS // 2:,} can share a budget")
+    if len(shares) > steps // 2:
+        raise ValueError(f"{len(shares):,} measured tables: at most {steps // 2:,} can share a budget")
     wanted = np.maximum(np.asarray(shares, dtype=float) / sum(shares), 0.0)
-    least = int(least_share(len(shares)) * SHARE_PARTS)
-    whole = least + np.floor(wanted * (SHARE_PARTS - least * len(shares))).astype(int)
-    whole[int(np.argmax(wanted))] += SHARE_PARTS - int(whole.sum())
-    return tuple(Fraction(int(part), SHARE_PARTS) for part in whole)
+    least = int(least_share(len(shares), steps) * steps)
+    whole = least + np.floor(wanted * (steps - least * len(shares))).astype(int)
+    whole[int(np.argmax(wanted))] += steps - int(whole.sum())
+    return tuple(Fraction(int(part), steps) for part in whole)
+
+
+def outcome_parts(wanted: Sequence[float]) -> tuple[Fraction, ...]:
+    """Parts λ of the outcomes in a measurement, as multiples of 1/`FACTOR_STEPS`, that sum to 1."""
+    return whole_shares(wanted, FACTOR_STEPS)

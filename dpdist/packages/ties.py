@@ -24,29 +24,34 @@ TIE_PASSES = 20
 
 
 def ties_of(workload: Workload, levels: Levels, limits: CellLimits, records: ReferenceRecords, mean: Floats) -> Floats:
-    """Moves of the four mean sums of a record, (cell, 4), from the prior's `mean` (cell, 4) before them.
+    """Moves of the mean sums of a record, (cell, sum), from the prior's `mean` (cell, sum) before them.
 
     Sums are tied in the units in which they are published, or measured: a cell's sum of e counts ω times, for instance.
     What ties of e leave of totals within a table's cell is tied by e r.
     """
     e, r = levels.standardised(records)
-    group, left = limits.group[records.cell], np.empty((len(e), 4))
+    group, left = limits.group[records.cell], np.empty((len(e), mean.shape[1]))
     for number, clipping in enumerate(limits.clippings):
         members = group == number
-        left[members] = Shape(e[members], r[members], r[members]).sums(clipping)
+        left[members] = Shape(e[members], r[:, members], r[:, members]).sums(clipping)
     left -= mean[records.cell]
     cells = len(workload)
     held = np.bincount(records.cell, minlength=cells).astype(np.float64)
     missing = np.column_stack([np.bincount(records.cell, weights=part, minlength=cells) for part in left.T])
     tables = [workload.groups(by) for by in dict.fromkeys([(), *workload.measured])]
-    moved = np.empty((cells, 4))
-    for which, unit in ((0, levels.weight), (2, limits.cap), (3, limits.cap * limits.half)):
+    moved, outcomes = np.empty_like(mean), len(r)
+    of_measured = [
+        (1 + outcomes, limits.cap),
+        *((2 + outcomes + k, limits.cap * limits.half[:, k]) for k in range(outcomes)),
+    ]
+    for which, unit in ((0, levels.weight), *of_measured):
         moved[:, which] = tied(missing[:, which] * unit, held * unit, tables, float(np.average(unit, weights=held)))
-    beyond = levels.mean * (missing[:, 0] - held * moved[:, 0])
-    unit = levels.weight * levels.unit
-    moved[:, 1] = tied(
-        levels.weight * beyond + unit * missing[:, 1], held * unit, tables, float(np.average(unit, weights=held))
-    )
+    for k, outcome in enumerate(levels.outcomes, start=1):
+        beyond = outcome.mean * (missing[:, 0] - held * moved[:, 0])
+        unit = levels.weight * outcome.unit
+        moved[:, k] = tied(
+            levels.weight * beyond + unit * missing[:, k], held * unit, tables, float(np.average(unit, weights=held))
+        )
     return moved
 
 

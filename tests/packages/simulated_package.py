@@ -79,7 +79,7 @@ def reference(seed: int, n: int = 2500, without: Ints | None = None) -> Referenc
 
 
 def planned(count: Floats, known: ReferenceRecords, budget: Budget) -> Package:
-    return package(workload(count), known, BOUNDS, budget.law, PerTable())
+    return package(workload(count), known, [BOUNDS], budget.law, PerTable())
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ def joint(request: pytest.FixtureRequest) -> tuple[JointQuery, Package]:
     count = _count()
     made = planned(count, reference(2), budget)
     limits = made.prior.limits
-    own = tuple(measured(a, limits.cap, limits.centre, limits.half, count, levelled) for a in made.aggregations)
-    assert any(each.of_level.nnz for each in own) == levelled
+    own = tuple(measured(a, limits.cap, limits.centre, limits.half, count, levelled, [1.0]) for a in made.aggregations)
+    assert any(level.nnz for each in own for level in each.of_level) == levelled
     return replace(query_of(made, budget), measurements=own), made
 
 
@@ -46,8 +46,8 @@ def test_a_pair_about_a_common_centre_attains_the_loss() -> None:
     cells, ones = 2, np.ones(2)
     group = Aggregation("both", csr_array(np.ones((1, cells))))
     limits = planned(_count(), reference(2), BUDGETS[1]).prior.limits
-    limits = replace(limits, cap=ones, centre=np.array([-3.0, 3.0]), half=ones)
-    one = measured(group, limits.cap, limits.centre, limits.half, ones, group_centred=True)
+    limits = replace(limits, cap=ones, centre=np.array([[-3.0], [3.0]]), half=ones[:, None])
+    one = measured(group, limits.cap, limits.centre, limits.half, ones, group_centred=True, parts=[1.0])
     query = JointQuery(limits, (one,), (Fraction(1),), BUDGETS[1])
     heavy, none, middle = (
         base_sums(limits, np.array([1]), np.array([w]), np.array([y])) for w, y in ((2.0, 9.0), (0.0, 0.0), (2.0, 3.0))
@@ -83,7 +83,7 @@ def test_no_pair_of_records_costs_more_than_the_budget(joint: tuple[JointQuery, 
 
 def _widest(query: JointQuery) -> int | None:
     """A base cell with factor FACTOR_STEPS on outcomes in every measurement, if there is one."""
-    full = [m.of_outcome.T @ np.ones(m.of_outcome.shape[0]) == FACTOR_STEPS for m in query.measurements]
+    full = [sum(g.sum(axis=0) for g in m.of_outcome) == FACTOR_STEPS for m in query.measurements]
     found = np.flatnonzero(np.all(full, axis=0))
     return int(found[0]) if len(found) else None
 
@@ -97,12 +97,18 @@ def test_the_stated_pair_attains_the_loss(joint: tuple[JointQuery, Package]) -> 
     cell = _widest(query)
     if cell is None:  # the widest cell of one table is not that of another: then all cells of the query have equal limits
         widened = (
-            m._replace(of_weight=_full(m.of_weight), of_outcome=_full(m.of_outcome), of_level=0 * m.of_level)
+            m._replace(
+                of_weight=_full(m.of_weight),
+                of_outcome=tuple(map(_full, m.of_outcome)),
+                of_level=tuple(0 * level for level in m.of_level),
+            )
             for m in query.measurements
         )
         query, cell = replace(query, measurements=tuple(widened)), 0
     at, cap = np.array([cell]), query.limits.cap[cell] * np.ones(1) * 2
-    ends = [base_sums(query.limits, at, cap, query.limits.centre[at] + s * query.limits.half[at]) for s in (1.0, -1.0, 0.5)]
+    ends = [
+        base_sums(query.limits, at, cap, query.limits.centre[cell] + s * query.limits.half[cell]) for s in (1.0, -1.0, 0.5)
+    ]
     other = np.zeros_like(ends[0]) if query.budget.adjacency == "zero_out" else ends[1]
     assert query.loss_between(ends[0], other) == query.loss
     assert query.loss_between(ends[2], other) < query.loss
@@ -119,13 +125,13 @@ def _full(factors: csr_array) -> csr_array:
 def test_a_record_is_in_one_group_of_every_measurement_with_factors_of_at_most_1(joint: tuple[JointQuery, Package]) -> None:
     query, _ = joint
     for each in query.measurements:
-        for factors in each[1:]:
+        for factors in (each.of_weight, *each.of_outcome, *each.of_level):
             assert (np.bincount(factors.nonzero()[1], minlength=factors.shape[1]) <= 1).all()
             assert (factors.data == np.rint(factors.data)).all()
         assert each.of_weight.data.min() >= 0.0
         assert each.of_weight.data.max() == FACTOR_STEPS
-        assert each.of_outcome.data.min() >= 0.0
-        together = np.asarray(abs(each.of_outcome).sum(axis=0) + abs(each.of_level).sum(axis=0))
+        assert min(outcome.data.min() for outcome in each.of_outcome) >= 0.0
+        together = sum(np.asarray(abs(factors).sum(axis=0)) for factors in (*each.of_outcome, *each.of_level))
         assert 0.9 * FACTOR_STEPS < together.max() <= FACTOR_STEPS
 
 

@@ -48,10 +48,12 @@ class Problem(NamedTuple):
     def of(cls, made: Package) -> Problem:
         prior, cells = made.prior, len(made.prior.workload)
         none, one = scipy.sparse.csr_array((cells, cells)), scipy.sparse.eye_array(cells, format="csr")
-        tilt, share = (scipy.sparse.diags_array(values).tocsr() for values in (-prior.limits.tilt, prior.limits.share))
+        tilt, share = (
+            scipy.sparse.diags_array(values[:, 0]).tocsr() for values in (-prior.limits.tilt, prior.limits.share)
+        )
         columns = ((none, none), (none, none), (one, tilt), (none, share))
         stacked = (scipy.sparse.csr_array(scipy.sparse.vstack(column, format="csr")) for column in columns)
-        posterior = replace(made.posterior, measured=Sums(tuple(stacked)), constant=np.zeros(2 * cells))  # type: ignore[arg-type]
+        posterior = replace(made.posterior, measured=Sums(tuple(stacked)), constant=np.zeros(2 * cells))
         published, weight = _objective(prior)
         c = made.posterior.covariance(published)
         won = (c * made.posterior.solver(c.T).T).sum(axis=1)
@@ -140,7 +142,7 @@ def compared(made: Package, budget: Budget, rounds: int) -> dict[str, object]:
         same = next(
             k for k, g in enumerate(groups) if g.shape == aggregation.matrix.shape and (g == aggregation.matrix).all()
         )
-        for part, factors in zip(parts, (measurement.of_weight, measurement.of_outcome), strict=True):
+        for part, factors in zip(parts, (measurement.of_weight, *measurement.of_outcome), strict=True):
             part[same] += float(share) * np.asarray(factors.sum(axis=0)) / FACTOR_STEPS
     value = objective(made.posterior)
     if budget.rho is None:
@@ -172,7 +174,7 @@ def main() -> None:
             ):
                 for strategy in STRATEGIES:
                     begun = time.perf_counter()
-                    made = package(parts.workload, parts.reference, parts.bounds, budget.law, strategy)
+                    made = package(parts.workload, parts.reference, [parts.bounds], budget.law, strategy)
                     row = {
                         "file": name,
                         "cells": len(parts.workload),

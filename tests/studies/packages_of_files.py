@@ -251,7 +251,7 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
     pure = budget.epsilon is not None
     x = exact + (rng.laplace(0.0, np.sqrt(noise / 2.0)) if pure else rng.normal(0.0, np.sqrt(noise)))
     posterior = learned(package.posterior, x)
-    base = base_estimates(posterior, x, parts.bounds)
+    base = base_estimates(posterior, x, [parts.bounds])
     for table, predicted in zip(parts.workload.tables, package.predicted(), strict=True):
         matrix = parts.workload.published(table)
         here, earlier, truth = (direct(matrix, records) for records in (parts.current, parts.reference, parts.truth))
@@ -262,7 +262,7 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
         for name in ("counts", "means"):
             error = getattr(here, f"errors_of_{name}")
             scale = factor if name == "counts" else np.ones_like(factor)
-            stated, value = getattr(found, f"errors_of_{name}"), getattr(found, name)
+            stated, value = (getattr(found, label).reshape(len(error)) for label in (f"errors_of_{name}", name))
             with np.errstate(divide="ignore", invalid="ignore"):
                 target, target_error = getattr(truth, name) * scale, getattr(truth, f"errors_of_{name}") * scale
                 one = {
@@ -275,7 +275,7 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
                     "alone": np.abs(alone[name] - getattr(here, name)) / error,
                     "held": np.abs(value - target) <= NORMAL_90 * np.hypot(stated, target_error),
                     "direct": np.abs(getattr(here, name) - target) <= NORMAL_90 * np.hypot(error, target_error),
-                    "predicted": getattr(predicted.error, name),
+                    "predicted": getattr(predicted.error, name).reshape(len(error)),
                     "stated": stated / error,
                     "drift_weight": posterior.drift[0],
                     "drift_outcome": posterior.drift[1],
@@ -334,7 +334,7 @@ def study(
         parts = parted(file, rows, split, drift)
         for label, budget in budgets.items():
             begun = time.perf_counter()
-            packages = best_package(parts.workload, parts.reference, parts.bounds, budget.law, tried)
+            packages = best_package(parts.workload, parts.reference, [parts.bounds], budget.law, tried)
             if not strategies or SEPARATE in strategies:
                 made += separate(parts, budget, draws, split, label)
             planned = time.perf_counter() - begun
@@ -361,7 +361,7 @@ def separate(parts: Parts, budget: Budget, draws: int, split: int, label: str) -
     )
     for number, table in enumerate(tables):
         alone = by_itself(parts, table)
-        package = best_package(alone.workload, alone.reference, alone.bounds, part.law)[0]
+        package = best_package(alone.workload, alone.reference, [alone.bounds], part.law)[0]
         for draw in range(draws):
             for one in measured(alone, package, part, draw, 1000 * split + number):
                 yield pd.DataFrame(one | {"split": split, "strategy": SEPARATE, "epsilon": label, "place": 0})

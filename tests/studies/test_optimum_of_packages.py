@@ -25,14 +25,14 @@ CONCENTRATED = Budget("substitution", rho=Fraction(1, 50))
 @cache
 def made(budget: Budget) -> Package:
     count = np.bincount(world().draw(3000, np.random.default_rng(7)).cell, minlength=len(world().share)).astype(float)
-    return package(workload(count), reference(8), BOUNDS, budget.law, PerTable())
+    return package(workload(count), reference(8), [BOUNDS], budget.law, PerTable())
 
 
 def precision(of: Package, budget: Budget) -> Floats:
     """X of a package's queries of counts and of outcomes, (2, cell, cell)."""
     halves = np.zeros((2, len(of.prior.workload), len(of.prior.workload)))
     for measurement, share in zip(of.measurements, of.shares, strict=True):
-        for half, factors in zip(halves, (measurement.of_weight, measurement.of_outcome), strict=True):
+        for half, factors in zip(halves, (measurement.of_weight, *measurement.of_outcome), strict=True):
             rows = (factors / FACTOR_STEPS).toarray()
             half += rows.T @ rows / budget.law.variance(share)
     return halves
@@ -42,7 +42,9 @@ def test_a_packages_queries_have_its_objective_and_its_slopes() -> None:
     """Differences by X are the stated slopes. Control: half of the precision leaves a larger error."""
     given, x = Problem.of(made(PURE)), precision(made(PURE), PURE)
     value, falls = given.left(x)
-    assert not any(measurement.of_level.nnz for measurement in made(PURE).measurements), "the queries would be others"
+    assert not any(level.nnz for measurement in made(PURE).measurements for level in measurement.of_level), (
+        "the queries would be others"
+    )
     assert value == pytest.approx(objective(made(PURE).posterior), rel=1e-6)
     assert given.left(x / 2.0)[0] > value * 1.001
     step = 1e-4 * x

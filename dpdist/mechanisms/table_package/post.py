@@ -37,8 +37,9 @@ from dpdist.packages import levels
 from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
-from dpdist.packages.package import Chosen, Law, Package, Source, best_package, package
-from dpdist.packages.posterior import MOST_SUMS, Drift, Posterior, learned
+from dpdist.packages.package import Chosen, Law, Package, Parts, Source, best_package, package
+from dpdist.packages.package import Figures as PredictedFigures
+from dpdist.packages.posterior import MOST_SUMS, Posterior, learned
 from dpdist.packages.strategy import STRATEGIES, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
@@ -57,7 +58,6 @@ OF_OUTCOME = (
 DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME}
 DONORS_OF_CELL = 64
 """Number of made-up donors of a base cell, where the job has no reference."""
-LIMITS = ("centre", "cap", "half_width")
 OF_HISTOGRAMS = ("counts", "typical")
 """Released of histograms: noisy counts, (group, bin), and typical weights with their errors, (cell, 2)."""
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
@@ -144,7 +144,8 @@ class PackageCells(PublicModel):
     @property
     def too_large(self) -> str:
         """Why the sums cannot be held, where no reference shows that before anything is spent; empty if they can."""
-        number = 2 * sum(int(self.workload.groups(by).max()) + 1 for by in self.workload.measured) + 2
+        groups = 1 + sum(int(self.workload.groups(by).max()) + 1 for by in self.workload.measured)
+        number = (1 + len(self.outcomes)) * groups
         if self.first_stage is None or number <= MOST_SUMS:
             return ""
         return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,}"
@@ -162,12 +163,20 @@ class PackageCells(PublicModel):
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         cell = ("cell", self.labels)
+        several = len(self.outcomes) > 1
+        level = ("level", ("weight", *(self.outcomes if several else ("outcome",))))
+        centre, half = ([name + suffix for suffix in self.suffixes] for name in ("centre", "half_width"))
         return (
             Parameter("means", (cell, ("mean", ("weight", *self.outcomes)))),
-            Parameter("limits", (cell, ("limit", LIMITS))),
-            Parameter("deviations", (cell, ("level", ("weight", "outcome")))),
-            Parameter("drift", (("level", ("weight", "outcome")),)),
+            Parameter("limits", (cell, ("limit", (*centre, "cap", *half)))),
+            Parameter("deviations", (cell, level)),
+            Parameter("drift", (level,)),
         )
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """What names of statistics end with, by outcome: its name, or nothing if there is one."""
+        return tuple(f" {name}" for name in self.outcomes) if len(self.outcomes) > 1 else ("",)
 
     @property
     def workload(self) -> Workload:
@@ -190,8 +199,12 @@ class PackageCells(PublicModel):
     def predicted_errors(self, learned: FromReference) -> Sequence[ErrorsOfCells]:
         """Errors of counts and means by table, under the planned drift; those of totals are not predicted."""
         statistics = {name: [one for one in chosen if one.name in ("count", "mean")] for name, chosen in self.statistics}
+
+        def of(errors: PredictedFigures, one: Statistic) -> Floats:
+            return errors.counts if one.name == "count" else errors.means[:, self.outcomes.index(one.variable or "")]
+
         return [
-            ErrorsOfCells(of_table.table, one, *(getattr(errors, f"{one.name}s") for errors in of_table[1:]))
+            ErrorsOfCells(of_table.table, one, *(of(errors, one) for errors in of_table[1:]))
             for of_table in learned.package.predicted()
             for one in statistics[of_table.table]
         ]
@@ -207,7 +220,7 @@ class PackageCells(PublicModel):
         if self.shapes is not None:
             return self.shapes
         assert self.donors is not None
-        return levels.ReferenceRecords(self.donors.cell, self.donors.weight, self.donors.outcomes[:, 0])
+        return levels.ReferenceRecords(self.donors.cell, self.donors.weight, self.donors.outcomes)
 
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
@@ -220,8 +233,8 @@ class PackageCells(PublicModel):
         """
         (name, parts), source = chosen or (self.strategy, None), self.source
         if name == AUTO:
-            return best_package(self.workload, source, self.bounds[0], self.law)[0]
-        return package(self.workload, source, self.bounds[0], self.law, STRATEGIES[number_of(name)], parts)
+            return best_package(self.workload, source, self.bounds, self.law)[0]
+        return package(self.workload, source, self.bounds, self.law, STRATEGIES[number_of(name)], parts)
 
     def estimated(self, package: Package, noisy: Floats, of_histograms: Mapping[str, Floats] | None = None) -> Draws:
         """The released parameters, from all noisy measurements, (row,), in units of 1/WHOLE.
@@ -229,19 +242,22 @@ class PackageCells(PublicModel):
         `of_histograms` are released with them.
         """
         posterior = learned(package.posterior, noisy / WHOLE)
-        base = base_estimates(posterior, noisy / WHOLE, self.bounds[0])
+        base = base_estimates(posterior, noisy / WHOLE, self.bounds)
         levels, limits, drift = posterior.prior.levels, posterior.prior.limits, posterior.drift
+        low, high = np.array(self.bounds).T
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(base.counts > 0.0, base.totals / base.counts, np.clip(levels.mean, *self.bounds[0]))
+            held = base.counts[:, None]
+            mean = np.where(held > 0.0, base.totals / held, np.clip(levels.mean, low, high))
         weight = base.counts / self.count if self.weighted else np.ones(len(self.count))
         values = {
-            "means": np.column_stack([weight, np.clip(mean, *self.bounds[0])]),
+            "means": np.column_stack([weight, np.clip(mean, low, high)]),
             "limits": np.column_stack([limits.centre, limits.cap, limits.half]),
             "deviations": posterior.prior.linearised_at,
             "drift": np.array(drift),
             "noisy": noisy,
             "shares": np.array([float(part) for part in package.shares]),
-            "centred": np.array([float(any(one.of_level.nnz for one in package.measurements))]),
+            "outcome_parts": np.array(package.parts.outcomes, dtype=np.float64),
+            "centred": np.array([float(any(level.nnz for one in package.measurements for level in one.of_level))]),
             "strategy": np.array([number_of(package.strategy)], dtype=np.float64),
             **(of_histograms or {}),
         }
@@ -250,7 +266,8 @@ class PackageCells(PublicModel):
     def prepared(self, theta: Draws) -> Package:
         """The package of the released parameters, before its measurements, from the reference's records."""
         shares = tuple(map(Fraction, theta["shares"][0].tolist()))
-        chosen = Chosen(shares, bool(theta["centred"][0, 0]))
+        of_outcomes = tuple(tuple(map(Fraction, parts)) for parts in theta["outcome_parts"][0].tolist())
+        chosen = Chosen(Parts(shares, of_outcomes), bool(theta["centred"][0, 0]))
         return _prepared(_Problem.of(self._recalled(theta), STRATEGIES[int(theta["strategy"][0, 0])].name, chosen))
 
     def _recalled(self, theta: Draws) -> Self:
@@ -268,19 +285,19 @@ class PackageCells(PublicModel):
         """The posterior of the released parameters."""
         made = self.prepared(theta)
         prior = replace(made.prior, linearised_at=theta["deviations"][0])
-        return replace(made.posterior, prior=prior, drift=Drift(*map(float, theta["drift"][0])))
+        return replace(made.posterior, prior=prior, drift=tuple(map(float, theta["drift"][0])))
 
-    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
         if "products" in theta.values:
-            weight, product = theta["weights"], theta["products"]
+            weight, product = theta["weights"], theta["products"][..., outcome]
         else:
-            weight, product = theta["means"][..., 0], theta["means"][..., 0] * theta["means"][..., 1]
+            weight, product = theta["means"][..., 0], theta["means"][..., 0] * theta["means"][..., 1 + outcome]
         return weight[:, self.design.pattern], product[:, self.design.pattern]
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         means = theta["means"][0, self.pattern(frame_row)]
-        return means[:, 1], means[:, 0]
+        return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
         """Synthetic records that are copies of donors, moved to the estimates of base cells."""
@@ -305,12 +322,12 @@ class PackageCells(PublicModel):
         return self._moved(theta, by_other(self.posterior(theta), draws, rng, self.joint.law == "laplace"))
 
     def _moved(self, theta: Draws, errors: CellErrors) -> Draws:
-        weight, mean = theta["means"][0].T
-        counts, totals = errors
+        means, (counts, totals) = theta["means"][0], errors
+        weight, mean = means[:, :1], means[:, 1:]
         if not self.weighted:
-            counts, totals = np.zeros_like(counts), totals - mean * counts
-        weights = weight + counts / self.count
-        return Draws({"weights": weights, "products": weight * mean + totals / self.count})
+            counts, totals = np.zeros_like(counts), totals - mean * counts[..., None]
+        weights = weight[:, 0] + counts / self.count
+        return Draws({"weights": weights, "products": weight * mean + totals / self.count[:, None]})
 
     def groups(self, matrix: scipy.sparse.csr_array) -> list[dict[str, str]]:
         """The levels of every group of base cells, by the columns that do not vary within any group."""
@@ -330,6 +347,7 @@ class PackageCells(PublicModel):
             "strategy": strategy,
             "centred": bool(theta["centred"][0, 0]),
             "shares": theta["shares"][0].tolist(),
+            **({"outcome_parts": theta["outcome_parts"][0].tolist()} if len(self.outcomes) > 1 else {}),
             "noisy": theta["noisy"][0].tolist(),
             **{name: theta[name][0].tolist() for name in OF_HISTOGRAMS if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-30 at a share of 1",
@@ -339,6 +357,8 @@ class PackageCells(PublicModel):
         made = dict(recall_draws(self.parameters, described).values)
         made |= {name: np.array([described[name]], dtype=np.float64) for name in ("shares", "noisy")}
         made |= {name: np.array([described[name]], dtype=np.float64) for name in OF_HISTOGRAMS if name in described}
+        whole = [[1.0]] * len(described["shares"])
+        made["outcome_parts"] = np.array([described.get("outcome_parts", whole)], dtype=np.float64)
         made["centred"] = np.array([[float(described["centred"])]])
         return Draws({**made, "strategy": np.array([[float(number_of(described["strategy"]))]])})
 
@@ -382,17 +402,17 @@ def model_of(job: Job) -> type[PackageCells]:
 def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy sums of every measurement, group by group."""
     strategy, centred, start = STRATEGIES[int(theta["strategy"][0, 0])], bool(theta["centred"][0, 0]), 0
-    parts = map(Fraction, theta["shares"][0].tolist())
+    parts, sums = map(Fraction, theta["shares"][0].tolist()), 1 + len(model.outcomes)
     for grouped, part in zip(strategy.aggregations(model.workload), parts, strict=True):
         groups = grouped.matrix.shape[0]
-        values = theta["noisy"][0, start : start + 2 * groups].reshape(2, groups).T
-        start += 2 * groups
+        values = theta["noisy"][0, start : start + sums * groups].reshape(sums, groups).T
+        start += sums * groups
         ends = _ends(grouped.matrix, centred, theta["limits"][0], model.count)
         yield Figures(
             cells=model.groups(grouped.matrix),
-            statistics=["a", "q"],
+            statistics=["a", *("q" + suffix for suffix in model.suffixes)],
             values=values,
-            scales=[model.joint.share("", part).scale] * 2,
+            scales=[model.joint.share("", part).scale] * sums,
             limits=partial(_limits_of, ends),
             unit=WHOLE,
             law=LAW_NAMES[model.joint.law],
@@ -401,22 +421,27 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
         )
 
 
-def _limits_of(ends: Floats, group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
+def _limits_of(ends: list[Floats], group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
     """A group's centre, weight cap and half-width; those of outcomes are None for a sum of weights."""
-    centre, cap, half = map(float, ends[group])
+    centre, cap, half = map(float, ends[max(statistic - 1, 0)][group])
     return (None, cap, None) if statistic == 0 else (None if np.isnan(centre) else centre, cap, half)
 
 
-def _ends(matrix: scipy.sparse.csr_array, centred: bool, limits: Floats, count: Floats) -> Floats:
-    """Centre (NaN where base cells keep their own), largest weight cap and half-width of every group, (group, 3)."""
-    centre, cap, half = limits.T
-    offset = np.zeros_like(cap)
-    middle = np.full(matrix.shape[0], np.nan)
-    if centred:
-        middle = middles(matrix, cap, centre, count)
-        offset = np.abs(centre - matrix.T @ middle)
-    largest, product = (
-        np.asarray((matrix @ scipy.sparse.diags_array(value)).max(axis=1).todense()).reshape(-1)
-        for value in (cap, cap * (half + offset))
-    )
-    return np.column_stack([middle, largest, product / largest])
+def _ends(matrix: scipy.sparse.csr_array, centred: bool, limits: Floats, count: Floats) -> list[Floats]:
+    """Centre (NaN where base cells keep their own), largest weight cap and half-width of every group, (group, 3).
+
+    One array for every outcome.
+    """
+    outcomes = limits.shape[1] // 2
+    cap, ends = limits[:, outcomes], []
+    for centre, half in zip(limits[:, :outcomes].T, limits[:, outcomes + 1 :].T, strict=True):
+        offset, middle = np.zeros_like(cap), np.full(matrix.shape[0], np.nan)
+        if centred:
+            middle = middles(matrix, cap, centre, count)
+            offset = np.abs(centre - matrix.T @ middle)
+        largest, product = (
+            np.asarray((matrix @ scipy.sparse.diags_array(value)).max(axis=1).todense()).reshape(-1)
+            for value in (cap, cap * (half + offset))
+        )
+        ends.append(np.column_stack([middle, largest, product / largest]))
+    return ends

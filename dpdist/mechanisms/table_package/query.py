@@ -60,36 +60,37 @@ SHAPE_OF_HISTOGRAMS = (
 )
 
 
-def contributions(limits: CellLimits, cell: Ints, weight: Floats, outcome: Floats) -> Floats:
-    """a, v and q of every record in whole units of 1/UNIT, (record, 3).
+def contributions(limits: CellLimits, cell: Ints, weight: Floats, outcomes: Floats) -> Floats:
+    """a, v and q of every outcome, of every record in whole units of 1/UNIT, (record, 2 + outcomes).
 
-    Weights and outcomes are clipped, so any value is allowed but NaN and weights below 0, which are errors before this.
+    `outcomes` are (record, outcome), or (record,) for one. Weights and outcomes are clipped, so any value is allowed but
+    NaN and weights below 0, which are errors before this.
     """
     cap = limits.cap[cell]
-    v = np.clip(weight, 0.0, cap) / cap
+    v = (np.clip(weight, 0.0, cap) / cap)[:, None]
     # A warning for some values only would reveal them; values that overflow are clipped.
     with np.errstate(over="ignore"):
-        c = np.clip((outcome - limits.centre[cell]) / limits.half[cell], -1.0, 1.0)
+        c = np.clip((outcomes.reshape(len(cell), -1) - limits.centre[cell]) / limits.half[cell], -1.0, 1.0)
     left = np.rint(UNIT * (1.0 - v))
     return np.column_stack([left, UNIT - left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
 
 
-def base_sums(limits: CellLimits, cell: Ints, weight: Floats, outcome: Floats) -> Floats:
-    """Sums of a, v and q of every base cell, (cell, 3), whole."""
-    parts = contributions(limits, cell, weight, outcome)
+def base_sums(limits: CellLimits, cell: Ints, weight: Floats, outcomes: Floats) -> Floats:
+    """Sums of a, v and q of every outcome by base cell, (cell, 2 + outcomes), whole."""
+    parts = contributions(limits, cell, weight, outcomes)
     return np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.cap)) for part in parts.T])
 
 
 @dataclass(frozen=True)
 class BaseSums(Summing):
-    """Kernel: the sums of every base cell, (cell, 3), in whole units of 1/UNIT, clipped at the limits."""
+    """Kernel: the sums of every base cell, (cell, 2 + outcomes), in whole units of 1/UNIT, clipped at the limits."""
 
     pattern: Codes
     """The base cell of every frame row."""
     limits: CellLimits
 
     def sums(self, records: Records) -> Floats:
-        return base_sums(self.limits, self.pattern[records.frame].astype(np.int64), records.weight, records.outcome)
+        return base_sums(self.limits, self.pattern[records.frame].astype(np.int64), records.weight, records.outcomes)
 
 
 class TablePackage(NoisySums[Settings, PackageCells]):
