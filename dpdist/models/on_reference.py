@@ -82,7 +82,7 @@ class CollapsesSmall(Protocol):
 
     @property
     def most_outweighed(self) -> float:
-        """Largest number of current records of a cell whose figure is mostly its group's; 0 if no cell is shrunk."""
+        """Largest number of records of a cell that noise outweighs, or whose weights it hides; 0 if no cell is shrunk."""
         ...
 
 

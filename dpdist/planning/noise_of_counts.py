@@ -75,8 +75,8 @@ def warned(plan: Plan) -> Iterator[str]:
 def like_their_group(plan: Plan) -> Iterator[str]:
     """Yields a warning for every table with cells whose figures will mostly be those of their group.
 
-    These have more than half of their records in base cells that noise outweighs. Nothing but public sizes is used. Where
-    a reference is known, such cells have its figures, and share with others only the change since.
+    These have most of their records in base cells that noise outweighs, or whose weights it hides. Nothing but public sizes
+    is used. Where a reference is known, such cells have its figures, and share with others only the change since.
     """
     job, frame, model = plan.job, plan.frame, plan.model
     if job.has_reference or job.sizes_secret or job.predictors is not None or not isinstance(model, CollapsesSmall):
@@ -92,9 +92,9 @@ def like_their_group(plan: Plan) -> Iterator[str]:
             yield (
                 f"{table.name}: noise outweighs the records of "
                 f"{counted_and_named([cells.labels[k] for k in np.flatnonzero(of_group)])}, which are mostly in base cells "
-                f"of at most {floor(most):,}. What is published there follows mostly from their group. Intervals suppose "
-                "cells like it, and miss a cell of a kind of its own: name a reference, drop or merge such a cell, or "
-                "raise epsilon"
+                f"of at most {floor(most):,}, or hides weights beyond a limit. What is published there may follow from their "
+                "group. Intervals suppose cells like it, and miss a cell of a kind of its own: name a "
+                "reference, drop or merge such a cell, or raise epsilon"
             )
 
 

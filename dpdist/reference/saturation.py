@@ -26,7 +26,9 @@ SAMPLING = 4.0
 UNSEEN = 0.5
 """A figure is not identified if more than this share lies beyond the limits: only the shape is known there."""
 PLAIN = 0.1
-"""Largest noise on a mean v at which a v within noise of 1 shows, without a departure, that the cap is too low."""
+"""A mean v within noise and within this of 1 shows, without a departure, that the cap is too low."""
+HIDING = 0.3
+"""Largest noise on a mean v at which such a v is sought. Under more, weights that are all beyond the cap may be hidden."""
 END = 1e-6
 """A log scale this close to the largest one counts as the end of the search."""
 
@@ -46,6 +48,11 @@ class Sums(NamedTuple):
     reach_q: float
     s: float
     limits: tuple[float, float, float]
+
+
+def most_hidden(noise: Noise) -> float:
+    """Largest number of records of a cell in which noise may hide that all weights lie beyond the cap."""
+    return float(np.log(0.5 / ALARM) * np.sqrt(noise.weight / 2.0)) / HIDING
 
 
 def set_into(values: Floats, ends: Floats) -> Floats:
@@ -84,7 +91,7 @@ def _of_weight(cell: Cell, sums: Sums, n: float, bounds: Span) -> Span:
     above = min(1.0, sums.v + sums.reach_v)
     s_above = cell.solve_weight(above, cap)
     heavy = departure > least_departure and _unseen_weight(cell, s_above, cap) > UNSEEN
-    heavy = cap < bounds[1] and (heavy or 1.0 - sums.v <= sums.reach_v <= PLAIN)
+    heavy = cap < bounds[1] and (heavy or (1.0 - sums.v <= min(sums.reach_v, PLAIN) and sums.reach_v <= HIDING))
     light = departure < -least_departure and _at_end(cell.solve_weight(sums.v - sums.reach_v, cap))
     if not (heavy or light):
         return NOWHERE

@@ -83,7 +83,7 @@ LEARNED = (REFERRING[0], "reference_tables}")
 
 
 def test_cells_that_noise_makes_like_their_group_are_named_before_the_run() -> None:
-    """Four records at ε = 1. Controls: none is named at ε = 10, without shrinkage, or where a reference has its figure."""
+    """Four records at ε = 1. Controls: none is named at ε = 30, without shrinkage, or where a reference has its figure."""
     text = JOB.replace(*LEARNED)
     (line,) = warned(plan(parse_job(text)))
     assert line.startswith(
@@ -94,7 +94,7 @@ def test_cells_that_noise_makes_like_their_group_are_named_before_the_run() -> N
     for command in ("validate", "plan"):
         assert line in " ".join(CliRunner().invoke(app, [command, "job.yaml", "--json"]).output.split())
     unshrunk = text.replace("reference_tables", "reference_tables, shrinkage: false")
-    for control in (text.replace('"1"', '"10"'), unshrunk, JOB.replace(*REFERRING)):
+    for control in (text.replace('"1"', '"30"'), unshrunk, JOB.replace(*REFERRING)):
         assert list(warned(plan(parse_job(control)))) == []
 
 

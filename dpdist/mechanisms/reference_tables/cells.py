@@ -21,6 +21,7 @@ from dpdist.reference.borrowing import complete
 from dpdist.reference.clipping import Cell
 from dpdist.reference.collapsing import collapsed, fewest, pooled
 from dpdist.reference.limits import Limits, Noise, choose
+from dpdist.reference.saturation import most_hidden
 
 CellsByOutcome = list[list[Cell]]
 """Summary of a reference: the cells of each outcome."""
@@ -130,10 +131,10 @@ class ClippedCells(PublicModel):
 
     @property
     def most_outweighed(self) -> float:
-        """Largest number of current records of a cell whose figure is mostly its group's; 0 if no cell is shrunk."""
+        """Largest number of records of a cell that noise outweighs, or whose weights it hides; 0 if no cell is shrunk."""
         # A cell keeps less than half of its own figure if noise has a larger variance than sampling. That of noise on a sum
         # is 2b², for the scale b. That of n clipped records is at most n, and about n/2. Both are equal at n = 4b².
-        return self.fewest_records if self.shrinkage and len(self.labels) > 2 else 0.0
+        return max(self.fewest_records, most_hidden(self.noise)) if self.shrinkage and len(self.labels) > 2 else 0.0
 
     def sizes(self, summary: CellsByOutcome) -> Floats:
         """Public sizes of cells; if sizes are secret, the reference's sizes."""
