@@ -92,8 +92,8 @@ def like_their_group(plan: Plan) -> Iterator[str]:
             yield (
                 f"{table.name}: noise outweighs the records of "
                 f"{counted_and_named([cells.labels[k] for k in np.flatnonzero(of_group)])}, which are mostly in base cells "
-                f"of at most {floor(most):,}, or hides weights beyond a limit. What is published there may follow from their "
-                "group. Intervals suppose cells like it, and miss a cell of a kind of its own: name a "
+                f"of at most {floor(most):,}, or hides weights beyond a limit. What is published there may follow from "
+                "their group. Intervals suppose cells like it, and miss a cell of a kind of its own: name a "
                 "reference, drop or merge such a cell, or raise epsilon"
             )
 
