@@ -170,7 +170,7 @@ def _accepted(
 
 
 def _executor(space: Workspace, job: Job, listener: Listener) -> AbstractContextManager[Executor]:
-    """The run's executor. It stands before the run is charged."""
+    """The run's executor. It is made before the run is charged."""
     return executor(job.runtime, job.sampler.name == "stan", space.shared, listener)
 
 
@@ -196,8 +196,8 @@ def publish(
 ) -> Release:
     """Writes tables, microdata and statement anew from `public/released`. It costs nothing and reads no record.
 
-    What it publishes follows from public files alone. The custodian's page also needs the confidential evaluation, which is
-    read only if `page` is True.
+    All that it publishes follows from public files. The custodian's page also needs the confidential evaluation, which
+    is read only if `page` is True.
 
     Parameters
     ----------
@@ -240,7 +240,9 @@ def publish(
 
 
 def _held_at_first(space: Workspace, job: Job) -> bool:
-    """True if a run holds its release, until it is approved or has a verdict. A replay is not published, so none waits."""
+    """True if a run holds its release, until it is approved or has a verdict.
+    A replay is not published, and so never held.
+    """
     return job.approval is not None or (job.held_on_a_verdict and not space.replayed)
 
 

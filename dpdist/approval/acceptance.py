@@ -1,10 +1,10 @@
 """Measures a release's gates under noise before `release` publishes it: limits on errors that the release must meet.
 
-The noisy values, and so the decision to publish, are covered by ε (docs/methods.md, §7c). A gate limits an order statistic
-of the cells' errors: the largest or the median. A gate on coverage takes each interval's distance from its middle to the
-direct figure, in half widths, and the quantile of these at the required share. The quantile is at most 1 where that share
-of intervals contains the direct figure. Given the release, one record moves a gate by at most 1 unit, under every
-adjacency:
+The noisy values, and so the decision to publish, are covered by ε (docs/methods.md, §7c). A gate limits an order
+statistic of the cells' errors: the largest or the median. A gate on coverage limits a quantile, at the required share,
+of each interval's distance from its middle to the direct figure, in half widths. This quantile is at most 1 if the
+required share of intervals contains the direct figure. Given the release, one record moves a gate by at most 1 unit,
+under every adjacency:
 
 1. A record with weight w and outcome y adds (a, b) with |b| ≤ a ≤ 1 to each cell that holds it: a = min(w, U)/U, where U is
    the weight's public bound, and b is a times the clipped outcome's position between its public bounds, from −1 to 1
@@ -18,9 +18,9 @@ adjacency:
 5. A cell without a published figure, or with a figure of 0, counts as an error beyond every limit. Which cells these are
    follows from the release, so 1 to 4 hold for all others.
 
-Discrete Laplace noise of scale GATE_SENSITIVITY/ε on each gate's value then costs ε for each gate, in addition to the
-release's ε. This is adaptive composition, since the values depend on the records and on the release. Hod & Canetti (arXiv
-2405.00267) select privately among many tries; here there is a single try, which needs no selection.
+Discrete Laplace noise of scale GATE_SENSITIVITY/ε on each gate's value costs ε for each gate, beside the release's ε.
+This is adaptive composition, because the values depend on the records and on the release. Hod & Canetti (arXiv
+2405.00267) select privately among many tries; a single try needs no selection.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Measured:
 
 
 def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats:
-    """Draws the gates' noise once, (gate,), in parts of unit/2^20; bound to the gates and to the records' `sums`.
+    """Draws the gates' noise once, (gate,), in parts of unit/2^20; the noise is bound to the gates and the records'
+    `sums`.
 
     It is drawn before any noise of the release is stored. Raises `WorkspaceError` if stored noise belongs to other gates or
     sums.
@@ -201,13 +202,14 @@ def gate_value(
 
 
 def order_statistic(values: Floats, unit: float, share: float) -> float:
-    """Returns the value that this share of values does not exceed, rounded down to a number of parts of unit/2^20."""
+    """Returns the value that the share `share` of values does not exceed, rounded down to parts of unit/2^20."""
     position = ceil(share * len(values)) - 1
     return float(np.floor(np.sort(values)[position] / unit * UNIT))
 
 
 def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figures) -> tuple[Floats, Floats]:
-    """Returns every cell's distance between direct and published figure, and what one record may add, both over the scale.
+    """Returns every cell's distance between direct and published figure, and the largest contribution of one record,
+    both over the scale.
 
     `sums` holds Σa and Σb in parts of 1/2^20, (cell, 2). The error of a mean with published value r is Σw(y − r) over the
     published count.
@@ -238,10 +240,10 @@ def _figures(gate: Gate, rows: pd.DataFrame) -> Figures:
 # to that count times the mean. A plan states how large these figures must be. A gate is refused if its noise exceeds its
 # limit even in the most favourable case. Gates on coverage, and all gates under secret sizes, are not checked.
 def numerator(job: Job, gate: Gate) -> float:
-    """Returns the gate's noise sd times the figure that divides it.
+    """Returns the gate's noise sd times the figure by which it is divided.
 
-    That figure is the smallest published count; for means the smallest count times |mean|. For coverage it is the smallest
-    half width of an interval; for means times the count.
+    This is the smallest published count; for means the smallest count times |mean|. For coverage it is the smallest
+    half width of an interval; for means, times the count.
     """
     bounds = bounds_of(job)[gate.of.variable or job.outcomes[0]]
     length = bounds.weight * (1.0 if gate.of.name == "count" else 2.0 * bounds.half_width)
@@ -249,7 +251,7 @@ def numerator(job: Job, gate: Gate) -> float:
 
 
 def cautions(job: Job) -> Iterator[str]:
-    """Says of every gate which figures its noise needs."""
+    """Says for every gate how large figures must be for its noise."""
     if job.accept is None:
         return
     for gate in job.accept.gates:
@@ -261,7 +263,7 @@ def cautions(job: Job) -> Iterator[str]:
 
 
 def refuse_unreachable(job: Job, frame: Frame) -> None:
-    """Raises `JobError` for gates whose noise exceeds their limit at all weights and means that public bounds allow."""
+    """Raises `JobError` for gates whose noise exceeds the limit at all weights and means within public bounds."""
     if job.accept is None or job.sizes_secret:
         return
     problems = []
@@ -277,7 +279,7 @@ def refuse_unreachable(job: Job, frame: Frame) -> None:
 
 
 def _least_sd(job: Job, gate: Gate, frame: Frame) -> float:
-    """Returns the noise sd if every weight were its upper bound, and every mean its bound farthest from 0."""
+    """Returns the noise sd if every weight were its upper bound, and every mean as far from 0 as its bounds allow."""
     bounds = bounds_of(job)[gate.of.variable or job.outcomes[0]]
     counts = [cross(frame, table.by, table.margins).membership @ frame.count for table in gated_tables(job)]
     records = np.concatenate(counts)

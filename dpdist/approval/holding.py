@@ -1,8 +1,9 @@
 """For `release` and `cli.verify`: opens a held release for inspection, then approves it, or refuses it with a reason.
 
 A job with `approval: required` publishes nothing without an approval under a key. A job with `publish: unless_refused`
-holds its release until the evaluation is made. Afterwards it holds the release only if the verdict says "do not publish".
-In both cases the records decide, or a person who has read the evaluation. No ε covers that, as the statement says.
+holds its release until the evaluation is made. Afterwards it holds the release only if the verdict says "do not
+publish". So the records, or a person who has read the evaluation, decide on publication. No ε covers this decision, as
+the statement says.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dpdist.storage.workspace import Workspace
 
 Decision = Literal["approved", "refused"]
 UNSIGNED = ""
-"""In place of a key, where a release that a verdict held is approved without one."""
+"""Stands for a key if a release held by a verdict is approved without one."""
 LONGEST = 1000
 """Largest number of characters of a reason."""
 
@@ -77,7 +78,7 @@ def refuse(workspace: str | Path, reason: str) -> None:
 def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterator[tuple[Workspace, dict[str, Any]]]:
     """Opens a held release with its manifest, after a check that it is unchanged.
 
-    It also opens a release that is already public, if an approval under this `key` was killed after publishing it.
+    It also opens a release that an approval under this `key` made public before it was killed.
     """
     with Workspace.opened(workspace) as space:
         if not reason.strip() or len(reason) > LONGEST or control(reason):
@@ -96,7 +97,7 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
 
 
 def _published(space: Workspace) -> str | None:
-    """Returns the key under which the held release is already public, or UNSIGNED; None where it is not public.
+    """Returns the key under which the held release is already public, or UNSIGNED; None if it is not public.
 
     A killed approval may leave the held folder, or a part of it, beside the public one. If the held folder is of another
     release, that one is not public.
@@ -140,7 +141,7 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
 def publish_approved(space: Workspace) -> bool:
     """Publishes a held release if the last decision approved it; returns whether it did.
 
-    The decision must be of this very manifest: a release that has changed since then stays held.
+    The decision must name this manifest: a release that has changed since then stays held.
     """
     if _published(space) is not None:
         _move_to_public(space, None, shown=True)
@@ -157,7 +158,7 @@ def publish_approved(space: Workspace) -> bool:
 def publish_unless_refused(space: Workspace) -> bool:
     """Publishes a held release unless its confidential verdict says "do not publish"; returns whether it did.
 
-    A release that somebody approved is already public, and one that somebody refused stays held.
+    Releases that somebody has approved or refused keep this decision.
     """
     with publishing(space.held):
         if not space.store.take(space.held / MANIFEST):
@@ -182,7 +183,7 @@ def _last_decision(space: Workspace) -> dict[str, Any] | None:
 
 
 def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
-    """Raises `WorkspaceError` where a decision is not of the held manifest: it has no signature of it, or no checksum."""
+    """Raises `WorkspaceError` if a decision does not belong to the held manifest, by signature or checksum."""
     made = space.held / MANIFEST
     if "signature" not in decision and "key" not in decision:
         if decision.get("manifest") != sha256(made):
@@ -195,7 +196,7 @@ def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
 
 
 def _move_to_public(space: Workspace, signature: str | None, shown: bool = False) -> None:
-    """Puts the held release in the public folder's place; `shown` if a killed approval has done so.
+    """Puts the held release in the public folder's place; `shown` if a killed approval has already done so.
 
     The public folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
     """
@@ -220,7 +221,7 @@ def _copy_in(held: Path, public: Path, signature: str | None) -> None:
 
 
 def _refuse_unlisted(space: Workspace, key: str) -> None:
-    """Raises `WorkspaceError` where the job wants an approval under a key, or under a listed one, and this is none."""
+    """Raises `WorkspaceError` if the job requires a key, or a listed key, and this is none."""
     job = read_job(space.held, "released/job.json")
     listed = job.approvers
     if key == UNSIGNED:

@@ -52,12 +52,12 @@ MOST = 1_000
 four times as many synthetic records.
 """
 LABELS = 199
-"""Number of random labellings of records with which the share of nearest records is compared."""
+"""Number of random labellings of records that give the share of nearest records by chance."""
 GUESSES = 1_000
 COLUMNS = 3
 """Largest number of columns in a predicate."""
 SURE = 0.2
-"""Share of pairs, the surest ones, for which the attacker guesses."""
+"""Share of pairs for which the attacker guesses: the surest ones."""
 ALARM = 0.05
 LEAST_DISTANCE = 1e-9
 
@@ -99,7 +99,7 @@ class Membership(NamedTuple):
 
 
 def scaled(values: Floats, reference: Floats) -> Floats:
-    """Returns numbers as ranks in 0 to 1 among `reference`, which has members and others, (record, variable)."""
+    """Returns numbers as ranks from 0 to 1 among `reference`, which has members and others, (record, variable)."""
     columns = [
         np.searchsorted(np.sort(reference_column), column, side="right")
         for reference_column, column in zip(reference.T, values.T, strict=True)
@@ -142,8 +142,8 @@ def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.G
 def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
     """Tries predicates that single out one record.
 
-    A predicate uses some columns of one synthetic record. A category must be equal. A number must be on the same side of
-    the median as the record's number, and at least as far from it.
+    A predicate uses some columns of one synthetic record. A category must be equal. A number must lie on the record's
+    side of the median, and at least as far out.
     """
     number = min(len(members.codes), len(others.codes))
     mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
@@ -200,9 +200,9 @@ def membership(synthetic: Points, members: Points, others: Points, rng: np.rando
 
 
 def shown_by(right: int, answered: int) -> float:
-    """Returns the lower bound that this number of right guesses proves on an exchange's ε, with error rate `ALARM`.
+    """Returns the lower bound on an exchange's ε that this number of right guesses proves, with error rate `ALARM`.
 
-    If all guesses are right, it is the largest bound that so many guesses can prove.
+    If all guesses are right, this is the largest provable bound.
     """
     least = float(scipy.special.betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
     return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
@@ -236,7 +236,7 @@ ATTACKS = {
 
 
 def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -> Confidential[pd.DataFrame]:
-    """Runs attacks that try to tell from synthetic records who was in the confidential file.
+    """Runs attacks that use synthetic records to tell who was in the confidential file.
 
     `holdout` is a file or table, with the job's columns, of people of the population who were not in the confidential file.
     A bound on ε holds only if chance alone decided who was in the file. The attacks spend no budget.
@@ -251,7 +251,7 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
 
 
 def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
-    """Raises `WorkspaceError`, without figures, where an attack proved a larger loss than is claimed."""
+    """Raises `WorkspaceError`, without figures, if an attack proved a larger loss than is claimed."""
     if audited.disclose_to_custodian()["exceeds"].any():
         where = "see confidential/evaluation/audit-attacks.parquet; publish nothing more of this mechanism"
         raise WorkspaceError(str(workspace), "synthetic records tell more than is claimed", where)
@@ -302,7 +302,8 @@ def _singled(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
 def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
     """Runs a membership attack on pairs of records, of which exactly one was in the file.
 
-    The result is compared with the claimed ε of an exchange of one record. It is not compared if the claim has a δ too.
+    The result is compared with the claimed ε of an exchange of one record. There is no comparison if the claim also has
+    a δ.
     """
     result, total = membership(files[0], files[1], files[2], rng), mechanism_of(job).promise(job).total
     claimed = float(record_epsilon(job, total.substitution_epsilon)) if isinstance(total, Strict) else np.nan

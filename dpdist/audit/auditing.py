@@ -59,8 +59,8 @@ def audit(
     rule; of_release (the release's own); strata; left_out (strata too large for memory, or missing the target); records;
     exceeded (losses above 2Δ); largest_share (largest loss over 2Δ).
 
-    Raises `WorkspaceError` unless the release is a weighted posterior of the lognormal model, the one model whose densities
-    have a closed form.
+    Raises `WorkspaceError` unless the release is a weighted posterior of the lognormal model, which alone has closed
+    forms.
     """
     with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)

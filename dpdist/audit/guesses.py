@@ -1,13 +1,13 @@
 """For `studies.black_box`: bounds ε from below by an attacker who guesses which of two files each release is of.
 
-A fair coin chooses the file of every run that is guessed. Under a loss of ε the odds of the two files, given a release, are
-at most e^ε. So a guess is right with a probability of at most e^ε/(1 + e^ε), whatever was guessed before, and the attacker
-need not guess each time. The number of right guesses is at most binomial (Steinke, Nasr & Jagielski 2023). Under (ε, δ)
-every run besides is lost with probability δ, on its own.
+A fair coin chooses the file of every run that is guessed. Under a loss of ε, a release changes the odds of the two
+files by a factor of at most e^ε. So a guess is right with a probability of at most e^ε/(1 + e^ε), whatever came before.
+The attacker need not guess each time. The number of right guesses is at most binomial (Steinke, Nasr & Jagielski 2023).
+Under (ε, δ), each run is also lost independently with probability δ.
 
-Other releases teach the attacker: which figures differ, how to score them, and beyond which scores to guess. Figures that
-repeat others are dropped. Of a few scores it takes the one that proves most by cross-validation. Whatever it learned, the
-alarm rate holds, because no release that taught it is guessed.
+Other releases teach the attacker which figures differ, how to score them, and at which scores to guess. Figures that
+repeat others are dropped. Cross-validation selects the one of a few scores that proves most. The alarm rate holds
+whatever the attacker learned, because no teaching release is guessed.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from dpdist.audit.lower_bounds import ALARM, MOST_CLAIMED
 from dpdist.core.records import Floats
 
 LOST = 0.01
-"""Part of the alarm rate for more runs lost by δ than are allowed for."""
+"""Part of the alarm rate for losing more runs by δ than the bound allows for."""
 FOLDS = 5
 LIMIT = 10.0
 """Figures are clipped at this number of mean deviations from their middle."""
 RANKED = 60
-"""Number of the most different figures that are looked at; the others are noise, or repeat these."""
+"""Number of figures, by difference, that are examined; the others are noise, or repeat these."""
 SAME = 0.999
-"""Correlation, within a file, of figures of which one repeats the other."""
+"""Correlation, within a file, above which a figure repeats another."""
 TIES = 1e-3
 SHRINKAGE = 0.2
 """Weight of the diagonal in the covariance matrix of a discriminant."""
 DIFFERING = 4.0
 """All figures but the first are used only if their means differ by this many standard errors."""
 CUTS = np.append(np.linspace(0.0, 1.0, 21), np.inf)
-"""Levels of the scores among those of releases that taught: the attacker guesses below one and from another one on."""
+"""Quantile levels of scores among teaching releases: the attacker guesses below one level and above another."""
 DOUBT = 0.001
-"""Alarm rate of the bounds by which scores and cuts are chosen: few guesses that chance made right prove little by it."""
+"""Alarm rate of the bounds that choose scores and cuts, so that a few lucky guesses prove little."""
 Kind = Literal["ratios", "discriminant"]
 ATTACKERS: tuple[tuple[Kind, int], ...] = (
     *(("ratios", number) for number in (1, 2, 4, 8)),
     *(("discriminant", number) for number in (2, 4, 16)),
 )
-"""Scores that are tried, each of so many figures: log ratios of independent Laplace laws; a linear discriminant."""
+"""Scores to try, each with a number of figures: log ratios of independent Laplace laws, and a linear discriminant."""
 
 
 class Score(NamedTuple):
@@ -54,7 +54,7 @@ class Score(NamedTuple):
     middle: Floats
     spread: Floats
     ends: tuple[Floats, Floats]
-    """Middles of the figures under both files, in spreads."""
+    """Middles of the figures under both files, in units of their spread."""
     weights: Floats | None
     """The weights of a discriminant; None: log ratios."""
 
@@ -68,11 +68,11 @@ class Score(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What the attacker learned: it guesses the first file below one level of scores, the second from another one on."""
+    """What the attacker learned: it guesses the first file below one level of scores, and the second above another."""
 
     score: Score
     taught: Floats
-    """Scores of the releases that taught it, the smallest first. A level is the share of them that are smaller."""
+    """Scores of the teaching releases, in rising order. A level is the share of these scores that are smaller."""
     below: float
     from_on: float
 
@@ -105,7 +105,7 @@ def _scaled(attacker: tuple[Kind, int], one: Floats, other: Floats) -> tuple[Sco
 
 
 def _cuts(one: Floats, other: Floats) -> tuple[float, float, float]:
-    """The bound that these levels of scores would prove, and the two cuts for which it is largest."""
+    """The largest bound that these levels of scores would prove, with its two cuts."""
     below = [(side[:, None] < CUTS).sum(0) for side in (one, other)]
     right = below[0][:, None] + (len(other) - below[1])[None, :]
     wrong = below[1][:, None] + (len(one) - below[0])[None, :]
@@ -148,7 +148,7 @@ def _clipped(values: Floats, middle: Floats, spread: Floats) -> Floats:
 
 
 def _different(one: Floats, other: Floats) -> list[int]:
-    """Figures by how far their means differ, in standard errors; those that repeat an earlier one are left out."""
+    """Figures by the distance of their means, in standard errors, without those that repeat an earlier one."""
     variance = one.var(0) / len(one) + other.var(0) / len(other)
     errors = np.abs(one.mean(0) - other.mean(0)) / np.sqrt(variance + 1e-12)
     order = np.argsort(-errors, kind="stable")[:RANKED]
@@ -164,7 +164,7 @@ def _different(one: Floats, other: Floats) -> list[int]:
 
 
 def bound_of_guesses(right: int, guesses: int, runs: int, delta: float = 0.0) -> float:
-    """The ε that so many right guesses prove; 0 where they prove none."""
+    """The ε proven by this number of right guesses; 0 if none is proven."""
     lost, rate = _lost(runs, delta)
     counted = right - lost
     if counted <= 0:
@@ -174,14 +174,14 @@ def bound_of_guesses(right: int, guesses: int, runs: int, delta: float = 0.0) ->
 
 
 def p_value(right: int, guesses: int, runs: int, claimed: float, delta: float = 0.0) -> float:
-    """The probability, at most, of so many right guesses if the claim holds."""
+    """An upper bound on the probability of so many right guesses, if the claim holds."""
     lost, rate = _lost(runs, delta)
     likely = 1.0 / (1.0 + exp(-claimed))
     return min(1.0, rate + float(scipy.stats.binom.sf(right - lost - 1, guesses, likely)))
 
 
 def _lost(runs: int, delta: float) -> tuple[int, float]:
-    """The number of runs that δ may lose, and the probability that it loses more."""
+    """A number of runs that δ may lose, and the probability of losing more."""
     if delta == 0.0:
         return 0, 0.0
     number = int(scipy.stats.binom.isf(LOST * ALARM, runs, delta))
@@ -189,12 +189,12 @@ def _lost(runs: int, delta: float) -> tuple[int, float]:
 
 
 def most_shown(runs: int, delta: float = 0.0) -> float:
-    """The largest ε that so many guessed runs can prove, by guesses that are all right."""
+    """The largest ε that this number of guessed runs can prove, if all guesses are right."""
     return bound_of_guesses(runs, runs, runs, delta) if delta else -log(expm1(-log(ALARM) / runs))
 
 
 def runs_to_exceed(claimed: float, delta: float = 0.0) -> int:
-    """The fewest guessed runs, or a tenth more, that can prove more than the claim."""
+    """The fewest guessed runs, within a tenth, that can prove more than the claim."""
     runs = floor(log(ALARM) / -log1p(exp(-min(claimed, MOST_CLAIMED)))) + 1
     while most_shown(runs, delta) <= min(claimed, MOST_CLAIMED):
         runs += max(1, runs // 10)

@@ -1,6 +1,6 @@
 """For `audit.lower_bounds`: log likelihood ratios of a mechanism's noisy sums and choices under two neighbouring files.
 
-This attacker knows all records but one.
+The strongest attacker knows all records but one.
 
 Fits and synthetic records follow from the noisy sums, so they reveal no more. The results are confidential.
 """
@@ -31,7 +31,7 @@ from dpdist.sampling.samplers import Sampler
 # likelihood ratio of the sums x and x' is at most |x − x'|/b + log M(x') − log M(x), and it is attained. Over all figures
 # these losses add up. So two files lose the distance of their sums, and what the logarithms of M differ by.
 Imposed = Callable[[int, Floats], Floats]
-"""A function that replaces the n-th noisy sum; it is called with n, from 0, and the sum without noise."""
+"""A function that replaces the n-th noisy sum; its arguments are n, from 0, and the exact sum."""
 
 
 class Enough(Exception):
@@ -39,11 +39,11 @@ class Enough(Exception):
 
 
 class NotAdded(Exception):
-    """Raised when a mechanism does more with its noise than add it within a range: released values have another law."""
+    """Raised if a mechanism does more with noise than add it within a range, because the released law then differs."""
 
 
 class BeyondRange(Exception):
-    """Raised for a sum that is not in the public range of what is drawn: no ε holds then. It names no sum."""
+    """Raised for a sum outside the public range of the released figure, for which no ε holds; the message names no sum."""
 
 
 # The mechanism first runs on one file without noise. The sums that it releases are called a path. It then runs on the
@@ -113,12 +113,14 @@ def log_mass(sums: Floats, scale: Floats, ends: tuple[Floats, Floats]) -> Floats
 
 
 EXACT = 1e9
-"""Ratios are rounded to 1/EXACT, so that equal ones stay equal after rounding errors."""
+"""Ratios are rounded to 1/EXACT, so that rounding errors do not separate equal ones."""
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """What a mechanism asks of one file: exact sums, (figure,), the scales and laws of their noise, and scored choices."""
+    """The requests of a mechanism to one file: exact sums, (figure,), their noise's scales and laws, and scored
+    choices.
+    """
 
     sums: Floats
     scales: tuple[Fraction, ...]
@@ -128,7 +130,7 @@ class Measuring:
     choices: tuple[Choice, ...]
     chosen: tuple[Ints, ...]
     parts: tuple[Floats, ...]
-    """The same sums, one array for each time that noise is added."""
+    """The same sums, one array for each request."""
 
     @classmethod
     def of(
@@ -142,9 +144,9 @@ class Measuring:
     ) -> Measuring:
         """Runs the mechanism on records.
 
-        `path` gives the sums and choices that earlier steps release. Without it they are computed from these records.
-        Raises `NotAdded` for a mechanism that does more with noise than add it within a range, and `Improper` if a fit has
-        no posterior.
+        `path` gives the sums and choices released by earlier steps. Without `path`, they are computed from these
+        records. Raises `NotAdded` for a mechanism that does more with noise than add it within a range, and `Improper`
+        if a fit has no posterior.
         """
         choices, chosen = list[Choice](), list[Ints]()
 
@@ -173,7 +175,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Compared:
-    """The queries of two neighbouring files, after the same earlier releases."""
+    """The queries of two neighbouring files, after identical earlier releases."""
 
     near: Measuring
     far: Measuring
@@ -187,7 +189,7 @@ class Compared:
 
     @property
     def distance(self) -> float:
-        """Distance between the sums in units of their noise scales, and what the masses of ranges differ by.
+        """Distance between the sums in noise scales, plus the difference of the log masses of ranges.
 
         Under Laplace noise this is the exact loss.
         """
@@ -234,16 +236,16 @@ class Compared:
 def compared(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, neighbours: Iterable[Records]
 ) -> list[Compared]:
-    """Runs the mechanism on the near file and, along the near file's path, on each neighbour.
+    """Runs the mechanism on the near file, and on each neighbour along the near file's path.
 
-    Raises as `Measuring.of` does.
+    Raises the errors of `Measuring.of`.
     """
     path = Measuring.of(job, model, learned, sampler, near)
     return [Compared(path, Measuring.of(job, model, learned, sampler, far, path=path)) for far in neighbours]
 
 
 def _within(noise: Noise, value: float, low: float, high: float) -> Floats:
-    """The value plus noise, (noise.size,), drawn again until all are within [low, high], in which the value lies."""
+    """The value plus noise, (noise.size,), redrawn until all results are within [low, high], which contains the value."""
     drawn = value + fresh_noise(noise)
     while (beyond := (drawn < low) | (drawn > high)).any():
         drawn[beyond] = value + fresh_noise(noise._replace(size=int(beyond.sum())))
@@ -251,7 +253,7 @@ def _within(noise: Noise, value: float, low: float, high: float) -> Floats:
 
 
 def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:
-    """Log density of noise, up to a constant. The lattice of values is far finer than the noise's scale."""
+    """Log density of noise, up to a constant. The lattice of values is much finer than the noise's scale."""
     away = np.abs(noise) / float(scale)
     return np.asarray(-np.log(float(scale)) - (away**2 / 2.0 if law == "gaussian" else away))
 

@@ -1,6 +1,6 @@
 """Proves lower bounds on ε for audits and attacks: releases a file and its neighbour often, and distinguishes them.
 
-Neighbours differ in one record, so the claim is what one record may lose. Results are confidential.
+Neighbours differ in one record, so the claim is the loss of one record. Results are confidential.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, al
 
 
 def most_shown(runs: int, delta: float = 0.0) -> float:
-    """Returns the largest bound that `runs` draws of each file can prove, by a decision rule that is always right."""
+    """Returns the largest bound that `runs` draws of each file can prove, if its decision rule is always right."""
     wrong = log(ALARM / 2) / (runs - runs // 2)
     return max(0.0, log(max(exp(wrong) - delta, 1e-300) / -expm1(wrong)))
 
@@ -213,7 +213,7 @@ def numbers(described: Any) -> Iterator[float]:
 def neighbour(job: Job, records: Records, which: int) -> Records:
     """Returns a neighbour of the file: without the record `which`, or under substitution with other values of it.
 
-    The record's first outcome is set to the farther of its bounds, and its weight to the lower bound. Where bounds are not
+    The record's first outcome is set to its more distant bound, and its weight to the lower bound. Where bounds are not
     declared, the smallest and the largest value of the file take their place.
     """
     if job.budget.adjacency != "substitution":
@@ -271,8 +271,8 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
 def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
     """Raises `WorkspaceError` if a stored weight lies beyond its public bounds although the job clips weights.
 
-    Version 0.1.0 and earlier stored such weights. The mechanisms of this version take every weight as clipped, so they are
-    not those of that release, and sums may lie beyond their public ranges. The error names no weight.
+    Version 0.1.0 and earlier stored such weights. This version's mechanisms clip every weight, unlike that release's,
+    so sums may lie beyond their public ranges. The error names no weight.
     """
     name = job.survey.weight
     bounds = job.columns[name].bounds if name is not None and name in job.clipped_columns else None

@@ -35,7 +35,7 @@ FEWEST_PSUS = 10
 NAMED = 20
 """Largest number of small cells that a plan lists by name."""
 WEIGHTED_BOUND = (20.0, 10.0)
-"""Terms a, b: a weighted fit of p predictors just exists in a stratum of (a + b p) / Δ* records."""
+"""Terms a, b: a weighted fit of p predictors needs about (a + b p) / Δ* records in a stratum."""
 
 
 def cautions(plan: Plan) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _priorities(job: Job) -> Iterator[str]:
 
 
 def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[str]:
-    """Names the commands that show, before publishing, the size of the problems that the statement warns of."""
+    """Names the commands that measure, before publication, the problems that the statement warns of."""
     if family_facts(job).law:
         shown = f"`dpdist report {workspace} --confidential`"
         yield f"how well the law fits stands in the evaluation: look at {shown} before publishing"
@@ -128,7 +128,7 @@ def _left_blank(job: Job) -> Iterator[str]:
 
 
 def _small_totals(job: Job, frame: Frame) -> Iterator[str]:
-    """Public totals below the cell's number of records: the mean weight would be below 1."""
+    """Warns of public totals below a cell's number of records, because the mean weight would be below 1."""
     for rake, margin in zip(job.rake, margins_of(job, frame), strict=True):
         n = margin.membership @ frame.count
         labels = [" / ".join(label) or TOTAL for label in cross(frame, rake.by, False).labels]

@@ -20,7 +20,7 @@ from dpdist.core.this_process import collect_from_here
 from dpdist.runtime.interrupts import as_interrupt
 
 INTERNAL = 70
-"""Exit code of a fault of the program itself (EX_SOFTWARE of sysexits.h): the same command would fail again."""
+"""Exit code of a fault of the program (EX_SOFTWARE of sysexits.h), which would recur with the same command."""
 
 
 class Escaping(Console):
@@ -53,7 +53,8 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
 
 
 def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
-    """Runs a step that the release does not depend on. Its failure is one line on standard error, without an exit code.
+    """Runs a step that the release does not depend on.
+    Its failure is one line on standard error, and does not change the exit code.
 
     The line names the class of the error and where it was raised. The error's message may quote a confidential value, so it
     stays in confidential/log.

@@ -139,7 +139,7 @@ def by_name(names: Iterable[str]) -> DesignColumns:
 
 
 def replicates(names: Iterable[str], prefix: str | None = None) -> tuple[str, int] | None:
-    """Returns prefix and number of columns numbered 1, 2, 3 and so on: with the given prefix, or of the longest row."""
+    """Returns prefix and number of columns numbered 1, 2, 3 and so on, with the given prefix or of the longest series."""
     rows: dict[str, set[int]] = {}
     for name in names:
         parted = re.fullmatch(r"(.*?)([0-9]+)", name) if prefix is not None else REPLICATE.fullmatch(name)

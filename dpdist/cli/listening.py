@@ -23,7 +23,7 @@ from dpdist.cli.console import err
 from dpdist.core.progress import SHOWN, Event, Listener
 
 FIRST, EVERY = 1.0, 10.0
-"""Seconds until a command that is still at work says so, and between later lines."""
+"""Seconds until a running command reports its state, and between later reports."""
 BETWEEN = "between stages"
 """The stage of a command when one stage has ended and the next has not begun."""
 
@@ -188,7 +188,7 @@ class _Bars:
 
 
 def listening(quiet: bool, as_json: bool = False) -> _Steady | _Quiet | _Bars:
-    """Shows progress as JSON lines, as bars on a terminal, else as lines; `quiet` shows only what always is."""
+    """Shows progress as JSON lines, as bars on a terminal, else as lines; `quiet` shows only notes marked `always`."""
     if as_json:
         return _JsonLines()
     if quiet:

@@ -127,7 +127,7 @@ def workers_of(plan: Plan, most: int) -> int:
 
 
 def workspace_bytes(plan: Plan) -> int:
-    """Returns the bytes of a workspace, which has tensors and draws once, and the records twice.
+    """Returns the bytes of a workspace, which holds tensors and draws once and the records twice.
 
     If sizes are confidential, it is the size of the shipped claim.
     """

@@ -201,7 +201,7 @@ def observed(
 
 
 def outward(event: Event) -> Event | None:
-    """Removes from an event what must stay confidential: which strata took the proper prior, and how many did."""
+    """Removes confidential facts from an event: which strata took the proper prior, and how many."""
     if event.kind == "note" or event.unit.get("fit") == "proper":
         return None
     return event._replace(done=0, total=None) if event.stage == FALLBACK else event

@@ -42,7 +42,7 @@ LISTED = {
     "shrunk": "mostly the common figure",
     "beyond_sampling": "errors above the sample's own",
 }
-"""Entries of the statement that name cells, and what is said of these cells after a run."""
+"""Entries of the statement that name cells, with a text on these cells for the end of a run."""
 
 
 def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
@@ -87,7 +87,7 @@ def run_text(workspace: str | Path) -> RenderableType:
 
 
 def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
-    """States for how many cells only limits are known, and for how many noise leaves little but the common figure."""
+    """States for how many cells only limits are known, and for how many noise leaves little but the group's figure."""
     unidentified = dict[str, str]()
     for entry, label in LISTED.items():
         cells = {cell for names in statement.get(entry, {}).values() if not isinstance(names, str) for cell in names}

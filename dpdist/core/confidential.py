@@ -11,7 +11,7 @@ T = TypeVar("T")
 class Confidential(Generic[T]):
     """A by-product of `protect` that must not leave the confidential folder: bounds, weights, diagnostics.
 
-    It does not print, format, iterate, compare or match. Only `disclose_to_custodian` gives its content. It is no
+    It does not print, format, iterate, compare or match. Only `disclose_to_custodian` gives its content. It is not a
     dataclass, because `dataclasses.asdict` and class patterns could read one.
     """
 

@@ -23,8 +23,8 @@ def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
 
     It replaces `path` if the block succeeds; otherwise it is removed.
 
-    With `durable` it is on the disk before it is renamed: `path` is never incomplete, even if the machine stops. Without
-    it, a stored checksum must show whether it is complete.
+    With `durable` it is on the disk before it is renamed: `path` is never incomplete, even if the machine stops.
+    Without `durable`, a stored checksum must show whether it is complete.
     """
     # Unique among all machines that share the folder: processes in two containers may have one number.
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")

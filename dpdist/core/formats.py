@@ -1,7 +1,7 @@
 """Format numbers of job, folder, ledger and proof record, for all their readers; refuses an unknown number.
 
 A number rises where an older dpdist would misread what a newer one writes. docs/explanation/versions.md is the policy.
-What has no number is of format 1: version 0.1.1 and earlier wrote few.
+A file without a number has format 1, because version 0.1.1 and earlier wrote few numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LEDGER = 1
 WORKSPACE = 1
 """The format of a workspace with its journal and stored noise: `format` in confidential/identity.json."""
 LATER = "install a later dpdist: pip install --upgrade dpdist"
-"""The remedy for what a later dpdist wrote."""
+"""The remedy for a file of a later dpdist."""
 
 
 class Misfit(NamedTuple):
-    """Why a format cannot be read: what is wrong, what is allowed, the remedy."""
+    """Reasons why a format cannot be read: fault, what is allowed, remedy."""
 
     fault: str
     allowed: str
@@ -35,7 +35,7 @@ class Misfit(NamedTuple):
 
 
 def misfit(stated: Any, newest: int) -> Misfit | None:
-    """Why a file that states this format cannot be read; None if it can. `newest` is the latest format that is known."""
+    """The reason why a file of this format cannot be read; None if it can. `newest` is the latest format that is known."""
     if stated is None or (isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= newest):
         return None
     here = version("dpdist")

@@ -10,15 +10,14 @@ import numpy as np
 from dpdist.core.records import Codes, Frame, Level
 
 UNSEEN = -1
-"""The parent of a level that no public record has, where the job states none."""
+"""The parent of a level if the job does not state it and no public record has the level."""
 
 
 @dataclass(frozen=True)
 class Nesting:
     """Columns of a hierarchy, the coarsest first, and the map between them.
 
-    `parents[k]` has, for every level of `columns[k + 1]`, the position of the level of `columns[k]` that it lies in; it is
-    `UNSEEN` where that is not known.
+    `parents[k]` has, for every level of `columns[k + 1]`, the position of its parent in `columns[k]`, or `UNSEEN`.
     """
 
     name: str
@@ -40,7 +39,7 @@ class UnnestedError(Exception):
 def parents_in(frames: Iterable[Frame], fine: str, coarse: str, stated: Codes) -> Codes:
     """The coarser level of every level of a column, from a stated map and from records of public frames.
 
-    `stated` has `UNSEEN` where the records decide. Raises `UnnestedError` where a level lies in two.
+    `stated` has `UNSEEN` for levels that the records decide. Raises `UnnestedError` if a level has two parents.
     """
     parent = stated.copy()
     for frame in frames:

@@ -1,8 +1,8 @@
 """Lists members (families, mechanisms, weight rules, readers), dpdist's and plug-ins', for `job`, `models` and `survey`.
 
-A plug-in is a member that another installed distribution brings, by an entry point. It states `CONTRACT`, the version of
-dpdist's contract that it was written for. One that cannot be used is refused by its name and its distribution's, and only
-where a job names it; all else works. Entry points are read when they are needed.
+A plug-in is a member that another installed distribution brings, by an entry point. It states `CONTRACT`, the version
+of dpdist's contract that it was written for. An unusable plug-in is refused with its name and distribution, and only if
+a job names it. Entry points are read when they are needed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Members(Mapping[str, T], Generic[T]):
     """Dpdist's members of one kind by name. Methods lead to plug-ins, too.
 
     `group` is the group of entry points of plug-ins. `places` has the places of dpdist's members, as entry points write
-    them: `module:object`. `fault` says why an object is no member of a name, or nothing.
+    them: `module:object`. `fault` returns the reason why an object is not a member, or nothing.
     """
 
     def __init__(self, group: str, places: Mapping[str, str], fault: Callable[[str, Any], str]) -> None:

@@ -65,7 +65,7 @@ def without_sizes(listener: Listener) -> Listener:
     """Returns a listener that passes on only what reveals nothing about the number of records.
 
     Events of stages in `PUBLIC_TOTALS` are passed on. Of other stages only begin and end are, without their totals. Of
-    retries it is passed on that there was one. `alive` events always are.
+    retries, only their occurrence is passed on. `alive` events are always passed on.
     """
 
     reported: dict[str, int] = {}

@@ -16,13 +16,13 @@ Codes = NDArray[np.int32]
 Level = str | int | bool
 
 UNIT = 2**20
-"""A record's share of a noisy sum is rounded to a whole multiple of 1/UNIT, so that sums are exact."""
+"""A record's contribution to a noisy sum is rounded to a multiple of 1/UNIT, so that sums are exact."""
 POOLED = "all"
 TOTAL = "Total"
 
 
 class SmallCounts(NamedTuple):
-    """How many sample counts there are: below a minimum, equal to 1, and in all."""
+    """Numbers of sample counts: below a minimum, equal to 1, and in all."""
 
     few: int
     single: int

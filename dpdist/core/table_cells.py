@@ -35,7 +35,7 @@ class Cells:
 
     @property
     def per_record(self) -> int:
-        """Number of cells that contain a record. It is the same for every record, and `cells_of_record` of the table."""
+        """Number of cells that contain a record, which is the same for every record."""
         return int(self.membership[:, [0]].sum())
 
 
@@ -49,7 +49,7 @@ def cell_name(label: Sequence[str]) -> str:
 
 
 def is_margin(label: Sequence[str]) -> bool:
-    """True for a margin: a cell that some column does not divide."""
+    """True for a margin: a cell that is a total over some column."""
     return not label or TOTAL in label
 
 
@@ -59,7 +59,7 @@ def first_named(cells: Sequence[str]) -> str:
 
 
 def counted_and_named(labels: Sequence[Sequence[str]]) -> str:
-    """How many published cells these are, how many of them are margins, and their first names; margins come first."""
+    """The number of published cells, the number of margins among them, and their first names, margins first."""
     margins = [label for label in labels if is_margin(label)]
     base = [label for label in labels if not is_margin(label)]
     kinds = [f"{len(margins):,} margin{'s'[: len(margins) != 1]}"] if margins else []
@@ -68,7 +68,7 @@ def counted_and_named(labels: Sequence[Sequence[str]]) -> str:
 
 
 def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
-    """All cells of columns `by`, empty ones too, in the declared order of levels; with margins, "Total" comes last."""
+    """All cells of columns `by`, even empty ones, in the declared order of levels; "Total" comes last."""
     rows = cell_rows(frame, by, margins)
     indptr = np.concatenate([[0], np.cumsum([len(inside) for inside in rows.values()])])
     indices = np.concatenate(list(rows.values())) if rows else np.empty(0, dtype=np.int64)

@@ -27,7 +27,7 @@ class NestedStart(DpdistError):
 def refuse_nested_start() -> None:
     """Raises `NestedStart` in a process of `multiprocessing` that is still importing the caller's main module.
 
-    The mark is the one by which `multiprocessing` itself refuses to start further processes then.
+    `multiprocessing` itself uses this mark to refuse further processes.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise NestedStart
@@ -36,7 +36,7 @@ def refuse_nested_start() -> None:
 def write_no_core(for_good: bool = False) -> None:
     """Forbids core files of this process and those that it starts: its memory may hold records and keys.
 
-    With `for_good` nothing in this process can allow them again; otherwise its user can.
+    With `for_good`, nothing in this process can allow them again; otherwise its user can.
     """
     hard = 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
@@ -45,7 +45,7 @@ def write_no_core(for_good: bool = False) -> None:
 def open_standard_streams() -> None:
     """Opens standard streams that are closed.
 
-    Otherwise a file of the run would take the number of one, and get what is printed.
+    Otherwise a file of the run could take a standard stream's number, and receive printed text.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -57,9 +57,10 @@ def open_standard_streams() -> None:
 
 
 def import_without_collecting() -> None:
-    """Stops the garbage collector while modules are imported, which takes a sixth of a start.
+    """Stops the garbage collector while modules are imported, which would take a sixth of a start.
 
-    `collect_from_here` starts it again. At the end of the process it passes over all that is left, which takes as long.
+    `collect_from_here` starts it again. At the end of the process, all remaining objects are skipped, which saves as
+    much time.
     """
     gc.disable()
     atexit.register(gc.freeze)
@@ -72,7 +73,7 @@ def collect_from_here() -> None:
 
 
 def single_threaded() -> AbstractContextManager[object]:
-    """Within it, every BLAS has one thread: sums that several threads share out have other last digits."""
+    """Within the block, every BLAS has one thread, because sums shared by threads have other last digits."""
     import scipy.linalg  # noqa: F401 - it brings a BLAS of its own, which can be limited only once it is loaded
     from threadpoolctl import threadpool_limits
 

@@ -21,7 +21,7 @@ Class = BudgetClass
 CLASSES: tuple[Class, ...] = get_args(Class)
 SYMBOL: dict[str, str] = {"strict": "ε", "zCDP": "ρ", "asymptotic": "ε"}
 _DATED = re.compile(r"\d{4}(?!\d)")
-"""Pattern of periods that sort by time when they are sorted as texts, if they all have one form."""
+"""Pattern of periods that sort by time as texts, if all have one form."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Charge:
 
 
 def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
-    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` without a guarantee, because no sum would cover it."""
+    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` without a guarantee, because no sum covers it."""
     match guarantee:
         case Concentrated():
             return "zCDP", guarantee.rho, guarantee.delta
@@ -95,7 +95,7 @@ def releases(entries: Iterable[Entry], dataset: str, period: str) -> list[str]:
 
 
 def policies(entries: Iterable[Entry], dataset: str) -> dict[str, Limits]:
-    """The limits that a ledger has for a dataset, by class. The last limits that were stated hold."""
+    """The limits that a ledger has for a dataset, by class. The latest stated limits hold."""
     contents = [entry.content for entry in entries if entry.kind == "policy" and entry.content["dataset"] == dataset]
     return {content["class"]: Limits.model_validate(content["limits"]) for content in contents}
 
@@ -116,8 +116,8 @@ def by_period(before: Iterable[Charge]) -> dict[str, Fraction]:
 def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> Fraction:
     """The largest cost of any run of `periods` consecutive periods with a release, among them `period`.
 
-    Periods of one form that begin with a year are in the order of time. The time of a period of another form is unknown,
-    so its cost is added in any case. So the sum is never too small.
+    Periods of one form that begin with a year are in the order of time. A period of another form has an unknown time,
+    so its cost is always added. So the sum is never too small.
     """
     alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
     beside = sum((amount for name, amount in sums.items() if name not in alike), Fraction(0))
@@ -191,7 +191,7 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
 def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
     """Raises `BudgetRefused` unless a correction has the next version number, and corrects a charged release of its period.
 
-    So versions are in the order of their charges, and two corrections of one release have different numbers.
+    So versions follow the order of charges, and two corrections of one release have different numbers.
     """
     if charge.version == 1:
         return
@@ -214,7 +214,7 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
 
 
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
-    """The smallest amount that limits on totals leave before this charge; None where there is no such limit."""
+    """The smallest amount that limits on totals leave before this charge; None if there is no such limit."""
     spent = total(charged for charged in charges(entries, charge.dataset) if charged.account == charge.account)
     kept = policies(entries, charge.dataset).get(charge.cls)
     totals = [

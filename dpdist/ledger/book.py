@@ -71,7 +71,7 @@ class Ledger:
     def settle(self, charge: Charge, noise: str) -> None:
         """Records, once, that a charged run has made its release. `noise` is the checksum of the run's stored noise.
 
-        Raises `LedgerError` where the run was settled with other noise. Then two copies of its workspace drew noise
+        Raises `LedgerError` if the run was settled with other noise. Two copies of its workspace then drew noise
         separately, and one charge does not cover both.
         """
         with self._database.writing() as link:
@@ -142,7 +142,7 @@ def _of_run(entries: Iterable[Entry], run: str, kind: str) -> Entry | None:
 
 
 def _unlike(entries: list[Entry], receipt: Receipt) -> str | None:
-    """A sentence on how a ledger differs from a run's receipt; None if it does not."""
+    """A sentence on the difference between a ledger and a run's receipt; None if they agree."""
     if entries[0].content["ledger"] != receipt.ledger:
         return "the run was charged in another ledger"
     if receipt.number >= len(entries) or entries[receipt.number].sha256 != receipt.sha256:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "DPDIST_LEDGER"
 BESIDE = "ledger.sqlite"
-"""File name of the ledger of jobs that name none. It stands beside their workspaces."""
+"""File name of the ledger of jobs that name none. It lies beside their workspaces."""
 NOT_COUNTED = f"no ledger: nothing counts what releases of this dataset cost together (job key ledger, or {VARIABLE})"
 
 
@@ -86,7 +86,7 @@ class Account:
     def refuse(self) -> str:
         """Raises `BudgetRefused` where a new run would be refused.
 
-        Otherwise it returns a sentence on other runs of the period, or "".
+        Otherwise returns a sentence on other runs of the period, or "".
         """
         charge = self._charge("")
         entries = [] if self.beside and not self.ledger.there else self.ledger.entries()

@@ -69,7 +69,7 @@ _GUARDS = {
         "FOR EACH STATEMENT EXECUTE FUNCTION dpdist_ledger_guard()",
     ),
 }
-"""Triggers that keep users with rights on this table only from changing or removing entries."""
+"""Triggers that prevent users with rights only on this table from changing or removing entries."""
 
 
 class Database:
@@ -133,9 +133,8 @@ class Database:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Turns database errors into `LedgerError` with the kind of error alone.
-
-        A driver's message may contain a password.
+        """Replaces database errors by `LedgerError` with the kind of error, because a driver's message may contain a
+        password.
         """
         try:
             yield

@@ -104,7 +104,7 @@ def trusted(row: Row) -> Entry:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What proves a run's charge: its ledger, and the number and checksum of its entry there."""
+    """A run's proof of its charge: the ledger, and the number and checksum of the entry."""
 
     ledger: str
     """Identity of the ledger since its creation."""

@@ -1,7 +1,7 @@
 """For `ledger.database`: brings tables of an earlier schema to this one, in numbered steps and one transaction.
 
-The first writer of a later dpdist takes the steps. Both databases undo tables with their transaction, so that a killed
-process leaves the earlier schema or this one, and no schema between them. No step may change an entry.
+The first writer of a later dpdist takes the steps. Both databases undo changes of tables with their transaction, so a
+killed process leaves one of the two schemas whole. No step may change an entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _number_the_schema(link: Connection) -> None:
 
 
 STEPS_BY_SCHEMA = {2: _number_the_schema}
-"""What leads to a schema from the one before it. Append only: a step that was released stays as it is."""
+"""The steps to each schema from the previous one. Steps are only appended; a released step never changes."""
 NEWEST = max(STEPS_BY_SCHEMA)
 
 
@@ -54,7 +54,7 @@ def refuse_newer(link: Connection, name: str) -> int:
 def migrate(link: Connection, name: str, file: Path | None) -> None:
     """Takes the steps that are missing, within the transaction of a ledger's only writer.
 
-    Of a file of SQLite with entries, a copy `FILE.schema-N` is kept first. Raises `LedgerError`.
+    A copy `FILE.schema-N` of an SQLite file with entries is kept first. Raises `LedgerError`.
     """
     if (schema := refuse_newer(link, name)) == NEWEST:
         return

@@ -32,7 +32,7 @@ RESTORE = (
 class Meter:
     """A run's account, and its receipt in the workspace.
 
-    `uncharged` is true for a replay, because the run that it repeats was charged, and for a study, whose data are public.
+    `uncharged` is true for a replay, whose original run was charged, and for a study, whose data are public.
     """
 
     space: Workspace
@@ -126,9 +126,10 @@ class Charged:
 
 @contextmanager
 def _noted(listener: Listener) -> Iterator[None]:
-    """Says what it means that the id of a finished release could not be recorded.
+    """Reports that the id of a finished release could not be recorded.
 
-    A ledger that does not answer gets the id later, and the listener gets a note on it. Any other error is raised again.
+    A ledger that does not answer gets the id later, which the listener is told in a note. Any other error is raised
+    again.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """For `opening.verifying`: derives a folder's claim again from its proof record; compares job, statement, noisy figures.
 
-A record must be that of the folder's job. The loss that follows from it may not be above the statement's. No noisy figure
-may have less noise than the record states. What only the publisher could show is listed in words.
+The record must match the folder's job. The loss that follows from it must not exceed the statement's. No noisy figure
+may have less noise than the record states. Facts that only the publisher could show are listed in words.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dpdist.privacy.proof import ROUNDING, Rederived, rederived
 
 PROOF, MEASUREMENTS = "released/proof.json", "measurements.parquet"
 FIGURES = ("guarantee", "adjacency", "neighbours", "records_of_unit", "total")
-"""Keys of a record, beside its queries, whose values follow from the job."""
+"""Keys of a record, apart from its queries, whose values follow from the job."""
 WORDED = ("name",)
-"""Keys of a query that are words: other versions may have others."""
+"""Keys of a query that hold words, which may differ between versions."""
 FIRST_WITH_RECORDS = (0, 2)
 """The first version whose releases have a record."""
 CLAMPED = "clamped_"
-"""Start of the law of figures that were set to the nearest end of their range after noise was added."""
+"""Start of a law's name, for figures set to the nearest end of their range after noise was added."""
 NO_RECORD = "the claim by its queries: the release has no proof record, as those of 0.1.1 and earlier"
 NO_FIGURES = "noise of published figures: the release has none whose noise is public"
 HIDDEN = "queries whose answers are not among the noisy figures: {}"
@@ -45,7 +45,7 @@ CLAIM = "for {}: the claim of class '{}'"
 
 
 class Rederivation(NamedTuple):
-    """What does not agree; the loss that was derived again, in words; and what could not be checked, in words."""
+    """Contradictions, the derived loss in words, and what could not be checked, in words."""
 
     faults: list[Damaged]
     derived: str
@@ -75,7 +75,7 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
 
 
 def _as_run(public: Path, job: Job) -> Job:
-    """The job with its reference's form: a published job names no paths, and so no earlier release beside histograms."""
+    """The job with its reference's form, because a published job names no paths."""
     reference, promise = job.reference, read_object(public, "released/promise.json")
     if reference is None or reference.paid is None or "chain" not in (promise.get("reference") or {}):
         return job
@@ -83,7 +83,7 @@ def _as_run(public: Path, job: Job) -> Job:
 
 
 def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
-    """The differences between a record and that of the folder's job, other than words."""
+    """The differences, other than words, between a record and the one that follows from the folder's job."""
     for key in FIGURES:
         if record.get(key) != due[key]:
             yield _unlike(key, record.get(key), due[key])
@@ -105,7 +105,7 @@ def _unlike(what: str, value: object, due: object) -> Damaged:
 
 
 def _less(statement: Mapping[str, Any], again: Rederived) -> Iterator[Damaged]:
-    """Figures of a statement below the loss that follows from the queries."""
+    """Figures of a statement that are below the loss of the queries."""
     losses = dict(zip(("epsilon", "substitution_epsilon"), again.epsilons(_delta(statement)), strict=True))
     if again.gaussian:
         losses |= {"rho": again.claimed, "substitution_rho": again.exchanged}
@@ -122,7 +122,7 @@ def _delta(statement: Mapping[str, Any]) -> Fraction:
 
 
 def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], list[str]]:
-    """Faults of the noisy figures' laws and scales; and which queries they do not show, in words."""
+    """Faults in laws and scales of noisy figures, and queries without any figure, in words."""
     noisy = [query for query in queries if query["law"] != "posterior_draw"]
     table = _measured(public)
     if table is None:
@@ -150,7 +150,7 @@ def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], 
 
 
 def _scales(query: Mapping[str, Any]) -> Floats:
-    """The scales that answers to a query may have, the largest first."""
+    """Possible scales of the answers to a query, the largest first."""
     most = query["times"] if query.get("together") else 1
     return float(Fraction(query["scale"])) / np.arange(1, most + 1)
 
@@ -161,7 +161,7 @@ def _too_little(law: str, steps: float, least: float) -> Damaged:
 
 
 def _measured(public: Path) -> dict[str, Any] | None:
-    """Law, scale, lattice and set of the noisy figures whose scale is public; None where there are none."""
+    """Law, scale, lattice and set of noisy figures with a public scale; None if there are none."""
     if not (public / MEASUREMENTS).exists():
         return None
     try:

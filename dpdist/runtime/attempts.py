@@ -23,7 +23,7 @@ class Attempt(NamedTuple):
 
 
 def attempt(task: Callable[[int], Any], key: int) -> Attempt:
-    """Runs a task. An exception is a value, with the worker's traceback as a note, and goes to the driver only."""
+    """Runs a task. An exception is returned as a value, with the worker's traceback, to the driver only."""
     # Dask would log what is raised and keep it at the scheduler; a message from a library may quote a record
     began = time.perf_counter()
     try:

@@ -24,14 +24,14 @@ R = TypeVar("R")
 TASKS_IN_FLIGHT, REFILLED_AT = 3, 2
 """Submitted tasks for each worker: enough that no worker waits, and few enough for the scheduler.
 
-More are submitted when `REFILLED_AT` are left. One call submits many, which costs the scheduler half as much for each.
+More are submitted when `REFILLED_AT` are left. One call submits many tasks, which halves the scheduler's cost for each.
 """
 START_ATTEMPTS = 3
 """Number of failures in one call of `Dask.start_missing` after which the run fails."""
 LOSSES = 5
-"""Number of lost links to the scheduler, with no task finished in between, that are repaired."""
+"""Number of lost links to the scheduler, without a finished task in between, that are repaired."""
 STAN = {"stan": 1.0}
-"""A resource that each worker has once, so that it runs one Stan subprocess at a time."""
+"""A resource that each worker has once, so that it runs only one Stan subprocess at a time."""
 _CHECK_INTERVAL = 1.0
 _NEVER = 1e9
 _NO_PAGES: dict[str, list[str]] = {f"distributed.{side}.http.routes": [] for side in ("scheduler", "worker")}
@@ -155,7 +155,7 @@ class Dask:
         raise self._stalled(pending)
 
     def _stalled(self, pending: set[Any]) -> TaskError:
-        """Makes the error for tasks of which none finishes in time.
+        """Makes the error for tasks of which none has finished in time.
 
         External workers that run such a task are restarted, because a running task cannot be cancelled.
         """
@@ -178,7 +178,7 @@ class Dask:
         self.client = self.connect()
 
     def start_missing(self) -> None:
-        """Starts missing workers of a cluster on this machine. External workers are started by whoever runs the cluster."""
+        """Starts missing workers of a cluster on this machine. Whoever runs the cluster starts external workers."""
         cluster, failures = self.client.cluster if self.connect is None else None, list[Exception]()
         while cluster is not None and len(cluster.workers) - len(_given_up(cluster)) < self.runtime.workers:
             try:
@@ -190,7 +190,9 @@ class Dask:
 
 
 def _given_up(cluster: Any) -> list[Any]:
-    """Names of workers that will not come back. A nanny process restarts its dead worker, unless it has closed itself."""
+    """Names of workers that will not return.
+    A nanny process restarts its dead worker, unless the nanny has closed itself.
+    """
     from distributed import Status
 
     return [name for name, nanny in list(cluster.workers.items()) if nanny.status in (Status.closed, Status.failed)]

@@ -40,7 +40,7 @@ class Address:
     name: FitName
 
     def open(self) -> Fit:
-        """Opens the fit. A process reads it once."""
+        """Opens the fit. A process opens each fit only once."""
         return _open(self)
 
 
@@ -71,7 +71,7 @@ class Fit:
         return completed(model, self.sampler)
 
     def fitted(self, stratum: int) -> StratumModel:
-        """The model with what was learned from the reference, after that was computed."""
+        """The model with what was learned from the reference, if this has been computed."""
         return fixed_model(self.model(stratum), self.learned(stratum) if self.job.has_reference else None)
 
     def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
@@ -102,9 +102,8 @@ class Fit:
         return read_rows(self.space.reference, start, stop)
 
     def copied(self, records: Records) -> pa.Table | None:
-        """Columns of these reference records that synthetic records copy, in the same order.
-
-        The result is None if the job copies none.
+        """Columns of these reference records that synthetic records copy, in the same order; None if the job copies
+        none.
         """
         return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
 

@@ -41,7 +41,9 @@ def log_as_json() -> None:
 
 
 def note(event: str, unit: Mapping[str, int | str], **more: object) -> None:
-    """Logs one line about a task. Nothing is logged under the proper prior: which strata need it depends on the records."""
+    """Logs one line about a task.
+    Nothing is logged under the proper prior, because the records decide which strata need it.
+    """
     if unit.get("fit") != "proper":
         logging.getLogger(TASKS).info("%s", event, extra={"facts": {"event": event, **unit, **more}})
 

@@ -1,6 +1,6 @@
 """For `runtime.dask_executor`: starts this machine's workers, each a program (`runtime.worker_process`).
 
-Dask would start it by `multiprocessing`, whose new process imports the main module of the caller. A script that calls
+Dask would start a worker by `multiprocessing`, whose new process imports the caller's main module. A script that calls
 `dpdist.run` at its top level would then run once more in each worker, and be charged again.
 """
 
@@ -28,7 +28,7 @@ sys.path[:] = json.loads(sys.argv[1])
 from dpdist.runtime.worker_process import main
 main()
 """
-"""Where modules are found is set first: Python would otherwise look into the working folder before its library."""
+"""The program first sets where modules are found, because Python would look into the working folder before its library."""
 _OF_A_CLIENT = ("scheduler", "shuffle")
 """Keys of Dask's configuration that a client sets, and that a worker must not have."""
 _CLOSING_SHARE = 0.8
@@ -125,7 +125,7 @@ class WorkerProcess:
     def _live(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Answer]) -> None:
         """Runs the process from its start to its end, in a thread that lives as long as the process.
 
-        On Linux, a worker is killed when the thread that has started it ends.
+        A thread of this lifetime is needed because Linux kills a worker when the thread that started it ends.
         """
         try:
             process = self._begin()

@@ -53,7 +53,7 @@ def learned_from(
     current: int,
     copied: pa.Table | None = None,
 ) -> Learned:
-    """As `mechanisms.learning.learned_from`, on blocks as large as those of the current file."""
+    """`mechanisms.learning.learned_from` on blocks as large as those of the current file."""
     block = block_rows(job.sampler.total)
     return learning.learned_from(job, model, sampler, key, stratum, records, current, block, copied)
 
@@ -112,7 +112,7 @@ def earlier_points(fit: Fit, model: LearnsFromPoints, stratum: int) -> tuple[lis
 def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """Learns from the job's reference for these strata.
 
-    Returns the strata for which the reference is insufficient. These are public, as the reference is.
+    Returns the strata for which the reference is insufficient. These strata are public, as the reference is.
     """
     wanted = list(strata) if fit.job.has_reference else []
     failures = []
@@ -124,7 +124,7 @@ def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener
 
 
 def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> None:
-    """As `learn`, but raises `DataError`, which names the strata for which the reference is insufficient."""
+    """As `learn`, but raises `DataError` with the strata for which the reference is insufficient."""
     if failures := learn(fit, strata, workers, listener):
         raise refused(fit, failures)
 

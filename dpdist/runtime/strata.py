@@ -76,9 +76,9 @@ def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: L
 
 
 def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
-    """The strata that are not finished.
+    """The unfinished strata.
 
-    They include strata with a completion record whose files are damaged or missing; the record is deleted.
+    A stratum with damaged or missing files counts as unfinished, and its completion record is deleted.
     """
     left = set(strata) - fit.done(strata)
     for k in left:

@@ -137,7 +137,7 @@ def _readable(path: Path) -> bool:
 
 
 class Outcome(NamedTuple):
-    """What became of a stratum: `failure` is the reason if it cannot be released, else None."""
+    """Result of a stratum: `failure` is the reason why it cannot be released, or None."""
 
     stratum: int
     failure: str | None
@@ -147,7 +147,7 @@ class Outcome(NamedTuple):
 class ProtectBin:
     """Task that protects the small strata of one bin.
 
-    It skips strata that an earlier run, or a lost worker, has finished.
+    It skips strata that an earlier run or a lost worker has finished.
     """
 
     address: Address

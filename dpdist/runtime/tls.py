@@ -1,6 +1,6 @@
 """For `cli.cluster` and `runtime.scheduler`: TLS certificates and encrypted links; names the cause of failed links.
 
-Dask does not compare host names, so whoever holds a signed certificate may take part in the cluster. Therefore the
+Dask does not compare host names, so every holder of a signed certificate can take part in the cluster. Therefore the
 cluster's own authority signs certificates for its roles only.
 """
 
@@ -37,7 +37,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """Validity of certificates that exist only as long as a process.
 
-They do not end when the machine's clock changes. The last date is RFC 5280's "no end".
+They stay valid if the machine's clock changes. The last date is RFC 5280's "no end".
 """
 
 
@@ -274,7 +274,7 @@ def connect(address: str, security: Any, timeout: float, who: str = "the schedul
 def address_here(address: str) -> str:
     """Returns this machine's address on the route to a scheduler. It sends nothing.
 
-    Dask would take the route to the internet, or loopback where there is no such route.
+    Dask would use the route to the internet, or loopback if there is no such route.
     """
     host, port = _place(address)
     family, kind, number, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -12,7 +12,8 @@ from dpdist.models.clamped import Clamped
 from dpdist.models.protocol import Boxed, Draws
 
 MANY, DEEPEST = 1000, 30
-"""The public box starts with 2⁶ squares on a side. From MANY records on it starts with 2⁵, because no part is then narrow.
+"""The public box starts with 2⁶ squares on a side.
+From MANY records on it starts with 2⁵, because a mode is then wide enough.
 
 The side of a square is at least 2^−DEEPEST of the box's.
 """
@@ -21,7 +22,7 @@ DROP, STEP, SLOPE = 40.0, 1.0, 0.5
 VARIATION = 1e-3
 """Total variation between the law of draws and the posterior on the public box, in tests.
 
-It is reached by the negative binomial model if nearly all records are clamped. For the beta model it is below 1e-5.
+The negative binomial model reaches it if nearly all records are clamped. For the beta model it is below 1e-5.
 """
 POINTS_AT_ONCE = 4096
 """Number of points at which the density is computed at a time."""

@@ -48,7 +48,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """The worst figures over all scalars that vary (R-hat, ESS) and over all chains (E-BFMI); None where not defined.
+    """The worst figures over all varying scalars (R-hat, ESS) and all chains (E-BFMI); None if undefined.
 
     Constant scalars, such as the diagonal of a correlation matrix, are left out. `not_finite` is the number of scalars with
     a draw that is not finite.
@@ -70,7 +70,7 @@ class Diagnostics:
         return asdict(self)
 
     def problems(self, policy: Policy) -> list[str]:
-        """Sentences on all figures that exceed the policy's limits; empty if none does."""
+        """Sentences on figures beyond the policy's limits; empty if there are none."""
         problems = []
         if self.not_finite:
             problems.append(f"{self.not_finite} quantities have draws that are not finite")
@@ -271,7 +271,8 @@ class Generated(User):
 def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) -> None:
     """Checks, on public records, that the program weights a record by exp(clamp(α(log_lik − reference), ±clamp)).
 
-    A record's weight is how the program's log density changes when the record's α goes from 1 to 0. Raises `ProgramError`.
+    This weight is the change of the program's log density when the record's α changes from 1 to 0. Raises
+    `ProgramError`.
     """
     points = Draws({name: values[:: max(1, len(draws) // TRIED_PARAMETERS)] for name, values in draws.values.items()})
     centred = model.log_lik(points, records) - (offset := model.log_lik(theta, records)[0])

@@ -61,10 +61,10 @@ class Unconverged(Exception):
 
 
 class Sampler(Protocol):
-    """Draws from π(θ) ∏ p(record_i | θ)^α_i, given statistics of the α-weighted records; or from a clamped posterior.
+    """Draws from π(θ) ∏ p(record_i | θ)^α_i, given statistics of α-weighted records, or from a clamped posterior.
 
-    A generator in the same state gives the same draws, and similar statistics give similar draws. So all rounds share
-    random numbers.
+    A generator in the same state gives the same draws, and similar statistics give similar draws. All rounds therefore
+    share random numbers.
     """
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:

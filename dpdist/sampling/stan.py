@@ -1,8 +1,8 @@
 """For `sampling.markov`: runs compiled Stan programs through cmdstanpy: NUTS, generated quantities, log densities.
 
-Draws depend on program, data, settings and seed, and never on threads. Each run has a folder of its own in the given
-folder, which is removed after its results are read. If this process is killed, its Stan processes end too. Then the folder
-stays until the given folder is cleared.
+Draws depend on program, data, settings and seed, but not on threads. Each run has a folder of its own in the given
+folder, which is removed after its results are read. If this process is killed, its Stan processes end too. Its folder
+then remains until the given folder is cleared.
 """
 
 from __future__ import annotations

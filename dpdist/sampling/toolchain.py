@@ -1,8 +1,9 @@
 """For `sampling.markov` and `cli.stan`: compiles a Stan program once, and keeps it in the user's cache.
 
-There are two toolchains. `cmdstan` is the user's installation of CmdStan. `embedded` takes Stan from the wheel httpstan,
-with a C++ compiler and the driver in `stan/driver/`. `auto` takes `cmdstan` if cmdstanpy finds an installation. Programs in
-the cache need no compiler. The cache records which compiler built them, because their names depend on it.
+There are two toolchains. `cmdstan` is the user's installation of CmdStan. `embedded` takes Stan from the wheel
+httpstan, with a C++ compiler and the driver in `stan/driver/`. `auto` takes `cmdstan` if cmdstanpy finds an
+installation. Programs in the cache need no compiler. The cache records the compiler of its programs, because their
+names depend on it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ FLAGS = (
 class Embedded:
     """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a C++ compiler, and dpdist's driver.
 
-    Without an installed compiler, `compiler` is the one that the cache records, and programs that it built can still run.
+    Without an installed compiler, `compiler` is the cache's; programs that it built still run.
     """
 
     package: Path

@@ -1,8 +1,8 @@
 """For `storage.workspace`: keeps a workspace in an object store, with local copies in a scratch folder.
 
-An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record is
-stored. Noise, key and completion records are stored only if absent, so of several writers one wins. Files that this process
-no longer needs are removed from its scratch folder.
+An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record
+is stored. Noise, key and completion records are stored only if absent, so that one of several writers wins. Files that
+this process no longer needs are removed from its scratch folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 PAGE = 1000
 """Largest number of names in an answer to a list request."""
 LISTED = 10
-"""A folder is listed if at most this many names are expected for each name that is looked up.
+"""A folder is listed if it has at most this many names for each name that is looked up.
 
 An answer of `PAGE` names takes as long as about ten other answers.
 """
@@ -98,7 +98,7 @@ class Bucket:
     def put_if_absent(self, path: Path) -> bool:
         """Puts a file unless the object exists.
 
-        A put may be refused because of another writer's put that fails afterwards. Then it is repeated.
+        A put may be refused because of another writer's put that later fails; it is then repeated.
         """
         content, name = path.read_bytes(), self._name(path)
         for attempt in range(SETTLINGS):
@@ -163,7 +163,7 @@ class Bucket:
     def show(self, public: Path) -> None:
         """Publishes the files of the public folder, the manifest last.
 
-        A reader who finds no manifest sees no release, so nobody can mix two releases.
+        A reader without a manifest sees no release, so nobody can mix two releases.
         """
         self._check()
         files = [path for path in public.rglob("*") if path.is_file()]

@@ -1,8 +1,8 @@
 """For `runtime` and `approval`: draws noise only once and stores it; every later task reads the stored draw.
 
-Two different sums with the same noise would reveal their exact difference. So a stored draw states what it is for, and is
-refused for anything else. Two draws for the same sums would spend the budget twice. So each draw has a completion record (a
-mark), and a lost draw is never replaced.
+Two different sums with the same noise would reveal their exact difference. So a stored draw states its purpose, and is
+refused for anything else. Two draws for the same sums would spend the budget twice. So each draw has a completion
+record (a mark), and a lost draw is never replaced.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _from_key(space: Workspace, path: Path, request: Noise) -> Floats:
 
 
 def refuse_damaged_noise(space: Workspace) -> None:
-    """Raises `WorkspaceError` where noise that was drawn is lost or damaged, also noise that a resumed run reads no more.
+    """Raises `WorkspaceError` if noise was drawn and is lost or damaged, even if a resumed run no longer reads it.
 
     An object store checks its objects itself.
     """
@@ -112,10 +112,7 @@ def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable
 
 
 def _vouch(space: Workspace, path: Path, mark: Path) -> None:
-    """Marks the noise with its checksum before it is used.
-
-    If a run was killed before this mark, its noise was never used.
-    """
+    """Marks noise with its checksum before it is used; if a kill comes before the mark, the noise was never used."""
     if not space.store.take(mark):
         space.mark_once(mark, [path])
     if (marked(mark) or {}).get(path.relative_to(space.confidential).as_posix()) != sha256(path):

@@ -1,7 +1,7 @@
 """For all of `storage`: reads and writes whole objects in an object store through obstore, some put-if-absent.
 
-The library retries by itself. Its messages may quote requests or answers that contain credentials, so they are not passed
-on. dpdist's messages name the cause and a remedy instead.
+The library retries by itself. Its messages may quote credentials in requests or answers, so dpdist's own messages name
+cause and remedy.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Listed(NamedTuple):
 class Objects:
     """The objects below a URL, by name.
 
-    With `soon`, errors are raised after `FIRST_TRY` and not after the library's own time. A command that is only `reading`
-    has nothing to resume, so its errors do not say so.
+    With `soon`, errors are raised after `FIRST_TRY` and not after the library's own time. A command that is only
+    `reading` has nothing to resume, and its errors do not mention resuming.
     """
 
     def __init__(self, url: str, soon: bool = False, reading: bool = False) -> None:

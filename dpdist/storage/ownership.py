@@ -92,7 +92,7 @@ def _refuse_foreign_folder(space: Workspace) -> None:
 
 
 class Given(NamedTuple):
-    """A key that a run does not draw itself, and the mark of such a run."""
+    """The key given to a run, and the mark of such a run."""
 
     key: Key
     mark: str
@@ -175,7 +175,7 @@ def _has_published(space: Workspace) -> bool:
 
 
 def _take_noise(space: Workspace, source: Workspace) -> None:
-    """No key can produce this noise again."""
+    """Copies the stored noise of another run, because no key can produce it again."""
     source.store.take_folder(source.confidential / "noise")
     for path in sorted((source.confidential / "noise").glob("*.npz")):
         _take_over(

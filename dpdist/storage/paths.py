@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEARNED_FORM = 2
-"""The form of what was learned from a reference. What an earlier form left is learned again: the same, from public data."""
+"""The form of what was learned from a reference.
+Results of an earlier form are learned again, with the same values, from public data.
+"""
 STATUS = "status.json"
 """Name of the status file in the workspace; only its owner can read it."""
 HELD = "held"
@@ -16,7 +18,7 @@ SCRATCH = "scratch-"
 GATHERED = "gathered"
 """Name of the completion record that results of all strata are gathered. After that, no noise is drawn."""
 SEALED = "sealed"
-"""Name of the record that stands in for `gathered` where that is lost after publication. No noise is drawn either."""
+"""Name of the record that replaces a `gathered` lost after publication; no noise is drawn either."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The protocol of stores, for `runtime` and `storage`: makes files visible to other processes; completion records.
 
 All code reads and writes files in a folder, the root. If the folder is shared, nothing else is needed. With an object
-store, the root is a scratch folder of this process: files are copied from the store before they are read, and to the store
+store, the root is a scratch folder of this process. Files are copied from the store before reading, and to the store
 when they are complete.
 
 A unit of work is finished if its completion record (mark) exists and its files match it.
@@ -91,7 +91,7 @@ class Store(Protocol):
         ...
 
     def intact(self, files: Mapping[str, str], root: Path) -> bool:
-        """True if no file is missing or changed, as far as this shows without copying them."""
+        """True if no file is missing or changed, as far as can be seen without copying files."""
         ...
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
@@ -222,8 +222,8 @@ def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLD
 def withdraw(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> None:
     """Removes the mark of a unit whose files are damaged, so that the unit is made again.
 
-    A worker of an earlier run may finish the unit meanwhile: a mark that its files match stays. In an object store the next
-    mark replaces a damaged one.
+    If a worker of an earlier run has finished the unit meanwhile, its mark stays. In an object store the next mark
+    replaces a damaged one.
     """
     if store.shared and not unit_finished(folder, unit, root, store):
         (folder / f"{unit}.json").unlink(missing_ok=True)

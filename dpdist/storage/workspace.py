@@ -38,8 +38,8 @@ class Identity:
     def differences(self, other: Identity) -> list[str]:
         """The differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
 
-        The version counts only if the run adds noise. Another version may compute other sums, and the noise that is stored
-        must not be added to them.
+        The version counts only if the run adds noise. Another version may compute other sums, to which stored noise
+        must not be added.
         """
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
@@ -70,10 +70,10 @@ NOISY_FRAME = "noisy-frame"
 REFERENCE = "reference.sha256"
 """Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
 OF_FILES = (REFERENCE, "input.third_party.", "reference.third_party.")
-"""How names of such facts begin; those of readers that other distributions bring as well."""
+"""Prefixes of the names of such facts, including those of plug-ins' readers."""
 
 REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
-"""Contents of the file `replay`, which the identity repeats."""
+"""Contents of the file `replay`: what the run repeats."""
 
 MADE_AGAIN = "the `dpdist run` that made it makes it again, and spends nothing"
 RESTORE = "restore it from a copy; a new folder spends the budget again"
@@ -191,7 +191,7 @@ class Workspace(WorkspacePaths):
     def result(self, path: Path) -> Iterator[Path]:
         """Yields the path of a file for the custodian, which the block writes; then it is stored, with a mark of its own.
 
-        An earlier mark is removed first. So a file that a killed process left has none.
+        An earlier mark is removed first. So a file of a killed process has no mark.
         """
         mark = self.completions / f"{_result(path)}.json"
         mark.unlink(missing_ok=True)
@@ -200,7 +200,7 @@ class Workspace(WorkspacePaths):
         self.mark(_result(path), [path])
 
     def refuse_changed(self, path: Path, remedy: str) -> None:
-        """Raises `WorkspaceError` where a result is not the file that was written. Without a mark it is not known."""
+        """Raises `WorkspaceError` if a result is not the file that was written; without a mark, this is unknown."""
         if self.store.take(self.completions / f"{_result(path)}.json"):
             self._refuse_damaged(_result(path), remedy)
 

@@ -52,7 +52,7 @@ class Census:
     """Strata in which an outcome or the weight (under a lognormal law, its logarithm) does not vary."""
     populations: Populations | None = None
     small: SmallCounts | None = None
-    """How many published sample counts have few privacy units; None if a record is the unit, or no count is published."""
+    """Number of published sample counts with few privacy units; None if a record is the unit, or no count is published."""
 
 
 def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
@@ -115,7 +115,7 @@ def _one_weight(job: Job, source: Source, frame: Frame, tally: pd.DataFrame) -> 
 
 
 def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
-    """Number of PSUs in every design stratum, including PSUs that have no record in the universe (stratum,)."""
+    """Number of PSUs in every design stratum, (stratum,), including PSUs without a record in the universe."""
     names = frame.design_strata
     codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
     stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))

@@ -22,16 +22,16 @@ from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import garbled, replicates
 
 LARGEST_WEIGHT = 1e15
-"""Largest weight. A sum of larger weights in float64 would no longer change by a record of weight 1."""
+"""Largest weight. With larger weights, a float64 sum would not change by a record of weight 1."""
 LARGEST_NAME = 2.0**53
-"""Largest whole number that names a unit. Beyond it float64 does not distinguish neighbouring whole numbers."""
+"""Largest whole number that names a unit. Beyond it, float64 merges neighbouring whole numbers."""
 
 
 LEFT_OUT = (
     "delete these records from the file; or mark them in a column of it and of any reference, and keep the others: "
     "universe: [{column: …, keep: […]}]"
 )
-"""How to leave out records that no weight stands for. No universe may depend on the weight itself."""
+"""How to leave out records that no weight represents; the universe cannot depend on the weight."""
 
 
 class Checked(NamedTuple):
@@ -49,9 +49,9 @@ class Checked(NamedTuple):
     others: Floats | None = None
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
     unclipped: Floats | None = None
-    """Every outcome, then the weight, as in the file, (record, outcome + 1), where the job clips one."""
+    """Every outcome, then the weight, as in the file, (record, outcome + 1), if the job clips one."""
     unit: pa.Array | None = None
-    """Name of the record's privacy unit, where the job has a unit other than the record."""
+    """Name of the record's privacy unit, if a record is not the unit."""
 
     def take(self, which: Mask) -> Checked:
         if which.all():
@@ -145,7 +145,7 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
 
 
 def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
-    """Values of numeric design columns, (record, column). Values for which `wrong` is true are noted as problems."""
+    """Values of numeric design columns, (record, column). Values marked by `wrong` are noted as problems."""
     values_by_column = np.empty((len(b.row), len(names)))
     for k, name in enumerate(names):
         values, missing = b.numbers(name)
@@ -168,7 +168,7 @@ def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
 
 
 def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
-    """The values of an outcome in the file, and those that the release uses, which are clipped if the job says so."""
+    """The values of an outcome in the file, and the release's values, clipped if the job says so."""
     column = job.columns[name]
     assert column.bounds is not None
     low, high = column.bounds
@@ -215,10 +215,10 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
 
 
 def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
-    """The weights in the file, and those that the release uses; ones where the job names no weight.
+    """The weights in the file, and the release's weights; ones if the job names no weight.
 
-    The second ones are clipped to both public bounds if the job says so. Sensitivities and the domains of sums take weights
-    to lie within these bounds, and nothing after this clips them there.
+    The release's weights are clipped to both public bounds if the job says so. Sensitivities and domains of sums rely
+    on these bounds, and no later step clips.
     """
     name = job.survey.weight
     if name is None:
@@ -321,7 +321,7 @@ def rake_problems(job: Job, frame: Frame) -> list[Problem]:
 
 
 def _beyond_bounds(job: Job, frame: Frame, rake: Rake, margin: Margin) -> list[Problem]:
-    """Problems of totals that no weights within the public bounds can meet; clipped weights could not meet them either."""
+    """Problems of totals that no weights within the public bounds can meet."""
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None:
         return []

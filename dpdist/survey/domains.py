@@ -31,9 +31,9 @@ CODEBOOK = "lines of column, then level (and label), or low and high"
 
 @dataclass(frozen=True)
 class Domain:
-    """Levels of a category or bounds of a number, and the source they are from; `holes` is true if values are missing.
+    """Levels of a category or bounds of a number, with their source; `holes` is true if values are missing.
 
-    `codes` are the whole numbers of a column with bounds, if they are few enough to be levels.
+    `codes` are the whole numbers of a column with bounds, if there are few enough to be levels.
     """
 
     origin: str
@@ -50,7 +50,7 @@ class Domain:
         return replace(self, levels=self.codes, bounds=None) if self.levels is None and self.codes else self
 
     def of_design(self) -> Domain:
-        """The domain for a design stratum: of many whole numbers, the range from the least to the largest is the levels."""
+        """The domain for a design stratum; many whole numbers become the range from the least to the largest."""
         if self.levels is not None or self.span is None or self.span[1] - self.span[0] >= MOST_CODES:
             return self.of_category()
         return replace(self, levels=tuple(range(self.span[0], self.span[1] + 1)), bounds=None)
@@ -90,10 +90,7 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
-    """Columns that are a finer or coarser form of the column `first`.
-
-    Crossing it with such a column gives no more cells.
-    """
+    """Columns that are a finer or coarser form of column `first`, so that crossing adds no cells."""
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
     for batch in source.batches([first, *pairs]) if pairs else ():
         columns = {name: _decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
@@ -106,8 +103,9 @@ def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
 def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, Domain]:
     """Domains of the named columns, from a file's values; a column of texts with too many levels has none.
 
-    Texts are in the order of the file's own list of categories, if it has one. Others are in alphabetical order; numbers
-    are in order of size. Every value is read. Callers read a confidential file only if the custodian permits it.
+    Texts are in the order of the file's own list of categories, if it has one. Others are in alphabetical order;
+    numbers are in order of size. Every value is read. Callers read a confidential file only with the custodian's
+    permission.
     """
     kinds(source)
     met = {name: _Met(source.text_only, in_order) for name in names if name in source.columns}
@@ -118,7 +116,7 @@ def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = Tru
 
 
 class _Met:
-    """Collects the values of a column: whether all are numbers, their range, and their levels while they are few."""
+    """Collects a column's values: whether all are numbers, their range, and their levels if there are few."""
 
     def __init__(self, text_only: bool, in_order: bool) -> None:
         self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, None](), False
@@ -175,7 +173,9 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 
 def outward(low: float, high: float) -> tuple[float, float]:
-    """Bounds that contain both numbers, rounded outward to two significant digits, so that neither is a record's value."""
+    """Bounds that contain both numbers, rounded outward to two significant digits, so that neither bound is a record's
+    value.
+    """
     made = _rounded(low, math.floor), _rounded(high, math.ceil)
     return made if made[0] < made[1] else (made[0], made[0] + 1.0)
 
@@ -268,9 +268,8 @@ def _ordered(low: str, high: str) -> bool:
 def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
     """Domains of columns from a file's value labels. Raises `DataError`.
 
-    Where a public file has shown a column's levels (`seen`), these stay, and labels are added to them. A
-    column that was seen without levels is left out: its labels may be of special codes alone, such as reasons for a
-    missing number.
+    Levels that a public file has shown (`seen`) stay, and get labels. A column seen without levels is left out, because
+    its labels may only be of special codes, such as reasons for missing.
     """
     made = {}
     for name, labels in StatisticalSource(path).labels.items():

@@ -23,7 +23,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class ReferenceRelease:
-    """An earlier release that fits the job. A point is one released record; it stands for several."""
+    """An earlier release that fits the job. A point is one released record, which represents several."""
 
     carried: EarlierPoints
     row: Codes
@@ -105,9 +105,9 @@ def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Prob
 
 
 def _is_root(job: Job, source: Source, earlier: EarlierPoints) -> bool:
-    """True if the first release of the chain had the current file as its public reference, in any order or format.
+    """True if the chain's first release had the current file as its public reference, in any order or format.
 
-    The reference must be a different file. Releases of old versions only have a checksum of the file's bytes.
+    The reference must be another file. Releases of old versions only have a checksum of the file's bytes.
     """
     root = earlier.root
     if root.get("sha256") == source.fingerprint():

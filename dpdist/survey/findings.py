@@ -28,10 +28,7 @@ class Findings:
     rows: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     """The first rows (from 0) that have each problem."""
     units: set[tuple[int | str, ...]] = field(default_factory=set)
-    """The PSUs of the whole file, each as the codes of its design strata and its name.
-
-    PSUs without a record in the universe were sampled too, so they are included.
-    """
+    """PSUs of the whole file, as codes of design strata and name, including PSUs without a record in the universe."""
 
     def add(self, where: str, fault: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
         old = self.problems.get((where, fault))
@@ -91,7 +88,9 @@ class Batch:
         return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
     def of_plain_values(self, column: str, of: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
-        """`of` a column's plain values, (record,). It looks at every value alone, so at each entry of a dictionary once."""
+        """The function `of` applied to a column's plain values, (record,).
+        `of` looks at single values, so a dictionary's entries are converted once.
+        """
         values = self.batch.column(column)
         if not pa.types.is_dictionary(values.type) or len(values.dictionary) >= len(values):
             return of(self.text(column))

@@ -1,6 +1,6 @@
 """For `runtime.intake` and `quality`: sorts records into frame order, in memory-mapped scratch files.
 
-The sort is a counting sort: the census has counted the records of every frame row, so each record's place is known.
+It is a counting sort: the census has counted the records of every frame row, so each place is known.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def place(
 ) -> Records:
     """Records of the whole file in frame order, as memory maps under `scratch` (which the caller removes).
 
-    Within a frame row the file's order is kept. Outcomes are clipped as the job says, and so are weights, unless the caller
-    asks for those in the file. Raises `DataError` if the file changed since the census.
+    Within a frame row the file's order is kept. Outcomes are clipped as the job says, and weights too, unless the
+    caller wants them as in the file. Raises `DataError` if the file changed since the census.
     """
     frame = census.frame
     total = int(frame.count.sum())
@@ -72,8 +72,8 @@ def place(
 def records_as_they_came(job: Job, source: Source, census: Census, outcome: int | None) -> Iterator[Records]:
     """The file's records in the file's order, with weights and one outcome before clipping; the file is read again.
 
-    With `outcome` None they have all outcomes, clipped. The file is read because the stored records have clipped values
-    only. Raises `DataError` if it changed since the census.
+    With `outcome` None they have all outcomes, clipped. The file is read because stored records are clipped. Raises
+    `DataError` if it changed since the census.
     """
     frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
     frame_keys, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
@@ -89,7 +89,7 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int 
 def _rows(checked: Checked, frame: Frame, frame_keys: Ints, source: Source) -> Codes:
     """Frame row of every record (record,); `frame_keys` has the frame's keys.
 
-    Raises `DataError` for a record of no frame row.
+    Raises `DataError` for a record without a frame row.
     """
     key = frame_key(checked.codes, frame.levels, len(checked.row))
     row = np.searchsorted(frame_keys, key).astype(np.int32)
@@ -136,7 +136,8 @@ def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
 
 
 def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
-    """A memory map of a new file. Its disk space is reserved at once: a later write on a full disk would kill the process.
+    """A memory map of a new file.
+    Its disk space is reserved at once, because a later write on a full disk would kill the process.
 
     The values of a column are contiguous.
     """
@@ -148,9 +149,9 @@ def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
 
 
 def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
-    """Lets the system drop memory-mapped pages from this process's memory; they remain in the file.
+    """Lets the system drop memory-mapped pages; their values remain in the file, because the maps are shared.
 
-    The maps are shared, so no value is lost. Slices of maps are skipped.
+    Slices of maps are skipped.
     """
     for array in arrays:
         if array is not None and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

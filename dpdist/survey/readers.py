@@ -31,7 +31,7 @@ BY_PLUGIN = (
     "The {which} is read by '{name}', third-party: {distribution} {version}. Its authors state that each row of the file "
     "gives one record, whatever the other rows are. Neighbouring files differ in what it reads."
 )
-"""What a promise takes from the authors of a reader that another distribution brings."""
+"""What a promise takes from the authors of a plug-in's reader."""
 
 
 def _fault(name: str, member: Any) -> str:
@@ -51,7 +51,7 @@ READERS: Members[Any] = Members(GROUP, PLACES, _fault)
 
 
 def reader(path: Path, written: TextFile) -> Any:
-    """The source of a file, by its suffix; a Parquet file where no reader has it. Raises `DataError`."""
+    """The source of a file by its suffix; a file of unknown suffix is read as Parquet. Raises `DataError`."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix in READERS:
         return READERS[suffix].opened(path, written)
@@ -68,7 +68,7 @@ def reader(path: Path, written: TextFile) -> Any:
 
 @contextmanager
 def _guarded(name: str, plugin: Plugin) -> Iterator[None]:
-    """Turns errors of a plug-in into one without their texts, which may quote a value. Its own `DataError` passes."""
+    """Replaces errors of a plug-in by one without their texts, which may quote a value. Its own `DataError` passes."""
     try:
         yield
     except DataError:
@@ -79,9 +79,9 @@ def _guarded(name: str, plugin: Plugin) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ThirdParty(OneFile):
-    """A file that another distribution's class reads. What it gives is held to the columns and types that it states.
+    """A file read by a plug-in's class. Its output must have the columns and types that it states.
 
-    The file's name and checksum are dpdist's.
+    dpdist determines the file's name and checksum.
     """
 
     reader: OneFile
@@ -120,7 +120,7 @@ class ThirdParty(OneFile):
 
 
 def reader_of(source: object) -> dict[str, str]:
-    """The reader of a source with its distribution and version, where another distribution brings it; else empty."""
+    """The reader of a source, with distribution and version, for plug-ins; else empty."""
     if not isinstance(source, ThirdParty):
         return {}
     return {"name": source.plugin.name, **source.plugin.origin}

@@ -1,7 +1,7 @@
 """For `planning` and `runtime`: reads a job's reference, a public file, with the job's columns and design.
 
-The reference must not be the confidential file, because constants taken from it must not depend on confidential records.
-The confidential file is refused under any name or format. A file is refused too if it shares more records with the
+The reference must not be the confidential file, because its constants must not depend on confidential records. The
+confidential file is refused under any name or format. A file is also refused if it shares more records with the
 confidential one than chance explains (`survey.same_file`).
 """
 
@@ -74,7 +74,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
 
 
 def _about_a_reference(problem: Problem) -> Problem:
-    """The problem, with a remedy that also holds for a reference."""
+    """The problem, with a remedy that suits a reference."""
     if not problem.fault.startswith(MISSING):
         return problem
     remedy = f"{problem.remedy}; the job reads this column of the reference, too: take one that has it"
@@ -139,7 +139,7 @@ def _weight_bounds(job: Job, source: Source) -> Problem | None:
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
     """The reference's records, sorted by rows of the current frame; records of other combinations are left out.
 
-    Their weights are not clipped: they show what lies beyond the bounds of the current file's weights.
+    Their weights are not clipped, because they show what lies beyond the current weights' bounds.
     """
     placed = place(job.by_record, reference.source, reference.census, scratch, tick, weights_clipped=False)
     row = reference.row[placed.frame]

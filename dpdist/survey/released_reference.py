@@ -2,7 +2,7 @@
 
 A chain is a series of releases, each of which has the one before as its reference. All facts read here are public.
 Given all earlier releases, each release costs its own ε. So a person in all files of a chain loses at most the sum. The
-statements of a release about ε are compared with each other once, here. Later code trusts what this module returns.
+release's statements about ε are compared with each other here, and later code trusts them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ AGREEING = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitutio
 
 
 def _exact_text(value: Any) -> Any:
-    """Checks the text of an exact number before any arithmetic: a short text with a large exponent would take hours."""
+    """Checks the text of an exact number first, because a large exponent could make arithmetic take hours."""
     if not isinstance(value, str) or not NUMBER.fullmatch(value):
         raise ValueError('an exact number in quotes is expected, for example "10.8" or "1/3"')
     return value
@@ -80,8 +80,8 @@ class _Stored(BaseModel):
 class _Costs(_Stored):
     """The exact, strict guarantee of a release: ε, and ε under an exchange of a record at the same x.
 
-    An exchange costs at least ε and at most 2ε, because it is two changes of a record's weight to or from zero. Under
-    adjacency `substitution` it costs ε.
+    An exchange costs between ε and 2ε, because it changes a record's weight to and from zero. Under adjacency
+    `substitution` it costs ε.
     """
 
     adjacency: Adjacency
@@ -125,7 +125,7 @@ class Root(_Stored):
 
 
 class Before(Root):
-    """A release's statements about its reference and, if that is an earlier release, about the chain."""
+    """A release's statements about its reference and, for an earlier release as reference, about the chain."""
 
     chain_epsilon: Total | None = None
     chain_substitution_epsilon: Total | None = None

@@ -4,18 +4,18 @@ The test counts how many records of the smaller file the larger file lacks. For 
 number of records with that value in the smaller file, l_v in the larger one, and t_v = s_v + l_v. The count is
 K = Σ_v max(s_v − l_v, 0). If the files are independent samples from one law, K is large.
 
-This follows by conditioning on the pooled records, and on the number that each file has of every combination of public
-codes. All allocations of records to the files are then equally likely. So s_v is hypergeometric within its combination,
-and the s_v are negatively associated (Joag-Dev and Proschan 1983). The term exp(−λ max(2s_v − t_v, 0)) falls with s_v, so
-for every λ ≥ 0
+K's law follows by conditioning on the pooled records, and on each file's number of records in every combination of
+public codes. All allocations of records to the files are then equally likely. So s_v is hypergeometric within its
+combination, and the s_v are negatively associated (Joag-Dev and Proschan 1983). The term exp(−λ max(2s_v − t_v, 0))
+falls with s_v, so for every λ ≥ 0
 
     P(K ≤ k) ≤ exp(λk) ∏_v E exp(−λ max(2s_v − t_v, 0)).
 
-The files count as the same if K is less than half of its expectation and this bound is less than FALSE_ALARM. Files with
-few distinct values overlap in any case, and only the order of their records distinguishes them.
+The files count as the same if K is less than half of its expectation and this bound is less than FALSE_ALARM. Files
+with few distinct values always overlap; only the order of records distinguishes them.
 
-In large files only some values are compared: those whose hash number is a multiple of a power of two. These are the same
-values in both files, with all their records, so the bound applies to them too.
+For large files, only values are compared whose hash number is a multiple of a power of two. These are the same values
+in both files, with all their records, so the bound still holds.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ HELD = 0.9
 FALSE_ALARM = 1e-6
 """Largest probability of refusing a file that is an independent sample from the same law."""
 TURNS = 40
-"""Smallest number of changes between neighbouring records in the common part of two files that proves a common order.
+"""Smallest number of changes between neighbouring records, in the common part of two files, that proves a common order.
 
-Changes between records with different codes do not count, nor does the number of changes that a sorted file has.
+Changes between records with different codes are not counted, nor as many changes as a sorted file has.
 """
 LARGEST = 2**20
 """Number of records above which a file is thinned before the comparison.
 
-The records of half of its values are kept, then of a quarter, and so on, unless the file has few values.
+Records of half of its values are kept, then of a quarter, and so on, unless the file has few values.
 """
 SLOPES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
 """Values of λ at which the bound is computed; the smallest bound is used."""

@@ -122,9 +122,10 @@ class Doctorates:
 
     @cached_property
     def _rate(self) -> Floats:
-        """Per field, the factor c such that the inclusion probabilities min(1, c · size) add up to the field's sample size.
+        """The factor c of each field for which inclusion probabilities min(1, c · size) add up to the field's sample
+        size.
 
-        Units with probability 1 raise the factor for the others, so passes are repeated until it no longer changes.
+        Units with probability 1 raise the factor of the others, so the computation is repeated until it is stable.
         """
         rate = np.zeros(len(FIELDS))
         certain_at = np.full(len(FIELDS), np.inf)

@@ -41,7 +41,7 @@ class Source(Protocol):
 
     @property
     def text_only(self) -> bool:
-        """True if every value is text until the job says what it is, as in CSV files."""
+        """True if all values are text until the job gives their types, as in CSV files."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class Source(Protocol):
 
     @property
     def rows(self) -> int | None:
-        """Number of rows; None if only reading would show it."""
+        """Number of rows; None if it is only known after reading."""
         ...
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
@@ -114,7 +114,7 @@ class ParquetSource(OneFile):
 
     @cached_property
     def _footer(self) -> tuple[os.stat_result, pq.FileMetaData]:
-        """The file's state and its list of row groups, which is long in a file of many small groups: it is read once."""
+        """The file's state and its list of row groups, which is read once, because it may be long."""
         with self._opened(None) as file:
             return self.path.stat(), file.metadata
 

@@ -54,7 +54,7 @@ class OneFile(ABC):
 
     @classmethod
     def opened(cls, path: Path, written: TextFile) -> Self:
-        """The source of a file; `written` says how texts are written in it, where the job states that."""
+        """The source of a file; `written` says how its texts are written, if the job states it."""
         return cls(path)
 
     @abstractmethod

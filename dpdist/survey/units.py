@@ -1,8 +1,8 @@
 """For `survey.batches` and `census`: keeps at most the stated number of records of every privacy unit.
 
-A unit's name is its exact text, or its whole number in a numeric column. A file is refused if two names differ in
-spelling alone, because nobody can know whether they mean one unit. If they did, the unit would have twice its records,
-and twice ε. If they were treated as one but meant two, records of one unit would decide which records of the other count.
+A unit's name is its exact text, or its whole number in a numeric column. A file is refused if two names differ only in
+spelling, because it is unclear whether they mean one unit. Treating one unit as two would allow it twice its records,
+and twice ε. Treating two units as one would let records of one decide which records of the other count.
 """
 
 from __future__ import annotations
