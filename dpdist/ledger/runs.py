@@ -128,7 +128,7 @@ class Charged:
 def _noted(listener: Listener) -> Iterator[None]:
     """Reports that the id of a finished release could not be recorded.
 
-    A ledger that does not answer gets the id later, which the listener is told in a note. Any other error is raised
+    A ledger that does not answer gets the id later, and the listener gets a note. Any other error is raised
     again.
     """
     try:

@@ -1,1 +1,1 @@
-"""A package of tables from one budget: what is published, what is measured, and the posterior (docs/methods.md, §9c)."""
+"""For `mechanisms.table_package`: tables from one budget, by workload, measurements and posterior (docs/methods.md, §9c)."""

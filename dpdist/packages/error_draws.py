@@ -1,4 +1,4 @@
-"""Errors of a package's base cells, drawn from the prior: what the sample adds to an estimate, and all other errors.
+"""For `table_package.post`: draws errors of a package's base cells, by the sample and by all other causes.
 
 An estimate is G x. Records vary by s about their cells' means, so that G M s is the estimate's error by the sample. Errors
 of levels, drift d, tails t and noise ν give G (M S d + ν) − S d − t. The two are independent, and add up to the

@@ -1,4 +1,4 @@
-"""Published figures of a package: all tables are sums of one estimate of the base cells, so that they agree.
+"""For `table_package.post`: published figures of a package, as sums of one estimate of the base cells.
 
 Counts are at least 0, and means are within the outcome's public bounds [l, h]. Base cells are W ≥ 0 and l W ≤ Y ≤ h W, as
 u = Y − l W ≥ 0 and o = h W − Y ≥ 0. Where the posterior mean leaves these, both are set to at least 0 and raked to what

@@ -1,4 +1,4 @@
-"""What noisy histograms tell of base cells in place of a reference: a law of (weight, outcome) for each group of cells.
+"""For `packages.package` without a reference: a law of (weight, outcome) for each group of cells, from noisy histograms.
 
 A base cell has its typical weight times the group's relative weight, and the group's mean outcome. How far it lies from
 these is not known before it is measured: deviations of a column's levels are diffuse, and those of tables' cells have a

@@ -1,4 +1,4 @@
-"""The reference's level of every base cell: a mean weight and a mean outcome, smooth over base cells, with joint errors.
+"""For `packages.posterior` and `limits`: the reference's mean weight and outcome of base cells, with joint errors.
 
 A level is a product of main effects (a sum, where outcomes may be negative) times 1 + d. The deviations d are estimated by
 empirical Bayes: d = Σ_A Z_A γ_A + δ, with a shared term for every cell of every table, and δ of the base cell alone. The

@@ -1,4 +1,4 @@
-"""Clipping limits of every base cell, and the moments of its clipped sums, from the reference (docs/methods.md, §9c).
+"""For `packages.package`: clipping limits of base cells, and moments of their clipped sums, from the reference.
 
 A record has e = w/ω and r = (y − m)/s, with ω, m and s the levels of its base cell. The law of (e, r) is that of the base
 cell's group: its first columns, as many as leave the group `FEWEST_RECORDS` reference records. A group's limits u, k, h

@@ -1,4 +1,4 @@
-"""A package from a reference and a budget: limits, measurements, parts of the budget, and predicted errors, before data.
+"""For `table_package`: plans a package before data, from reference and budget: limits, measurements, predicted errors.
 
 All of it is a function of the workload, the reference and the law of the noise. No record of the current file enters.
 """

@@ -1,4 +1,4 @@
-"""The posterior of a package: prior from the reference, data from all noisy measurements (docs/methods.md, §9c).
+"""For `packages.estimates` and `package`: the posterior of base cells, given the reference and all noisy measurements.
 
 Every base cell has the sums z = (Σe, Σer, Σa, Σq), with er and q of every outcome. Given deviations d of its levels, z has
 the mean n·m(d) and the covariance n·Σ of independent records. d is what the reference left uncertain, plus drift: terms τZγ

@@ -1,4 +1,4 @@
-"""What is measured of a package: sums of base cells over groups, each with a part of the budget (docs/methods.md, §9c).
+"""For `packages.package`: chooses the measurements, sums over groups of base cells, and their parts of the budget.
 
 A record is in one group of every aggregation. Its base cell has (a, v) with a, v ≥ 0 and a + v = 1, and q of every outcome
 with |q| ≤ v. It adds f a, and λ(g q + h v) of every outcome, to the group's sums, with f ≤ 1, g + |h| ≤ 1 and parts λ that

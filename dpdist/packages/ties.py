@@ -1,4 +1,4 @@
-"""Ties of the prior to the reference's own margins: what smooth levels leave of them, given back table by table.
+"""For `packages.posterior`: ties the smooth prior to the reference's own margins, table by table.
 
 Levels and tails borrow from other cells. Where a table's cell has many reference records, its own sums are better. So the
 mean sums of a record are moved by t = Σ_A Z_A t_A, by a ridge regression of the reference's sums on the cells of all

@@ -1,4 +1,4 @@
-"""The workload of a package: base cells that occur, tables over their columns, and sparse matrices that add cells up.
+"""For all of `packages`: base cells that occur, tables over their columns, and sparse matrices that add cells up.
 
 A base cell is a combination of all columns of the tables. Only combinations that occur in the file are listed, so a cross
 without a record costs nothing. The rows of a table's published cells are in the order of `core.table_cells.cross`.

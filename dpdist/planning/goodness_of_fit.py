@@ -1,4 +1,4 @@
-"""Tests how well a model family fits the public reference: expectations under the fitted law against direct estimates.
+"""For `planning.making`: tests how well a model family fits the public reference, against its direct estimates.
 
 The reference is public, so the test spends nothing. The law is fitted without privacy weights and without noise, so each
 difference is due to the family. A release of a similar file will have errors of the same size.

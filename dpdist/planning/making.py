@@ -1,4 +1,4 @@
-"""Plans a run before budget is spent: checks that data, model and machine can process the job."""
+"""For `release`: plans a run before budget is spent, and checks that data, model and machine suit the job."""
 
 from __future__ import annotations
 

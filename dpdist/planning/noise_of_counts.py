@@ -1,4 +1,4 @@
-"""States what public sizes and the noise's scale tell before a run: the noise of counts, and cells that it outweighs.
+"""For plans in `cli`: the noise of counts, and cells that it outweighs, from public sizes and noise scale.
 
 The noise of counts is exact: a count that adds up k noisy sums has the noise of k sums. What it is beside direct standard
 errors depends on how weights vary, which no bound shows. `quality.predicted` predicts that from public records.

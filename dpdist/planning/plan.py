@@ -1,4 +1,4 @@
-"""Holds the plan of a run, and decides what it shows: never a record, and sizes only where they are not secret."""
+"""The plan of a run, made by `planning.making`, shown by `cli`: never a record, sizes only if not secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates design effects from a job's reference; this costs no privacy budget, because its records are public.
+"""For `planning.making`: design effects estimated from a job's public reference, at no privacy cost.
 
 A design effect is V/V₀. V is the variance of a direct estimate under the design, with its PSUs or replicate weights. V₀ is
 the variance if each record were a PSU, with weights and design strata unchanged. Published errors know the weights and the

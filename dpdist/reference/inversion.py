@@ -1,4 +1,4 @@
-"""Estimates means from noisy clipped sums: inverts clipping, shrinks noise, computes standard errors (METHODS §7b).
+"""For `reference_tables.post`: means from noisy clipped sums, by inverting clipping and shrinking noise (METHODS §7b).
 
 Clipping is inverted by a cell's log scales (s, g): of the weights and of the outcomes, relative to the reference. These
 scales have a known variance ν² from noise and σ² from sampling, and between cells an unknown variance A from drift. A cell

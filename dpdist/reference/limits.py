@@ -1,4 +1,4 @@
-"""Clipping limits of cells, and the choice of those with the least predicted error, from the reference (METHODS §7b).
+"""For `reference_tables.cells`: clipping limits of cells with the least predicted error, from the reference.
 
 The limits are the centre μ and the half width R of each outcome's clipping interval, and the weight cap U.
 """

@@ -1,4 +1,4 @@
-"""Finds cells whose clipped sums do not identify the mean, from noisy sums alone; gives a range in place of a mean.
+"""For `reference_tables.post`: finds cells whose noisy clipped sums do not identify a mean, and gives a range.
 
 Histograms fix limits by the shape of a group. If all weights of a cell lie beyond its cap, mean v is 1, whatever the
 weights. If all are far below the cap, mean v is mostly noise. The same holds for outcomes at an end of their interval.

@@ -1,4 +1,4 @@
-"""What is made of a package's noisy measurements: base cells that all tables are sums of, their errors, and records.
+"""Public half of `table_package`, for `query` and `publish`: base cells from noisy measurements, errors, records.
 
 The reference's records are released as donors. So publication computes the same prior from them, and draws errors from the
 posterior. Estimates of base cells are released, so that tables need neither.

@@ -1,4 +1,4 @@
-"""Sums over groups of base cells, clipped at limits from a reference, under noise (docs/methods.md, §9c)."""
+"""Confidential half of `table_package`, for `engine`: noisy sums over groups of base cells, clipped at limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitivity of what `table_package` asks of records: sums over groups of base cells, by several measurements.
+"""For `table_package.query` and `post`: sensitivity of sums over groups of base cells, by several measurements.
 
 A record of a base cell has v = min(w, U)/U and c, its outcome centred and clipped to ±1. With a = 1 − v and q = v c it has
 |q| ≤ v. In whole units of 1/UNIT all of this holds exactly. A measurement takes f a and g q + h v, with whole factors in

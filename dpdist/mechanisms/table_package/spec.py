@@ -1,4 +1,4 @@
-"""Settings of `table_package`: what is measured, under which noise; and what it refuses."""
+"""Job section of `table_package`, read by `query` and `post`: what is measured, under which noise, what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts for the statement of a release by `table_package`."""
+"""Statement texts of `table_package`, for its `post`."""
 
 from __future__ import annotations
 
