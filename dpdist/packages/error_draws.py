@@ -1,7 +1,7 @@
 """For `table_package.post`: draws errors of a package's base cells, by the sample and by all other causes.
 
-An estimate is G x. Records vary by s about their cells' means, so that G M s is the estimate's error by the sample. Errors
-of levels, drift d, tails t and noise ν give G (M S d + ν) − S d − t. The two are independent, and add up to the
+An estimate is G x. Records vary by s about their cells' means, so G M s is the estimate's error by the sample. Errors
+of levels, drift d, tails t and noise ν give G (M S d + ν) − S d − t. The two parts are independent, and add up to the
 error about the population's sums (docs/methods.md, §9c).
 """
 
@@ -23,7 +23,7 @@ class CellErrors(NamedTuple):
 
     @classmethod
     def of(cls, posterior: Posterior, sums: Floats) -> CellErrors:
-        """From errors of the standardised sums, (draw, cell, sum)."""
+        """Converts errors of the standardised sums, (draw, cell, sum)."""
         levels = posterior.prior.levels
         counts = levels.weight * sums[..., 0]
         totals = (
@@ -69,6 +69,6 @@ def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace
 
 
 def _answer(posterior: Posterior, moved: Floats) -> Floats:
-    """How estimates of the sums move, (cell, sum), where measurements move by `moved`, (row,)."""
+    """Changes of estimated sums, (cell, sum), if measurements change by `moved`, (row,)."""
     prior = posterior.prior
     return posterior.estimated(posterior.constant + posterior.measured.of(prior.mean) + moved) - prior.mean

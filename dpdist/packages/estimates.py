@@ -1,10 +1,10 @@
 """For `table_package.post`: published figures of a package, as sums of one estimate of the base cells.
 
-Counts are at least 0, and means are within the outcome's public bounds [l, h]. Base cells are W ≥ 0 and l W ≤ Y ≤ h W, as
-u = Y − l W ≥ 0 and o = h W − Y ≥ 0. Where the posterior mean leaves these, both are set to at least 0 and raked to what
-the measured tables' cells had, where that was above 0. So a bound pushes no total up. Of several outcomes each gives a W in
-this way. Their mean is the count, and every outcome's u and o are raked once more until they add up to it. Standard errors
-are those of the posterior means, before this projection.
+Counts are at least 0, and means are within the outcome's public bounds [l, h]. Base cells have W ≥ 0 and l W ≤ Y ≤ h W,
+written as u = Y − l W ≥ 0 and o = h W − Y ≥ 0. If the posterior mean violates this, u and o are set to at least 0, then
+raked to their former sums over measured tables' cells, if positive. So a bound pushes no total up. Each of several
+outcomes gives a W in this way. The count is their mean, and every outcome's u and o are raked once more to add up to
+it. Standard errors are those of the posterior means, before this projection.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def base_estimates(posterior: Posterior, noisy: Floats, bounds: Sequence[tuple[f
 
 
 def _within(above: Floats, below: Floats, size: Floats, workload: Workload) -> Floats:
-    """`above`, raked until it and `below` add up to `size`, with the sums over measured tables' cells that both had."""
+    """`above`, raked until it adds up to `size` with `below`, with both former sums over measured tables' cells."""
     tables = [workload.groups(by) for by in workload.measured]
     wanted = [[np.bincount(group, weights=part) for part in (above, below)] for group in tables]
     empty = (above + below <= 0.0) & (size > 0.0)
@@ -85,7 +85,7 @@ def _adding_up(parts: Sequence[Floats], size: Floats) -> list[Floats]:
 
 
 def projected(values: Floats, workload: Workload) -> Floats:
-    """Values of base cells set to at least 0, with the sums over measured tables' cells that they had, if at least 0."""
+    """Values of base cells set to at least 0; sums over measured tables' cells stay, if positive."""
     if (values >= 0.0).all():
         return values
     scaled = np.maximum(values, 0.0)
@@ -112,7 +112,7 @@ def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimat
 
 
 def mean_sums(counts: Sums, totals: Sums, count: Floats, mean: Floats) -> Sums:
-    """Means linearised at counts and means, (row,), as functions of the base cells' sums; 0 where there is no count."""
+    """Means linearised at counts and means, (row,), as functions of the base cells' sums; 0 without a count."""
     with np.errstate(divide="ignore", invalid="ignore"):
         scale, slope = (np.where(count > 0.0, factor, 0.0) for factor in (1.0 / count, mean / count))
     pairs = zip(totals.parts, counts.parts, strict=True)

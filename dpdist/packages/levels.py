@@ -1,9 +1,9 @@
 """For `packages.posterior` and `limits`: the reference's mean weight and outcome of base cells, with joint errors.
 
-A level is a product of main effects (a sum, where outcomes may be negative) times 1 + d. The deviations d are estimated by
-empirical Bayes: d = Σ_A Z_A γ_A + δ, with a shared term for every cell of every table, and δ of the base cell alone. The
-variances of the tables' terms and of δ have the largest likelihood. A base cell without a reference record takes its level
-from its tables' cells and its columns. So nothing is refused for an empty cross.
+A level is a product of main effects (a sum, where outcomes may be negative) times 1 + d. The deviations d are estimated
+by empirical Bayes: d = Σ_A Z_A γ_A + δ. Every cell of every table has a shared term, and each base cell its own δ. The
+variances of the tables' terms and of δ have the largest likelihood. A base cell without a reference record takes its
+level from its tables' cells and its columns. So an empty combination of columns is never refused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dpdist.core.records import Floats, Ints
 from dpdist.packages.workload import Workload, indicator
 
 PSEUDO_RECORDS = 5.0
-"""Records at the overall level that are added to every level of a column, so that few records do not move it far."""
+"""Records at the overall level added to every level of a column, so that few records do not move it far."""
 DIFFUSE_DEVIATION = 1.0
-"""Prior standard deviation of deviations that all cells of a column's level share, relative to the level."""
+"""Prior standard deviation, relative to the level, of a deviation shared by all cells of a column's level."""
 LEAST_LEVEL = 0.05
-"""Smallest level, relative to that of the main effects."""
+"""Smallest level, relative to the level by main effects."""
 MAIN_EFFECT_PASSES = 30
 WINSORISED = 0.9
-"""Quantile at which relative weights, and relative outcomes, are winsorised before levels are estimated from them."""
+"""Quantile at which relative weights and outcomes are winsorised before levels are estimated."""
 
 
 class ReferenceRecords(NamedTuple):
@@ -46,8 +46,8 @@ class ReferenceRecords(NamedTuple):
 class Deviations:
     """Estimated deviations of a level, (cell,), with their errors.
 
-    An error is `alone`, a variance (cell,) of each cell's own, plus what cells share: Z scaled by `shared` (cell,), times a
-    root of the covariance of the terms, `root` (term, term).
+    An error has a variance of each cell, `alone` (cell,), and a shared part: Z scaled by `shared` (cell,), times `root`
+    (term, term), a root of the terms' covariance.
     """
 
     value: Floats
@@ -56,7 +56,7 @@ class Deviations:
     root: Floats
 
     def relative_to(self, level: Floats) -> Deviations:
-        """The same errors, as shares of other levels (given as multiples of the first)."""
+        """The same errors relative to other levels, which are given as multiples of the first."""
         return Deviations(self.value, self.alone / level**2, self.shared / level, self.root)
 
 
@@ -81,8 +81,8 @@ class Terms:
 class OutcomeLevels:
     """Levels of an outcome in all base cells, (cell,) each, and errors of their relative deviations.
 
-    A record has the outcome `mean` + `unit` · r, with r of weighted mean 0. Where an outcome is `scaled`, a change of level
-    multiplies it; else it is added.
+    A record's outcome is `mean` + `unit` · r, where r has the weighted mean 0. A change of level multiplies a `scaled`
+    outcome; it is added to others.
     """
 
     mean: Floats
@@ -95,7 +95,7 @@ class OutcomeLevels:
 class Levels:
     """Levels of all base cells, with errors of their relative deviations.
 
-    A record has the weight `weight` · e with e of mean 1, and an r of every outcome.
+    A record's weight is `weight` · e, where e has the mean 1; every outcome has an r.
     """
 
     weight: Floats
@@ -235,7 +235,7 @@ def _mean_residuals(cell: Ints, e: Floats, r: Floats, scaled: bool, two_valued: 
 
 
 def _products(workload: Workload, base: Floats, total: Floats) -> Floats:
-    """Products of main effects, (cell,), whose sums over a column's levels, times `base`, are those of `total`."""
+    """Products of main effects, (cell,): times `base`, they have the sums of `total` over every column's levels."""
     overall = float(total.sum() / base.sum())
     level, added = np.full(len(base), overall), PSEUDO_RECORDS * overall * float(base.sum() / max((base > 0).sum(), 1))
     adding = [workload.groups((column,)) for column in range(len(workload.sizes))]

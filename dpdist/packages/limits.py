@@ -1,9 +1,9 @@
 """For `packages.package`: clipping limits of base cells, and moments of their clipped sums, from the reference.
 
-A record has e = w/ω and r = (y − m)/s, with ω, m and s the levels of its base cell. The law of (e, r) is that of the base
-cell's group: its first columns, as many as leave the group `FEWEST_RECORDS` reference records. A group's limits u, k, h
-have the least predicted error. So a base cell has the weight cap U = ω u, the centre m + s k and the half-width s h. All
-of this is a public function of columns, smooth over base cells.
+A record has e = w/ω and r = (y − m)/s, with ω, m and s the levels of its base cell. The law of (e, r) is that of the
+base cell's group. Its first columns define a group, as many as leave `FEWEST_RECORDS` reference records. A group's
+limits u, k, h have the least predicted error. So a base cell has the weight cap U = ω u, the centre m + s k and the
+half-width s h. All of this is a public function of columns, smooth over base cells.
 
 A record's sums are e and every outcome's e r, which are published, and a = 1 − min(e/u, 1) and every outcome's q =
 (1 − a) clip((r − k)/h, −1, 1), which are measured.
@@ -25,10 +25,10 @@ from dpdist.packages.workload import Workload
 FEWEST_RECORDS = 300
 """Reference records that a group must have for limits and a shape of its own."""
 MOST_POINTS = 1000
-"""Reference records of a group that stand for its shape where differences are computed cell by cell."""
+"""Number of a group's reference records that represent its shape in differences between cells."""
 QUANTILES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0])
 LIMIT_FACTORS = np.array([1.0, 1.3, 2.0])
-"""Limits that are tried: quantiles of the reference, the last of them times these factors."""
+"""Limits to try: quantiles of the reference, and the last quantile times these factors."""
 EDGE = 1e-9
 TAIL_MISFIT = 0.1
 """Planned error of what lies beyond the limits, as a part of it."""
@@ -37,8 +37,8 @@ TAIL_MISFIT = 0.1
 class Unknown(NamedTuple):
     """What is not known of a cell before it is measured, beside sampling.
 
-    `level` is the standard deviation of its levels about its group's; `misfit` the error of what lies beyond the limits, as
-    a part of it.
+    `level` is the standard deviation of levels about the group's; `misfit` is the error beyond the limits, as a part of
+    it.
     """
 
     level: float = 0.0
@@ -50,7 +50,7 @@ SAMPLED = Unknown()
 
 
 class Window(NamedTuple):
-    """The limits k and h of a group's r. `whole`: the outcome's public range takes their place."""
+    """The limits k and h of a group's r. With `whole`, they are the outcome's public range."""
 
     centre: float
     half: float
@@ -107,7 +107,7 @@ class Shape:
         return slopes
 
     def beyond(self, clipping: Clipping) -> Floats:
-        """What a record's e, and every e r in size, have beyond the limits, in the mean, (1 + outcomes,)."""
+        """Mean excess of e, and of the size of every e r, beyond the limits, (1 + outcomes,)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
         past = [(self.e - clipping.cap * v).mean()]
         for r, window in zip(self.r, clipping.windows, strict=True):
@@ -117,7 +117,7 @@ class Shape:
 
     @property
     def thinned(self) -> Shape:
-        """At most `MOST_POINTS` of the records, for differences between means; means themselves need all of them."""
+        """At most `MOST_POINTS` of the records, which suffice for differences between means, but not for means."""
         if len(self.e) <= MOST_POINTS:
             return self
         kept = np.linspace(0, len(self.e) - 1, MOST_POINTS).astype(int)
@@ -142,11 +142,13 @@ class CellLimits:
     shapes: tuple[Shape, ...]
     clippings: tuple[Clipping, ...]
     tilt: Floats
-    """What a measured sum of outcomes holds of 1 − a, (cell, outcome); 0 unless the clipping is the whole public range."""
+    """The part of 1 − a in a measured sum of outcomes, (cell, outcome); 0 unless the clipping is the whole public
+    range.
+    """
     share: Floats
-    """What a measured sum of outcomes holds of q, (cell, outcome)."""
+    """The part of q in a measured sum of outcomes, (cell, outcome)."""
     misfit: float = TAIL_MISFIT
-    """Error of what lies beyond the limits, as a part of it."""
+    """Relative error of the part beyond the limits."""
 
     @cached_property
     def tail_drift(self) -> Floats:
@@ -166,7 +168,7 @@ def limits_of(
     """Limits of the least predicted error.
 
     `size` (cell,) is the number of records of a typical published cell. `noise` (cell,) is the variance of the noise on
-    its clipped sum of weights, in squared records. Outcomes have equal parts of what a record may move.
+    its clipped sum of weights, in squared records. All outcomes have equal parts of a record's possible change.
     """
     group = _groups(workload, records)
     e, r = levels.standardised(records)
@@ -302,12 +304,12 @@ def _windows(r: Floats, widest: float, two_valued: bool) -> list[Window]:
 
 
 def _passed(prior: float, noise: float) -> float:
-    """Variance that a noisy sum leaves of what the reference does not tell of it: less than either."""
+    """Variance of a figure given its noisy sum and the reference: less than either variance."""
     return prior * noise / (prior + noise) if prior > 0.0 else 0.0
 
 
 def _left(target: Floats, measured: Floats) -> float:
-    """Variance of what a regression on measured sums leaves."""
+    """Variance that remains after a regression on measured sums."""
     x = measured - measured.mean(axis=0)
     y = target - target.mean()
     coefficients = np.linalg.lstsq(x, y, rcond=1e-9)[0]
@@ -324,7 +326,7 @@ def tails_of(
 ) -> tuple[Deviations, ...]:
     """Deviations of e and of every e r, per record, from their regressions on the group's clipped sums.
 
-    They tell where what lies beyond the limits differs from the group's, with the reference's error.
+    They show where the part beyond the limits differs from the group's, with the reference's error.
     """
     e, r = levels.standardised(records)
     first = 1 + len(r)

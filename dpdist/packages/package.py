@@ -23,14 +23,14 @@ from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy
 from dpdist.packages.workload import PackageTable, Workload
 
 SHARING_ROUNDS = 5
-"""Number of times that the parts of the budget are computed anew from the errors that they predict."""
+"""Number of times that the budget's parts are recomputed from the errors that they predict."""
 
 
 class Law(NamedTuple):
     """The law of the noise: its variance in squared records by part of the budget, and the exponent of the best parts.
 
-    The exponent is 1/3 where the variance falls with the square of a part, as for Laplace noise, and 1/2 where it falls
-    with the part, as for Gaussian noise under zCDP.
+    The exponent is 1/3 if the variance falls with the square of a part (Laplace noise), and 1/2 if it falls with the
+    part (Gaussian noise under zCDP).
     """
 
     variance: Callable[[Fraction], float]
@@ -88,7 +88,8 @@ class Package:
 
 
 def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[Sums]]:
-    """Direct standard errors of a table's counts and means by the reference, and these as functions of the sums.
+    """Direct standard errors of a table's counts and means by the reference, and both statistics as functions of the
+    sums.
 
     Counts stand first, and means of every outcome follow. Means are linearised at the reference's. NaN stands in cells
     without a record.
@@ -124,7 +125,7 @@ def _moments(shape: Shape) -> Floats:
 
 
 class Parts(NamedTuple):
-    """The measurements' parts of the budget, and in each the parts λ of the outcomes."""
+    """The measurements' parts of the budget, and the parts λ of the outcomes in each."""
 
     shares: tuple[Fraction, ...]
     outcomes: tuple[tuple[Fraction, ...], ...]
@@ -161,7 +162,7 @@ def _prior(
 
 
 class Chosen(NamedTuple):
-    """What a package chose of its measurements: their parts, and whether groups have a common centre."""
+    """A package's earlier choices of measurements: their parts, and whether groups have a common centre."""
 
     parts: Parts
     group_centred: bool
@@ -175,8 +176,9 @@ def package(
     strategy: Strategy,
     chosen: Chosen | None = None,
 ) -> Package:
-    """The package under one strategy; `chosen` is what it chose before. Raises `ValueError` for what cannot be held or
-    learned, with the reason."""
+    """The package under one strategy; `chosen` are its earlier choices.
+    Raises `ValueError`, with the reason, for a package that cannot be held or learned.
+    """
     terms = Terms.of(workload)
     levels = _levels(reference, workload, terms, bounds)
     return _package(workload, terms, levels, reference, bounds, law, strategy, chosen)
@@ -229,7 +231,7 @@ def _measuring(
 ) -> Package:
     """The package with outcomes measured about the groups' centres, or about the base cells' own.
 
-    The parts of the budget and of outcomes are the best ones, or those that were chosen before.
+    The parts of the budget and of outcomes are the best ones, or earlier choices.
     """
     limits, workload = prior.limits, prior.workload
     outcomes = limits.half.shape[1]
@@ -259,10 +261,10 @@ def _measuring(
 def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law) -> Parts:
     """The parts at which no shift between measurements, or between outcomes, lowers the objective.
 
-    `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows of
-    k, of the objective's derivative by their noise variance. Where the variance falls with the square of a part, the best
-    parts are proportional to c_k^{1/3} of that variance at a part of 1. So are the parts λ, under every law. As c_k depends
-    on the parts, they are computed anew until they settle.
+    `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows
+    of k, of the objective's derivative by their noise variance. If the variance falls with the square of a part, the
+    best parts are proportional to c_k^{1/3} of the variance at part 1. The parts λ follow the same rule, under every
+    law. Because c_k depends on the parts, they are recomputed until they are stable.
     """
     published, weight = _objective(posterior.prior)
     squared, fixed = posterior.squared(published, weight), posterior.without_noise()
@@ -310,7 +312,7 @@ def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Fl
 
 
 def _typical(workload: Workload, aggregations: Sequence[Aggregation], noise: float) -> tuple[Floats, Floats]:
-    """For every base cell, records and noise variance of a typical published cell that holds it, (cell,) each."""
+    """For every base cell, records and noise variance of a typical published cell that contains it, (cell,) each."""
     sizes, sums = [], []
     for by in workload.measured:
         group = workload.groups(by)

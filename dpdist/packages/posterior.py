@@ -1,9 +1,8 @@
 """For `packages.estimates` and `package`: the posterior of base cells, given the reference and all noisy measurements.
 
-Every base cell has the sums z = (Σe, Σer, Σa, Σq), with er and q of every outcome. Given deviations d of its levels, z has
-the mean n·m(d) and the covariance n·Σ of independent records. d is what the reference left uncertain, plus drift: terms τZγ
-that cells share, whose τ is learned from the noisy measurements. Measurements are M z plus noise, and published sums are
-P z. So
+Every base cell has the sums z = (Σe, Σer, Σa, Σq), with er and q of every outcome. Given deviations d of its levels, z
+has the mean n·m(d), and the covariance n·Σ of independent records. d is the reference's uncertainty plus drift, in
+terms τZγ that cells share. Noisy measurements teach τ. Measurements are M z plus noise, and published sums are P z. So
 
     E = P m + C V⁻¹ (x − M m),   Cov = P D Pᵀ − C V⁻¹ Cᵀ,   C = P D Mᵀ,   V = M D Mᵀ + R,
 
@@ -33,19 +32,19 @@ MOST_SUMS = 6_000
 MOST_TERMS = 6_000
 """Largest number of shared terms, whose covariance is dense."""
 ROWS_AT_ONCE = 1_000
-"""Published figures whose errors are computed together: what tables share is dense, so memory grows with them."""
+"""Published figures whose errors are computed together, because memory for shared terms grows with them."""
 PLANNED_DRIFT = 0.003
-"""Relative drift since the reference that is planned for before the file is seen: its median a priori."""
+"""Relative drift since the reference that is planned before the file is seen: its prior median."""
 DRIFT_LOG_SD = 2.0
 """Standard deviation a priori of the logarithm of the drift."""
 DRIFTS = (0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25)
 """Standard deviations of drift that are tried."""
 OVERALL = 5.0
-"""Standard deviation of the drift that all cells share, over that of a term."""
+"""Standard deviation of the drift of all cells, over that of a term."""
 CELL_DRIFT = 0.02
 """Standard deviation of a base cell's own drift."""
 LINEARISATIONS = 3
-"""Number of times that the clipped sums are linearised anew, at the deviations last estimated."""
+"""Number of times that clipped sums are linearised again, at the latest estimated deviations."""
 LARGEST_DEVIATION = 0.9
 """Largest deviation at which the sums are linearised."""
 
@@ -55,10 +54,10 @@ Drift = tuple[float, ...]
 
 
 class DriftPrior(NamedTuple):
-    """What is known of drift before the file is seen.
+    """Prior knowledge of drift.
 
-    `planned` is its median, and `log_sd` the standard deviation of its logarithm; `tried` are the sizes tried. `cell` is
-    the standard deviation of what a base cell has alone.
+    `planned` is its median, `log_sd` the standard deviation of its logarithm, and `tried` are the sizes tried. `cell`
+    is the standard deviation of a base cell's own drift.
     """
 
     planned: float = PLANNED_DRIFT
@@ -67,7 +66,7 @@ class DriftPrior(NamedTuple):
     cell: float = CELL_DRIFT
 
     def before(self, outcomes: int) -> Drift:
-        """The drift that is planned for."""
+        """The planned drift."""
         return (self.planned,) * (1 + outcomes)
 
 
@@ -100,7 +99,7 @@ class Sums(NamedTuple):
 class Prior:
     """The prior of the base cells' sums, linearised at deviations (cell, 1 + outcomes).
 
-    In arrays over sums and levels, the weight stands first, and outcomes follow.
+    In arrays over sums and levels, the weight is first, and outcomes follow.
     """
 
     workload: Workload
@@ -108,10 +107,10 @@ class Prior:
     levels: Levels
     limits: CellLimits
     tails: tuple[Deviations, ...]
-    """Deviations of Σe and every Σer, per record, from what clipped sums say of them by the group's law."""
+    """Deviations of Σe and every Σer, per record, from their prediction by clipped sums under the group's law."""
     linearised_at: Floats
     ties: Floats
-    """What ties to the reference's own margins add to the mean sums of a record, (cell, sum)."""
+    """Changes of a record's mean sums by ties to the reference's own margins, (cell, sum)."""
     drifting: DriftPrior = SINCE_REFERENCE
 
     @classmethod
@@ -124,7 +123,7 @@ class Prior:
         tails: tuple[Deviations, ...],
         drifting: DriftPrior = SINCE_REFERENCE,
     ) -> Prior:
-        """The prior at the reference's levels. Raises `ValueError` for more shared terms than can be held."""
+        """The prior at the reference's levels. Raises `ValueError` for more shared terms than fit in memory."""
         if terms.matrix.shape[1] > MOST_TERMS:
             fault = f"tables with {terms.matrix.shape[1]:,} cells that occur"
             raise ValueError(
@@ -191,25 +190,25 @@ class Prior:
 
     @cached_property
     def alone(self) -> Floats:
-        """Variances of the deviations that each cell has alone, (cell, level)."""
+        """Variances of each cell's own deviations, (cell, level)."""
         return np.column_stack([deviations.alone for deviations in self.levels.errors]) + self.drifting.cell**2
 
     def block(self) -> Floats:
-        """Covariances of the sums without what cells share, (cell, sum, sum)."""
+        """Covariances of the sums without shared terms, (cell, sum, sum)."""
         return np.asarray(self.sampling + np.einsum("cij,cj,ckj->cik", self.sloped, self.alone, self.sloped))
 
     def population(self) -> Floats:
-        """Covariances as in `block` of the sums' means given the levels, without the sampling of records."""
+        """The covariances of `block` for the sums' means given the levels, without the sampling of records."""
         return np.asarray(np.einsum("cij,cj,ckj->cik", self.sloped, self.alone, self.sloped))
 
     def by_deviation(self, sums: Sums, which: int) -> scipy.sparse.csr_array:
-        """Derivatives of functions of the sums by one of the deviations, (row, cell)."""
+        """Derivatives of functions of the sums by one deviation, (row, cell)."""
         return _added([part @ scipy.sparse.diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
 
     def terms_of(self, sums: Sums) -> tuple[tuple[Floats, Floats], ...]:
-        """For every level, roots of the functions' covariance by what cells share, (row, term).
+        """For every level, roots of the functions' covariance by shared terms, (row, term).
 
-        They are the reference's errors, and a drift of standard deviation 1 of every term.
+        Shared terms are the reference's errors, and a drift of standard deviation 1 of every term.
         """
         pairs = []
         for which, deviations in enumerate(self.levels.errors):
@@ -223,14 +222,15 @@ class Prior:
         return drift * np.where(self.terms.classes == 0, OVERALL, 1.0)
 
     def shared(self, sums: Sums, drift: Drift) -> Floats:
-        """A root of the functions' covariance by what cells share, (row, 2 levels × terms)."""
+        """A root of the functions' covariance by shared terms, (row, 2 levels × terms)."""
         pairs = zip(self.terms_of(sums), drift, strict=True)
         return np.hstack([part for (errors, moved), size in pairs for part in (errors, moved * self.sizes(size))])
 
     def tail_roots(self, sums: Sums) -> tuple[Floats, Floats]:
-        """What tails add to the functions' covariance: variances of each cell alone by row, and a root of what is shared.
+        """Contributions of tails to the functions' covariance: own variances of cells by row, and a root of the shared
+        part.
 
-        No measured sum depends on tails. So nothing that is measured takes this error away.
+        No measured sum depends on tails, so no measurement reduces this error.
         """
         alone, roots = np.zeros(len(sums)), []
         for part, tail, drift in zip(sums.parts[: len(self.tails)], self.tails, self.limits.tail_drift.T, strict=True):
@@ -267,7 +267,7 @@ def variances(sums: Sums, block: Floats) -> Floats:
 
 
 def _held(one: Sums, other: Sums) -> list[tuple[int, int]]:
-    """Pairs of sums that two sets of functions hold."""
+    """Pairs of sums that occur in two sets of functions."""
     rows, columns = ([k for k, part in enumerate(sums.parts) if part.nnz] for sums in (one, other))
     return list(product(rows, columns))
 
@@ -280,7 +280,7 @@ def _added(parts: Sequence[Any]) -> scipy.sparse.csr_array:
 
 
 def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: Floats) -> tuple[Sums, Floats]:
-    """Measurements in records, as functions of the base cells' sums, with the constants that are added, (row,)."""
+    """Measurements in records, as functions of the base cells' sums, and the added constants, (row,)."""
     outcomes = limits.half.shape[1]
     parts, constants = list[list[scipy.sparse.csr_array]](), list[Floats]()
     for one in measurements:
@@ -326,7 +326,7 @@ class Errors(NamedTuple):
     """Variances of published figures, (row,) each.
 
     `file`: of the estimate about the file's own figure. `population`: about the population's. `prior`: of the reference
-    alone about the file's figure, if nothing has drifted.
+    alone about the file's figure, without drift.
     """
 
     file: Floats
@@ -365,7 +365,7 @@ class Posterior:
         return np.asarray(crossed(sums, self.measured, self.prior.block()).toarray() + shared @ of_measured.T)
 
     def squared(self, sums: Sums, weight: Floats) -> Floats:
-        """Cᵀ diag(weight) C, (measurement, measurement), without holding C."""
+        """Cᵀ diag(weight) C, (measurement, measurement), without storing C."""
         of_measured, start = self.prior.shared(self.measured, self.drift), 0
         whole = np.zeros((len(self.measured), len(self.measured)))
         for few in sums.batches():
@@ -395,7 +395,7 @@ class Posterior:
         return Errors(np.maximum(whole - won, 0.0), np.maximum(of_means - won + 2.0 * sampled, 0.0), still)
 
     def _undrifted(self, sums: Sums) -> Floats:
-        """Variances of the reference's errors that cells share, (row,)."""
+        """Variances by the reference's shared errors, (row,)."""
         variance = np.zeros(len(sums))
         for errors, _ in self.prior.terms_of(sums):
             variance += (errors**2).sum(axis=1)
@@ -429,7 +429,7 @@ class Posterior:
 
 
 def learned(posterior: Posterior, x: Floats) -> Posterior:
-    """The posterior with drift learned from the noisy measurements, linearised at the deviations that they show."""
+    """The posterior with drift learned from noisy measurements, linearised at the deviations that these show."""
     drifted = _drifted(posterior, x)
     for _ in range(LINEARISATIONS):
         deviations = np.clip(drifted.deviations(x), -LARGEST_DEVIATION, LARGEST_DEVIATION)
@@ -459,7 +459,7 @@ def _drifted(posterior: Posterior, x: Floats) -> Posterior:
 
 @dataclass(frozen=True)
 class Drifting:
-    """The measurements' covariance V for many drifts: the part that no drift changes, and that of a drift of 1."""
+    """The measurements' covariance V for many drifts: the part without drift, and the part for a drift of 1."""
 
     fixed: Floats
     parts: tuple[Floats, ...]

@@ -1,11 +1,11 @@
 """For `packages.package`: chooses the measurements, sums over groups of base cells, and their parts of the budget.
 
-A record is in one group of every aggregation. Its base cell has (a, v) with a, v ≥ 0 and a + v = 1, and q of every outcome
-with |q| ≤ v. It adds f a, and λ(g q + h v) of every outcome, to the group's sums, with f ≤ 1, g + |h| ≤ 1 and parts λ that
-sum to 1. f is the cell's weight cap over the largest of the group; g and h are the half-width, and the distance of the
-cell's centre from the group's, in the same way. So every measurement is a linear function of the base cells' sums. With h =
-0 outcomes are measured about the cells' own centres: the noise is smaller, and what weights move between cells of unlike
-outcomes is not measured.
+A record is in one group of every aggregation. Its base cell has (a, v) with a, v ≥ 0 and a + v = 1, and q of every
+outcome with |q| ≤ v. It adds f a, and λ(g q + h v) of every outcome, to the group's sums, with f ≤ 1, g + |h| ≤ 1 and
+parts λ that sum to 1. f is the cell's weight cap over the largest of the group; g and h are the half-width, and the
+distance of the cell's centre from the group's, in the same way. So every measurement is a linear function of the base
+cells' sums. With h = 0, outcomes are measured about the cells' own centres. The noise is smaller, but shifts of weight
+between cells with unlike outcomes are not measured.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Strategy(Protocol):
 
     @property
     def most_cells(self) -> int | None:
-        """The number of base cells above which the strategy is not tried unless it is named; None if any."""
+        """The number of base cells above which the strategy must be named to be tried; None if there is no limit."""
         ...
 
     def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
@@ -70,7 +70,7 @@ class Strategy(Protocol):
 
 
 class BaseCells(NamedTuple):
-    """Measures every base cell that occurs, and all cells together; tables are sums."""
+    """Measures every occurring base cell, and all cells together; tables are sums."""
 
     name: str = "base_cells"
     most_cells: int | None = 1_000
@@ -81,7 +81,7 @@ class BaseCells(NamedTuple):
 
 
 class PerTable(NamedTuple):
-    """Measures the cells of every table that no other table contains, and all cells together, in parts of the budget."""
+    """Measures the cells of every maximal table, and all cells together, in parts of the budget."""
 
     name: str = "per_table"
     most_cells: int | None = None
@@ -92,10 +92,10 @@ class PerTable(NamedTuple):
 
 
 def with_all_cells(aggregations: tuple[Aggregation, ...], workload: Workload) -> tuple[Aggregation, ...]:
-    """These, and the sum of all cells, unless one of them has it.
+    """These aggregations, and the sum of all cells, unless one of them has it.
 
-    A sum of many noisy sums has the noise of all of them. Without a measurement of its own, the noise in the overall sum
-    would pass for a drift of the whole file.
+    A sum of many noisy sums has the noise of all of them. Without a separate measurement, this noise would look like a
+    drift of the whole file.
     """
     if any(aggregation.matrix.shape[0] == 1 for aggregation in aggregations):
         return aggregations
@@ -116,8 +116,8 @@ def measured(
 ) -> Measured:
     """The factors of an aggregation from the base cells' limits: U, (cell,), and μ and R, (cell, outcome) each.
 
-    `group_centred`: outcomes are measured about one centre for each group, the mean of its cells' by U and by `count`.
-    `parts` are the λ of the outcomes.
+    With `group_centred`, outcomes are measured about one centre for each group, the mean of its cells' centres by U and
+    `count`. `parts` are the λ of the outcomes.
     """
     matrix = aggregation.matrix
     pairs = [
@@ -148,7 +148,7 @@ def _of_outcome(
 
 
 def middles(matrix: scipy.sparse.csr_array, cap: Floats, centre: Floats, count: Floats) -> Floats:
-    """The common centre of every group, (group,): the mean of its cells' by U and by `count`."""
+    """The common centre of every group, (group,): the mean of its cells' centres by U and `count`."""
     held = cap * np.maximum(count, 1e-6)
     return np.asarray((matrix @ (held * centre)) / (matrix @ held))
 
@@ -167,7 +167,7 @@ def _largest(matrix: scipy.sparse.csr_array, limit: Floats) -> Floats:
 
 
 def least_share(number: int, steps: int = SHARE_PARTS) -> Fraction:
-    """The least part of the budget that one of so many measurements has: about a sixteenth of an equal part.
+    """The least part of the budget of one of `count` measurements: about a sixteenth of an equal part.
 
     So the largest scale of noise is known before any measurement is chosen.
     """
@@ -177,7 +177,7 @@ def least_share(number: int, steps: int = SHARE_PARTS) -> Fraction:
 def whole_shares(shares: Sequence[float], steps: int = SHARE_PARTS) -> tuple[Fraction, ...]:
     """Parts of the budget that sum to 1, as multiples of 1/steps; none is below `least_share`.
 
-    Raises `ValueError` for more parts than that leaves room for.
+    Raises `ValueError` if the least parts exceed the budget.
     """
     if len(shares) > steps // 2:
         raise ValueError(f"{len(shares):,} measured tables: at most {steps // 2:,} can share a budget")

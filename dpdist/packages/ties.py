@@ -1,9 +1,9 @@
 """For `packages.posterior`: ties the smooth prior to the reference's own margins, table by table.
 
-Levels and tails borrow from other cells. Where a table's cell has many reference records, its own sums are better. So the
+Levels and tails borrow from other cells. If a table's cell has many reference records, its own sums are better. So the
 mean sums of a record are moved by t = Σ_A Z_A t_A, by a ridge regression of the reference's sums on the cells of all
-measured tables. A cell with `TIE_RECORDS` reference records goes half of the way, one with many the whole. Without any
-measurement a table's cell then has the reference's own mean weight and mean outcome.
+measured tables. A cell with `TIE_RECORDS` reference records moves half of the way, a cell with many the whole way.
+Without measurements, a table's cell then has the reference's own mean weight and mean outcome.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dpdist.packages.limits import CellLimits, Shape
 from dpdist.packages.workload import Workload
 
 TIE_RECORDS = 30.0
-"""Reference records of a table's cell at which it goes half of the way to its own sums."""
+"""Reference records of a table's cell at which it moves half of the way to its own sums."""
 TIE_PASSES = 20
 """Number of times that all tables are tied in turn."""
 
 
 def ties_of(workload: Workload, levels: Levels, limits: CellLimits, records: ReferenceRecords, mean: Floats) -> Floats:
-    """Moves of the mean sums of a record, (cell, sum), from the prior's `mean` (cell, sum) before them.
+    """Changes of a record's mean sums, (cell, sum), from the prior's `mean` (cell, sum).
 
-    Sums are tied in the units in which they are published, or measured: a cell's sum of e counts ω times, for instance.
-    What ties of e leave of totals within a table's cell is tied by e r.
+    Sums are tied in published or measured units: a cell's sum of e counts ω times, for instance. The part of totals
+    that ties of e leave, within a table's cell, is tied by e r.
     """
     e, r = levels.standardised(records)
     group, left = limits.group[records.cell], np.empty((len(e), mean.shape[1]))
@@ -56,9 +56,9 @@ def ties_of(workload: Workload, levels: Levels, limits: CellLimits, records: Ref
 
 
 def tied(missing: Floats, held: Floats, tables: Sequence[Ints], unit: float) -> Floats:
-    """Σ_A Z_A t_A, (cell,), by a ridge regression: times `held`, it adds up to what is `missing` in the tables' groups.
+    """Σ_A Z_A t_A, (cell,), by a ridge regression: times `held`, it adds up to `missing` in the tables' groups.
 
-    `unit` is what one record holds in the mean.
+    `unit` is the mean contribution of one record.
     """
     moved = np.zeros(len(missing))
     ridge = TIE_RECORDS * float(held.sum()) / max(float((held > 0).sum()), 1.0)

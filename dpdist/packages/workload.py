@@ -1,7 +1,7 @@
 """For all of `packages`: base cells that occur, tables over their columns, and sparse matrices that add cells up.
 
-A base cell is a combination of all columns of the tables. Only combinations that occur in the file are listed, so a cross
-without a record costs nothing. The rows of a table's published cells are in the order of `core.table_cells.cross`.
+A base cell is a combination of all columns of the tables. Only combinations that occur in the file are listed, so empty
+combinations cost nothing. The rows of a table's published cells are in the order of `core.table_cells.cross`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Workload:
     count: Floats
     tables: tuple[PackageTable, ...]
     names: tuple[str, ...] = ()
-    """Names of the columns; their positions stand for them where there are none."""
+    """Names of the columns, or their positions if there are none."""
 
     def __len__(self) -> int:
         return len(self.count)
@@ -56,14 +56,14 @@ class Workload:
         return " x ".join(self.names[column] if self.names else str(column) for column in by) or "all cells"
 
     def groups(self, by: Sequence[int]) -> Ints:
-        """The group of every base cell, (cell,): a number for each combination of these columns that occurs."""
+        """The group of every base cell, (cell,), as a number for each occurring combination of these columns."""
         key = np.zeros(len(self), dtype=np.int64)
         for column in by:
             key = key * self.sizes[column] + self.codes[:, column]
         return np.asarray(np.unique(key, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
     def summing(self, by: Sequence[int]) -> scipy.sparse.csr_array:
-        """Adds base cells up to the combinations of these columns that occur, (group, cell)."""
+        """Adds base cells up to the occurring combinations of these columns, (group, cell)."""
         return indicator(self.groups(by))
 
     def published(self, table: PackageTable) -> scipy.sparse.csr_array:

@@ -5,9 +5,9 @@ visits. A stratum with one span is *small*: one task runs all its rounds, and se
 Other strata are *giant*: each round is one task for each span, and partial results are added in order. Blocks and spans
 never depend on the number of workers. Bins may, because results of a stratum do not depend on its bin.
 
-A scheduler handles about 640 tasks a second (deploy/README.md), so tasks are longer where there are many workers. The first
-tasks are long. Each later one takes at most two thirds of one worker's share of the remaining work, so that all workers end
-at about the same time.
+A scheduler handles about 640 tasks a second (deploy/README.md), so tasks are longer with many workers. The first tasks
+are long. Each later task takes at most two thirds of one worker's share of the remaining work, so that all workers end
+together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """For `planning.making`: tests how well a model family fits the public reference, against its direct estimates.
 
-The reference is public, so the test spends nothing. The law is fitted without privacy weights and without noise, so each
-difference is due to the family. A release of a similar file will have errors of the same size.
+The reference is public, so the test spends nothing. The law is fitted without privacy weights and noise, so differences
+are due to the family alone. A release of a similar file will have errors of the same size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FEWEST_JUDGED = 10
 """Fewest records of a cell that is judged; the standard error of a smaller cell is too uncertain."""
 DRAWS = 200
 PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
-"""Key of the draws from the posterior of a public file. It is no secret, so every plan and run gives the same figures."""
+"""Key of the draws from the posterior of a public file. It is not secret, so every plan and run has the same figures."""
 MEASURE = (
     f"The share of the reference's table cells whose expectation under the fitted law lies within {WITHIN:g} standard "
     f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged, given their sizes where the "
@@ -86,7 +86,7 @@ class GoodnessOfFit:
         return min(self.misfits, key=lambda misfit: (misfit.within, -misfit.median)).in_words()
 
     def cautions(self, job: Job) -> Iterator[str]:
-        """Warnings for the statement, and for a plan, which adds what to do."""
+        """Warnings for the statement and for a plan, which adds remedies."""
         if self.score is None:
             yield f"fit of the {self.law} law on the reference: {self.in_words()}"
         elif self.score < job.fit.warn_below:
@@ -135,7 +135,8 @@ def compared(
 ) -> GoodnessOfFit:
     """Compares expectations with direct estimates. `records` are in the order of the frame.
 
-    `inside` is true for frame rows that the current file has too, (row,). Other rows are left out of all cells.
+    `inside` is true for frame rows that the current file has too, (row,). Rows that only the reference has are left out
+    of all cells.
     """
     weight, products = _expected(job, frame, records)
     inside = inside & np.isfinite(weight)

@@ -123,7 +123,7 @@ def _check_likelihood(job: Job) -> None:
 
 
 def _check_labels(job: Job, frame: Frame) -> None:
-    """Raises `JobError` where two strata have one label: the label selects a stratum's random numbers."""
+    """Raises `JobError` if two strata have one label, because labels select a stratum's random numbers."""
     met = Counter(frame.stratum_labels)
     twice = [label for label, number in met.items() if number > 1 or (frame.strata and label == POOLED)]
     if twice:
@@ -246,7 +246,7 @@ def _constant(job: Job, label: str) -> Problem:
 def _shape_problems(job: Job, frame: Frame) -> list[Problem]:
     """Lists tables with a quantile in cells whose own records no histogram measures alone.
 
-    Such a cell would have the shape of records outside it, and no interval would hold that error.
+    Such a cell would have the shape of records outside it, and no interval would include this error.
     """
     mechanism, problems = mechanism_of(job), list[Problem]()
     if not isinstance(mechanism, PoolsShapes) or job.sizes_secret or job.predictors is not None:

@@ -1,7 +1,7 @@
 """For plans in `cli`: the noise of counts, and cells that it outweighs, from public sizes and noise scale.
 
-The noise of counts is exact: a count that adds up k noisy sums has the noise of k sums. What it is beside direct standard
-errors depends on how weights vary, which no bound shows. `quality.predicted` predicts that from public records.
+The noise of counts is exact: a count over k noisy sums has the noise of k sums. Its ratio to direct standard errors
+depends on the variation of weights, which no bound shows. `quality.predicted` predicts this ratio from public records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpdist.planning.plan import Plan
 class TableNoise(NamedTuple):
     """The noise of a table's counts: smallest and largest standard deviation, where the largest is, and hidden cells.
 
-    A hidden count may be 0 or not, whatever its noisy figure, even if all of its weights are at their bound.
+    A hidden count may be 0 or not, whatever its noisy figure, even if all its weights are at their bound.
     """
 
     table: str
@@ -34,7 +34,7 @@ class TableNoise(NamedTuple):
 
 
 def noise_of_counts(plan: Plan) -> list[TableNoise]:
-    """The noise of every table's counts; none where it does not follow from public facts, or sizes are secret."""
+    """The noise of every table's counts; empty if it does not follow from public facts, or sizes are secret."""
     job, frame, model = plan.job, plan.frame, plan.model
     if not isinstance(model, NoiseOfCounts) or job.sizes_secret or not job.strict or model.noise_of_count is None:
         return []
@@ -67,13 +67,13 @@ def in_words(plan: Plan) -> Iterator[str]:
 
 
 def warned(plan: Plan) -> Iterator[str]:
-    """Yields warnings for tables: counts that noise hides for certain, and cells that it makes like their group."""
+    """Yields warnings for tables: counts that noise certainly hides, and cells that it makes like their group."""
     yield from _hidden(plan)
     yield from like_their_group(plan)
 
 
 def like_their_group(plan: Plan) -> Iterator[str]:
-    """Yields a warning for every table with cells whose figures will mostly be those of their group.
+    """Yields a warning for every table with cells whose figures will mostly be their group's.
 
     These have most of their records in base cells that noise outweighs, or whose weights it hides. Nothing but public sizes
     is used. Where a reference is known, such cells have its figures, and share with others only the change since.

@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def readers(self) -> dict[str, dict[str, str]]:
-        """Readers that other distributions bring, by what they read: input or reference."""
+        """Plug-ins' readers, by what they read: input or reference."""
         sources = {"input": self.source, "reference": getattr(self.reference, "source", None)}
         return {which: origin for which, source in sources.items() if (origin := reader_of(source))}
 
@@ -127,12 +127,12 @@ def third_party(plan: Plan) -> dict[str, str]:
 
 
 def read_by(plan: Plan) -> list[str]:
-    """What the promise takes from the authors of readers that other distributions bring."""
+    """What the promise takes from the authors of plug-ins' readers."""
     return [BY_PLUGIN.format(which=which, **origin) for which, origin in plan.readers.items()]
 
 
 def readers_in_identity(plan: Plan) -> dict[str, str]:
-    """Readers of other distributions by dotted key: another version may read other records."""
+    """Plug-ins' readers by dotted key, because another version may read other records."""
     return {f"{which}.third_party.{key}": text for which, origin in plan.readers.items() for key, text in origin.items()}
 
 
@@ -188,7 +188,7 @@ def design(plan: Plan) -> Iterator[str]:
 
 
 def first_stage(job: Job) -> dict[str, str]:
-    """A line on the noisy histograms that stand in for a reference, where the job pays for them; else empty."""
+    """A line on the noisy histograms in place of a reference, if the job pays for them; else empty."""
     if job.reference is None or job.reference.paid is None:
         return {}
     spent, left = (budget_text(epsilon) for epsilon in (job.reference.paid.epsilon, job.epsilon_of_tables))

@@ -1,9 +1,9 @@
 """For `planning.making`: design effects estimated from a job's public reference, at no privacy cost.
 
-A design effect is V/V₀. V is the variance of a direct estimate under the design, with its PSUs or replicate weights. V₀ is
-the variance if each record were a PSU, with weights and design strata unchanged. Published errors know the weights and the
-strata, so V/V₀ is what they lack. One cell's ratio is uncertain, so a figure takes the mean over cells
-that are crossed by the same columns (METHODS §6).
+A design effect is V/V₀. V is the variance of a direct estimate under the design, with its PSUs or replicate weights. V₀
+is the variance if each record were a PSU, with weights and design strata unchanged. Published errors include weights
+and strata, and so lack only the factor V/V₀. One cell's ratio is uncertain, so a figure takes the mean over cells with
+the same columns (METHODS §6).
 """
 
 from __future__ import annotations

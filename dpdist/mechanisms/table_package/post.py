@@ -1,7 +1,7 @@
 """Public half of `table_package`, for `query` and `publish`: base cells from noisy measurements, errors, records.
 
-The reference's records are released as donors. So publication computes the same prior from them, and draws errors from the
-posterior. Estimates of base cells are released, so that tables need neither.
+The reference's records are released as donors; publication computes the same prior from them, and draws errors from the
+posterior. Estimates of base cells are released, so that tables need neither prior nor posterior.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME}
 DONORS_OF_CELL = 64
 """Number of made-up donors of a base cell, where the job has no reference."""
 OF_HISTOGRAMS = ("counts", "typical")
-"""Released of histograms: noisy counts, (group, bin), and typical weights with their errors, (cell, 2)."""
+"""Released parameters of histograms: noisy counts, (group, bin), and typical weights with errors, (cell, 2)."""
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
 
 
@@ -100,7 +100,7 @@ class PackageCells(PublicModel):
     donors: Donors | None = None
     """Records of the reference, once they are known."""
     first_stage: TypicalWeights | Histograms | None = None
-    """What is measured first, where the job has no reference."""
+    """The first measurements, if the job has no reference."""
     shapes: GroupShapes | None = None
     """The laws from noisy histograms in place of a reference, once they are known."""
 
@@ -143,7 +143,7 @@ class PackageCells(PublicModel):
 
     @property
     def too_large(self) -> str:
-        """Why the sums cannot be held, where no reference shows that before anything is spent; empty if they can."""
+        """The reason why sums cannot be held, if no reference shows it before anything is spent; empty if they can."""
         groups = 1 + sum(int(self.workload.groups(by).max()) + 1 for by in self.workload.measured)
         number = (1 + len(self.outcomes)) * groups
         if self.first_stage is None or number <= MOST_SUMS:
@@ -175,7 +175,7 @@ class PackageCells(PublicModel):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What names of statistics end with, by outcome: its name, or nothing if there is one."""
+        """Suffixes of statistics' names, by outcome: the outcome's name, or nothing if there is one outcome."""
         return tuple(f" {name}" for name in self.outcomes) if len(self.outcomes) > 1 else ("",)
 
     @property
@@ -185,7 +185,7 @@ class PackageCells(PublicModel):
 
     @property
     def law(self) -> Law:
-        """What the choice of measurements needs to know of the noise."""
+        """The facts on noise that the choice of measurements needs."""
         return law_of(self.joint)
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> FromReference:
@@ -210,7 +210,7 @@ class PackageCells(PublicModel):
         ]
 
     def shaped(self, histograms: Histograms, noisy: Floats) -> Self:
-        """This model with what noisy counts of histograms, (group, bin), tell in place of a reference."""
+        """This model with shapes from noisy counts of histograms, (group, bin), in place of a reference."""
         laws = tuple(GroupLaw(cell.weight, cell.outcome) for (cell,) in histograms.of_groups(noisy))
         return replace(self, shapes=GroupShapes(histograms.group.astype(np.int64), histograms.typical, laws))
 
@@ -227,7 +227,7 @@ class PackageCells(PublicModel):
         return replace(self, donors=donors)
 
     def package(self, chosen: tuple[str, Chosen] | None = None) -> Package:
-        """The package under the job's strategy, or under a strategy with what it chose before.
+        """The package under the job's strategy, or under a strategy with its earlier choices.
 
         Raises `ValueError` for what cannot be held.
         """
@@ -271,7 +271,7 @@ class PackageCells(PublicModel):
         return _prepared(_Problem.of(self._recalled(theta), STRATEGIES[int(theta["strategy"][0, 0])].name, chosen))
 
     def _recalled(self, theta: Draws) -> Self:
-        """This model with what released histograms tell, where the job has no reference."""
+        """This model with the shapes of released histograms, if the job has no reference."""
         if self.first_stage is None:
             return self
         stage = self.first_stage
@@ -370,7 +370,7 @@ def number_of(strategy: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """A model with a strategy, which equal ones share: publication asks for the same package several times."""
+    """A model with a strategy; equal models share a package, which publication asks for several times."""
 
     key: str
     model: PackageCells

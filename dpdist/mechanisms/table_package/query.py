@@ -63,8 +63,8 @@ SHAPE_OF_HISTOGRAMS = (
 def contributions(limits: CellLimits, cell: Ints, weight: Floats, outcomes: Floats) -> Floats:
     """a, v and q of every outcome, of every record in whole units of 1/UNIT, (record, 2 + outcomes).
 
-    `outcomes` are (record, outcome), or (record,) for one. Weights and outcomes are clipped, so any value is allowed but
-    NaN and weights below 0, which are errors before this.
+    `outcomes` are (record, outcome), or (record,) for one. Weights and outcomes are clipped here, so any values are
+    allowed, except NaN and negative weights.
     """
     cap = limits.cap[cell]
     v = (np.clip(weight, 0.0, cap) / cap)[:, None]
@@ -137,7 +137,7 @@ class TablePackage(NoisySums[Settings, PackageCells]):
 def _learned_first(
     model: PackageCells,
 ) -> Generator[Pass | Measurement | Choice, Any, tuple[Package, dict[str, Floats], int]]:
-    """The package that noisy histograms give, what is released of them, and the number of the query after theirs."""
+    """The package from noisy histograms, their released parameters, and the number of the next query."""
     assert model.first_stage is not None
     histograms, counts = yield from noisy_histograms(model.first_stage)
     assert isinstance(histograms, Histograms)

@@ -6,10 +6,10 @@ units of 1/FACTOR_STEPS, 0 ≤ f ≤ 1 and g + |h| ≤ 1, and a record is in one
 1. Switching a record off moves a measurement by at most 1 in L1 and in L2. Other values at the same x move it by at most
 2, attained by c = 1 and c = −1 at w ≥ U where g = 1. So does any other record, in another group.
 
-All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). The parts follow from
-the reference and public sizes. So does the number of measurements. Their joint loss does not: it is that of one
-measurement with the whole budget (docs/methods.md, §9c). One pair of records attains it, where its base cell has g = 1 in
-every measurement.
+All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). The parts, and the
+number of measurements, follow from the reference and public sizes. The joint loss does not depend on them: it is that
+of one measurement with the whole budget (docs/methods.md, §9c). One pair of records attains it, where its base cell has
+g = 1 in every measurement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsil
 WHOLE = UNIT * FACTOR_STEPS
 """Measurements are whole multiples of 1/WHOLE."""
 MOVED = Moved(*(Fraction(distance * WHOLE) for distance in (1, 2, 2)))
-"""Distance by which neighbouring files move a measurement: in L1, and at most that in L2."""
+"""Distance by which neighbouring files change a measurement in L1; the L2 distance is no larger."""
 NAME = "sums over groups of base cells"
 
 
@@ -37,6 +37,8 @@ def joint_query(job: Job, law: NoiseName) -> NoisyQuery:
 
 
 def law_of(joint: NoisyQuery) -> Law:
-    """What the choice of measurements needs to know of the noise: its variance in squared records by part of the budget."""
+    """The facts on noise that the choice of measurements needs: its variance, in squared records, by part of the
+    budget.
+    """
     exponent = 1.0 / 3.0 if joint.law == "laplace" else 0.5
     return Law(lambda part: joint.share(joint.name, part).variance / WHOLE**2, exponent)
