@@ -175,6 +175,10 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     yield "table_package-two-tables", _with(package, tables=several, mechanism__strategy="per_table")
     yield "table_package-histogram", _with(package, reference={"histogram": histogram})
     yield "table_package-gaussian", _with(package, mechanism__noise="gaussian", budget__delta="1e-6")
+    both = [package["tables"][0], {"name": "u", "by": ["sex"], "statistics": ["count", {"total": "share"}]}]
+    both[0] = both[0] | {"statistics": ["count", {"mean": "salary"}, {"mean": "share"}]}
+    two = {"outcome": ["salary", "share"], "columns__share": COLUMNS["share"]}
+    yield "table_package-two-outcomes", _with(package, **two, tables=both)
     sanitized = said("sanitized_statistics", "zero_out", "lognormal")
     yield "sanitized-gaussian", _with(sanitized, mechanism__noise="gaussian", budget__delta="1e-6")
     yield "sanitized-rho", _with(sanitized, mechanism__noise="gaussian", budget={"rho": "1/4", "delta": "1e-6"})

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from simulated_package import Budget, JointQuery, planned, query_of, reference, world
+from simulated_package import BOUNDS, Budget, JointQuery, planned, query_of, reference, workload, world
 
 from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.table_package.query import base_sums, contributions
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE
-from dpdist.packages.package import Package
-from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, measured
+from dpdist.packages.package import Package, package
+from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, PerTable, measured, outcome_parts
 from dpdist.privacy.queries import DIGITS
 
 BUDGETS = [
@@ -55,6 +56,48 @@ def test_a_pair_about_a_common_centre_attains_the_loss() -> None:
     lost = float(query.loss_between(heavy, none) / query.loss)
     assert 1.0 - 2.0 / FACTOR_STEPS <= lost <= 1.0
     assert query.loss_between(heavy, middle) < query.loss / 2
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+def test_several_outcomes_share_the_loss_of_one(budget: Budget) -> None:
+    """All outcomes at one end against all at the other attain a pure budget, and no pair costs more under any law.
+
+    Control: parts of outcomes that sum above 1 cost more than the budget.
+    """
+    limits = replace(_of_three(budget).prior.limits, cap=np.ones(2), centre=np.zeros((2, 3)), half=np.ones((2, 3)))
+    group = Aggregation("both", csr_array(np.ones((1, 2))))
+    ends = np.array([[9.0, 9.0, 9.0], [-9.0, -9.0, -9.0]])
+    heavy = [base_sums(limits, np.array([1]), np.array([2.0]), outcomes[None]) for outcomes in ends]
+    other = np.zeros_like(heavy[0]) if budget.adjacency == "zero_out" else heavy[1]
+    losses = []
+    for parts in (outcome_parts([0.2, 0.5, 0.3]), (Fraction(3, 4), Fraction(3, 4), Fraction(3, 4))):
+        factors = measured(group, limits.cap, limits.centre, limits.half, np.ones(2), False, list(map(float, parts)))
+        query = JointQuery(limits, (factors,), (Fraction(1),), budget)
+        losses.append(query.loss_between(heavy[0], other) / query.loss)
+    assert losses[0] == 1 if budget.rho is None else losses[0] <= 1
+    assert losses[1] > 1
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+def test_no_pair_of_records_with_several_outcomes_costs_more_than_the_budget(budget: Budget) -> None:
+    """Any weights and outcomes. The parts of every measurement sum to 1, and are chosen: none is the equal part."""
+    made = _of_three(budget)
+    query, rng, cells = query_of(made, budget), np.random.default_rng(4), len(_count())
+    for cell in rng.integers(0, cells, 100):
+        weight, outcome = rng.choice(ADVERSARIAL, 2), rng.choice([-x for x in ADVERSARIAL] + ADVERSARIAL, (2, 3))
+        sums = [base_sums(query.limits, np.array([cell]), weight[k : k + 1], outcome[k : k + 1]) for k in range(2)]
+        assert (
+            query.loss_between(sums[0], np.zeros_like(sums[0]) if budget.adjacency == "zero_out" else sums[1]) <= query.loss
+        )
+    assert all(sum(parts) == 1 for parts in made.parts.outcomes)
+    assert set(made.parts.outcomes) != {outcome_parts([1.0] * 3)}
+
+
+@cache
+def _of_three(budget: Budget) -> Package:
+    one = reference(2)
+    outcomes = np.column_stack([one.outcome, BOUNDS[1] - one.outcome, one.outcome > 60.0])
+    return package(workload(_count()), one._replace(outcome=outcomes), [BOUNDS, BOUNDS, (0.0, 1.0)], budget.law, PerTable())
 
 
 def _count() -> Floats:

@@ -53,7 +53,8 @@ OF_WEIGHT = (
 OF_OUTCOME = (
     "the sum of min(w, u) (g clip((y - m) / r, -1, 1) + h) / u, with w the weight and y the outcome; u, m and r are the "
     "base cell's limits in released/set-1.json. Without a centre h = 0, and g is u r over the group's weight_cap times "
-    "half_width. With a centre c, g and h are u r and u (m - c) over the same; all are rounded towards 0 to 1/1024"
+    "half_width. With a centre c, g and h are u r and u (m - c) over the same; all are rounded towards 0 to 1/1024. Of "
+    "several outcomes each has g and h times its part of the measurement, outcome_parts in released/set-1.json"
 )
 DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME}
 DONORS_OF_CELL = 64

@@ -32,6 +32,10 @@ CLIPPED = (
 )
 LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
 GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
+SEVERAL = (
+    "With several outcomes a measurement takes each of them times a public part of its own. These parts sum to 1. So the "
+    "L1 norm of all its sums is still at most 1, and all figures have one budget."
+)
 SHARED = (
     "The groups and the parts of the budget follow from the job, the reference and public sizes alone. The parts "
     "sum to 1, so that all measurements together cost the budget. All tables follow from them by post-processing."
@@ -111,7 +115,8 @@ class TablePackage(NoisySums[Settings, PackageCells]):
             clipped, law, shared = (BY_HISTOGRAMS[text] for text in (CLIPPED, law, SHARED))
             rest = (shared, MOVES_UNKNOWN, SHAPE_OF_HISTOGRAMS, BINNED_COUNTS, *provenance(job))
             return in_stages(job, promise_of(job, per_set(total, job), f"{clipped} {law}", *rest))
-        texts = (f"{CLIPPED} {law}", SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
+        several = (SEVERAL,) if len(job.outcomes) > 1 else ()
+        texts = (f"{CLIPPED} {law}", *several, SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
         return promise_of(job, per_set(total, job), *texts)
 
     def rounds(

@@ -1,10 +1,14 @@
 """For `table_package.query` and `post`: sensitivity of sums over groups of base cells, by several measurements.
 
-A record of a base cell has v = min(w, U)/U and c, its outcome centred and clipped to ±1. With a = 1 − v and q = v c it has
-|q| ≤ v. In whole units of 1/UNIT all of this holds exactly. A measurement takes f a and g q + h v, with whole factors in
-units of 1/FACTOR_STEPS, 0 ≤ f ≤ 1 and g + |h| ≤ 1, and a record is in one group of each. So its L1 norm is at most a + v =
-1. Switching a record off moves a measurement by at most 1 in L1 and in L2. Other values at the same x move it by at most
-2, attained by c = 1 and c = −1 at w ≥ U where g = 1. So does any other record, in another group.
+A record of a base cell has v = min(w, U)/U and a = 1 − v. Every outcome k has c_k, centred and clipped to ±1, and q_k = v
+c_k, so that |q_k| ≤ v. In whole units of 1/UNIT all of this holds exactly. A measurement takes f a and, for every outcome,
+λ_k(g_k q_k + h_k v), with whole factors in units of 1/FACTOR_STEPS. Here 0 ≤ f ≤ 1, g_k + |h_k| ≤ 1 and Σ λ_k = 1. A record
+is in one group of each measurement. So its L1 norm is at most a + Σ λ_k(g_k + |h_k|) v ≤ a + v = 1, and its L2 norm is not
+larger. Switching a record off moves a measurement by at most 1. Other values at the same x move it by at most 2, attained
+in L1 by all c_k = 1 and all c_k = −1 at w ≥ U where all g_k = 1. So does any other record, in another group.
+
+With one outcome this pair attains 2 in L2, too. With several, Σ λ_k² = 1 would do under Gaussian noise, and would leave
+less noise on outcomes. The parts λ of the L1 norm serve both laws.
 
 All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). The parts, and the
 number of measurements, follow from the reference and public sizes. The joint loss does not depend on them: it is that

@@ -38,6 +38,7 @@ class TablePackage(Noisy):
     own_histograms: ClassVar[bool] = True
     donates: ClassVar[bool] = True
     prioritises: ClassVar[bool] = True
+    several_outcomes: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
 
     def guarantee(self, job: JobView) -> Guarantee:
@@ -73,5 +74,8 @@ class TablePackage(Noisy):
         if self.gaussian and job.reference is not None and not job.reference.known_before:
             fault = "noisy histograms, which stand in for a reference, have Laplace noise"
             yield Contradiction(("mechanism", "noise"), fault, "take noise: laplace, or add reference: {path: …}")
+        if len(job.outcomes) > 1 and job.reference is not None and not job.reference.known_before:
+            fault = f"noisy histograms stand in for a reference of one outcome, and {len(job.outcomes)} are named"
+            yield Contradiction(("outcome",), fault, "add reference: {path: …}, or name one outcome")
         if job.rake:
             yield Contradiction(("rake",), f"'{self.name}' does not rake to public totals", "leave rake out")
