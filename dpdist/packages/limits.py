@@ -49,7 +49,7 @@ SAMPLED = Unknown()
 """Levels are a reference's."""
 
 
-class Window(NamedTuple):
+class Interval(NamedTuple):
     """The limits k and h of a group's r. With `whole`, they are the outcome's public range."""
 
     centre: float
@@ -62,10 +62,10 @@ class Window(NamedTuple):
 
 
 class Clipping(NamedTuple):
-    """The limits of a group: u of e, and a window of every outcome's r."""
+    """The limits of a group: u of e, and a clipping interval of every outcome's r."""
 
     cap: float
-    windows: tuple[Window, ...]
+    intervals: tuple[Interval, ...]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Shape:
     def sums(self, clipping: Clipping) -> Floats:
         """e, every e r, a, and every q of every record, (record, 2 + 2 outcomes)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
-        measured = [v * window.clipped(r) for r, window in zip(self.r, clipping.windows, strict=True)]
+        measured = [v * interval.clipped(r) for r, interval in zip(self.r, clipping.intervals, strict=True)]
         return np.column_stack([self.e, *(self.e * r for r in self.r), 1.0 - v, *measured])
 
     def slopes(self, clipping: Clipping) -> Floats:
@@ -91,27 +91,27 @@ class Shape:
         """
         below, number = self.e < clipping.cap, len(self.r)
         v = np.minimum(self.e / clipping.cap, 1.0)
-        pairs = list(zip(self.r, clipping.windows, strict=True))
+        pairs = list(zip(self.r, clipping.intervals, strict=True))
         by_weight = [
             self.e.mean(),
             *((self.e * r).mean() for r in self.r),
             -(v * below).mean(),
-            *((v * below * window.clipped(r)).mean() for r, window in pairs),
+            *((v * below * interval.clipped(r)).mean() for r, interval in pairs),
         ]
         slopes = np.zeros((2 + 2 * number, 1 + number))
         slopes[:, 0] = by_weight
-        for k, (r, window) in enumerate(pairs, start=1):
-            inside, rate = np.abs((r - window.centre) / window.half) <= 1.0 - EDGE, self.rate[k - 1]
+        for k, (r, interval) in enumerate(pairs, start=1):
+            inside, rate = np.abs((r - interval.centre) / interval.half) <= 1.0 - EDGE, self.rate[k - 1]
             slopes[k, k] = (self.e * rate).mean()
-            slopes[1 + number + k, k] = (v * inside * rate).mean() / window.half
+            slopes[1 + number + k, k] = (v * inside * rate).mean() / interval.half
         return slopes
 
     def beyond(self, clipping: Clipping) -> Floats:
         """Mean excess of e, and of the size of every e r, beyond the limits, (1 + outcomes,)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
         past = [(self.e - clipping.cap * v).mean()]
-        for r, window in zip(self.r, clipping.windows, strict=True):
-            within = clipping.cap * v * (window.centre + window.half * window.clipped(r))
+        for r, interval in zip(self.r, clipping.intervals, strict=True):
+            within = clipping.cap * v * (interval.centre + interval.half * interval.clipped(r))
             past.append(np.abs(self.e * r - within).mean())
         return np.array(past)
 
@@ -204,8 +204,8 @@ def cell_limits(
         reference = float(number[k]) * n / max(float(workload.count[cells].sum()), 1.0)
         clippings.append(_clipping(shape.thinned, n, reference, variance, widest, two_valued, unknown))
     cap = np.array([clipping.cap for clipping in clippings])[group]
-    windows = np.array([clipping.windows for clipping in clippings])[group]
-    centre, half, whole = windows[..., 0], windows[..., 1], windows[..., 2] > 0.0
+    intervals = np.array([clipping.intervals for clipping in clippings])[group]
+    centre, half, whole = intervals[..., 0], intervals[..., 1], intervals[..., 2] > 0.0
     middle, mean, unit = np.array([(low + high) / 2.0 for low, high in bounds]), levels.mean, levels.unit
     return CellLimits(
         levels.weight * cap,
@@ -254,9 +254,9 @@ def _clipping(
 ) -> Clipping:
     """The limits of the least predicted error of a cell's count and totals with n records."""
     tail, outcomes = n * (1.0 + n / max(reference, 1.0)), len(shape.r)
-    best, whole_range = np.inf, tuple(Window(0.0, width, True) for width in widest)
+    best, whole_range = np.inf, tuple(Interval(0.0, width, True) for width in widest)
     chosen = Clipping(float(shape.e.max()), whole_range)
-    windows = [_windows(*of_one) for of_one in zip(shape.r, widest, two_valued, strict=True)]
+    intervals = [_intervals(*of_one) for of_one in zip(shape.r, widest, two_valued, strict=True)]
     direct = [max(float(shape.e.var()), 0.01), *(max(float((shape.e * r).var()), 1e-12) for r in shape.r)]
     for cap in _candidates(shape.e):
         v = np.minimum(shape.e / cap, 1.0)
@@ -268,19 +268,19 @@ def _clipping(
         count = (tail * _left(shape.e, v[:, None]) + of_weight * cap**2 + beyond**2) / direct[0] / n
         least, taken = [np.inf] * outcomes, list(whole_range)
         for number, r in enumerate(shape.r):
-            for window in windows[number]:
-                c, (k, h, whole) = window.clipped(r), window
+            for interval in intervals[number]:
+                c, (k, h, whole) = interval.clipped(r), interval
                 left = _left(shape.e * r, np.column_stack([v, v * c]))
                 reach = (h / 2.0 if whole else h) * cap
                 lost = n * unknown.misfit * float(np.abs(shape.e * r - cap * v * (k + h * c)).mean())
                 alone = Shape(shape.e, shape.r[[number]], shape.rate[[number]])
-                moved = _moved(alone, Clipping(float(cap), (window,)), n * unknown.level)
+                moved = _moved(alone, Clipping(float(cap), (interval,)), n * unknown.level)
                 of_sum = noise * outcomes**2 * (reach / (h * cap)) ** 2
                 of_outcome = _passed(tail * float((v * c).var()) + moved[3], of_sum)
                 total = tail * left + of_outcome * (h * cap) ** 2 + of_weight * (cap * k) ** 2 + lost**2
                 total = total / direct[1 + number] / n
                 if total < least[number]:
-                    least[number], taken[number] = total, window
+                    least[number], taken[number] = total, interval
         if count + sum(least) < best:
             best, chosen = count + sum(least), Clipping(float(cap), tuple(taken))
     return chosen
@@ -293,14 +293,14 @@ def _moved(shape: Shape, clipping: Clipping, deviation: float) -> Floats:
     return np.asarray(((deviation * shape.slopes(clipping)) ** 2).sum(axis=1))
 
 
-def _windows(r: Floats, widest: float, two_valued: bool) -> list[Window]:
-    """Windows of an outcome that are tried, the whole public range last."""
+def _intervals(r: Floats, widest: float, two_valued: bool) -> list[Interval]:
+    """Intervals of an outcome that are tried, the whole public range last."""
     reaches = _candidates(np.abs(r))
     low, top = float(r.min()), float(r.max())
     pairs = {(0.0, reach) for reach in reaches}
     pairs |= {((max(-x, low) + min(x, top)) / 2.0, (min(x, top) - max(-x, low)) / 2.0) for x in reaches}
     tried = [] if two_valued else [(k, h) for k, h in sorted(pairs) if 0.0 < h < widest / 2.0]
-    return [*(Window(float(k), float(h), False) for k, h in tried), Window(0.0, widest, True)]
+    return [*(Interval(float(k), float(h), False) for k, h in tried), Interval(0.0, widest, True)]
 
 
 def _passed(prior: float, noise: float) -> float:
