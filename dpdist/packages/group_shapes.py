@@ -2,14 +2,14 @@
 
 A base cell has its typical weight times the group's relative weight, and the group's mean outcome. How far it lies from
 these is not known before it is measured: deviations of a column's levels are diffuse, and those of tables' cells have a
-standard deviation that the noisy sums tell (docs/methods.md, §9c). What lies beyond the limits is the group's, with half of
-it as its error.
+standard deviation that the noisy sums tell (docs/methods.md, §9c). What lies beyond the limits is the group's, with an error
+that is a part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,10 @@ DIFFUSE_LEVEL = 0.5
 """Standard deviation a priori of deviations that all cells, or those of a column's level, share."""
 UNKNOWN_LEVEL = 0.3
 """Standard deviation of a published cell's level, as planned before any sum is measured."""
-MISFIT = 0.5
-"""Planned error of what lies beyond the limits, as a part of it: a cell's own tail may differ so far from its group's."""
+MISFIT = 1.0
+"""Planned error of what lies beyond the limits of a published cell, as a part of it, where limits are chosen."""
+TERM_MISFIT = 0.25
+"""The same for every term that cells share, and for a base cell alone, in standard errors."""
 UNKNOWN_DRIFT = DriftPrior(
     planned=0.1, log_sd=1.0, tried=(0.01, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.22, 0.32, 0.45), cell=0.05
 )
@@ -89,6 +91,7 @@ class GroupShapes:
         limits = cell_limits(
             workload, levels, self.group, shapes, exactly, bounds, size, noise, [self._two_valued], unknown
         )
+        limits = replace(limits, misfit=TERM_MISFIT)
         nothing, terms_number = np.zeros(len(workload)), terms.matrix.shape[1]
         exact = Deviations(nothing, nothing, nothing, np.zeros((terms_number, terms_number)))
         return Prior.of(workload, terms, levels, limits, (exact, exact), UNKNOWN_DRIFT)
