@@ -2,8 +2,8 @@
 
 A base cell has its typical weight times the group's relative weight, and the group's mean outcome. How far it lies from
 these is not known before it is measured: deviations of a column's levels are diffuse, and those of tables' cells have a
-standard deviation that the noisy sums tell (docs/methods.md, §9c). What lies beyond the limits is the group's, with an error
-that is a part of it.
+standard deviation that the noisy sums tell (docs/methods.md, §9c). What lies beyond the limits is the group's, with half
+of it as its error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNKNOWN_LEVEL = 0.3
 """Standard deviation of a published cell's level, as planned before any sum is measured."""
 MISFIT = 1.0
 """Planned error of what lies beyond the limits of a published cell, as a part of it, where limits are chosen."""
-TERM_MISFIT = 0.25
+TERM_MISFIT = 0.5
 """The same for every term that cells share, and for a base cell alone, in standard errors."""
 UNKNOWN_DRIFT = DriftPrior(
     planned=0.1, log_sd=1.0, tried=(0.01, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.22, 0.32, 0.45), cell=0.05

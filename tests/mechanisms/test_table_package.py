@@ -188,6 +188,15 @@ def test_publishing_builds_a_model_and_its_package_once_whatever_the_tables(
             },
             "have Laplace noise",
         ),
+        (
+            {
+                "reference": None,
+                "outcome": ["salary", "share"],
+                "columns": {name: COLUMNS[name] for name in ("field", "sex", "salary", "share")}
+                | {"weight": CLIPPED_WEIGHT},
+            },
+            "a package of one outcome",
+        ),
         ({"reference": {"release": "earlier"}}, "or from noisy histograms of the current file alone"),
     ],
 )

@@ -35,7 +35,7 @@ def people(seed: int, n: int = 3000) -> pd.DataFrame:
     return pd.DataFrame(columns | {"pay": np.exp(log_pay), "weight": weight})
 
 
-def job(current: Path, reference: Path) -> Job:
+def job(current: Path, reference: Path | None) -> Job:
     keys = {
         "dataset": "people",
         "period": "2024",
@@ -51,7 +51,7 @@ def job(current: Path, reference: Path) -> Job:
         "outcome": "pay",
         "mechanism": {"name": "table_package"},
         "budget": {"epsilon": "4", "adjacency": "substitution"},
-        "reference": {"path": str(reference), "provenance": "simulated", "period": "2022"},
+        "reference": reference and {"path": str(reference), "provenance": "simulated", "period": "2022"},
         "tables": [{"name": "t", "every_pair_of": ["field", "sex", "age"], "statistics": ["count", {"mean": "pay"}]}],
         "runtime": {"executor": "serial"},
     }
@@ -112,3 +112,25 @@ def test_predicted_errors_are_those_of_releases(tmp_path: Path, monkeypatch: pyt
     assert 0.67 < of_reference / alone < 1.5
     assert np.median(smaller) > 1.5 * ours
     assert ours < of_reference
+
+
+@pytest.mark.long
+def test_errors_without_a_reference_are_predicted_from_a_public_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The median error of all tables lies within [.67, 1.5] of two releases'. Control: without the file it is not known."""
+    monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "cache"))
+    paths = tmp_path / "current.parquet", tmp_path / "public.parquet"
+    for number, path in enumerate(paths):
+        people(20 + number, 1500).to_parquet(path)
+    alone = job(paths[0], None)
+    plan, measured = dpdist.plan(alone), list[pd.DataFrame]()
+    assert not predicted(plan).computed
+    prediction = predicted(plan, public=paths[1], times=(Fraction(1),))
+    for number in range(2):
+        dpdist.run(alone, tmp_path / str(number))
+        folder = tmp_path / str(number) / "confidential" / "evaluation"
+        measured += [pd.read_parquet(path) for path in folder.glob("*.parquet")]
+    errors = pd.concat(measured)
+    error = errors.loc[errors["records"] >= 10, "synthetic_error_in_se"].abs().median()
+    assert 0.67 < np.median([one.median for one in prediction.statistics()]) / error < 1.5

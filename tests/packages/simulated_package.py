@@ -14,7 +14,7 @@ from dpdist.mechanisms.table_package.query import base_sums
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE, law_of
 from dpdist.packages.levels import ReferenceRecords
 from dpdist.packages.limits import CellLimits
-from dpdist.packages.package import Law, Package, package
+from dpdist.packages.package import Law, Package, Source, package
 from dpdist.packages.strategy import Measured, PerTable
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import Neighbour, NoisyQuery, lost
@@ -78,7 +78,7 @@ def reference(seed: int, n: int = 2500, without: Ints | None = None) -> Referenc
     return ReferenceRecords(drawn.cell[kept], drawn.weight[kept], drawn.outcome[kept])
 
 
-def planned(count: Floats, known: ReferenceRecords, budget: Budget) -> Package:
+def planned(count: Floats, known: Source, budget: Budget) -> Package:
     return package(workload(count), known, [BOUNDS], budget.law, PerTable())
 
 

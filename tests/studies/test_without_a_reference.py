@@ -16,6 +16,7 @@ from dpdist.core.records import TOTAL
 
 Named = Callable[[str], AbstractContextManager[None]]
 SPLITS = 3
+LEAST_HELD = {"reference_tables": 0.85, "table_package": 0.8}
 JOB = """
 dataset: halves
 period: "1"
@@ -27,7 +28,7 @@ columns:
   weight: {{bounds: {weight}, outside: clip}}
 survey: {{weight: weight}}
 outcome: outcome
-mechanism: {{name: reference_tables}}
+mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{histogram: {{epsilon: "0.3"}}}}
 tables:
@@ -60,20 +61,22 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.real_data
+@pytest.mark.parametrize("mechanism", ["reference_tables", "table_package"])
 @pytest.mark.parametrize("name", CASES)
 def test_intervals_hold_direct_estimates_and_totals_are_near(
-    name: str, data: Path, tmp_path: Path, noise_of: Named
+    name: str, mechanism: str, data: Path, tmp_path: Path, noise_of: Named
 ) -> None:
     """Nominal .90, over cells, margins and splits. Before means followed from the sums, .48 of insurance's were held.
 
     Figures of all records lean to one side by the shape of the smoothed tail: insurance's counts are 1.5 % too low in all
     halves. Their mean error is at most two published standard errors. Control: quarters of the intervals hold fewer.
+    A package holds .96 or more but for means of earnings, .83: far above their group's, cells move beyond the window.
     """
     case = CASES[name]
     rows = pd.read_parquet(data / f"{case.file}.parquet")
     rows = rows.assign(outcome=case.outcome(rows).astype(float))[[*case.by, "weight", "outcome"]].dropna()
     levels = [sorted(rows[column].astype(str).unique()) for column in case.by]
-    job = dpdist.parse_job(JOB.format(**case._asdict() | {"folder": tmp_path, "levels": levels}))
+    job = dpdist.parse_job(JOB.format(**case._asdict() | {"folder": tmp_path, "levels": levels, "mechanism": mechanism}))
     found = []
     for split in range(SPLITS):
         half = rows[np.random.default_rng(split).random(len(rows)) < 0.5]
@@ -94,7 +97,7 @@ def test_intervals_hold_direct_estimates_and_totals_are_near(
             f"all {error:.3f}, {apart:.1f} of its stated errors",
             flush=True,
         )
-        assert held.mean() >= 0.85
+        assert held.mean() >= LEAST_HELD[mechanism]
         assert apart <= 2.0
         middle, half_width = own["synthetic"], (own["synthetic_upper"] - own["synthetic_lower"]) / 2.0
         assert ((own["direct"] - middle).abs() <= half_width / 4.0).mean() < 0.85
