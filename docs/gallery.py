@@ -57,16 +57,31 @@ NOT_HERE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{0}</t
 """
 
 
+def is_current(manifest: Path, job: str, file: Path | None) -> bool:
+    """True if a release was made after the last change of the package, its job and its file."""
+    if not manifest.exists():
+        return False
+    root = Path(__file__).resolve().parents[1]
+    sources = [*(root / "dpdist").rglob("*.py"), *(root / "dpdist").rglob("templates/*"), root / "jobs" / f"{job}.yaml"]
+    if file is not None and file.is_file():
+        sources.append(file)
+    return max(source.stat().st_mtime for source in sources) < manifest.stat().st_mtime
+
+
 def make(folder: Path) -> None:
-    """Writes the public folder of each example that is not there yet, or a page that says which file is missing."""
+    """Writes the public folder of each example that is missing or older than what it is made from.
+
+    A release whose file is missing has a page that names the file.
+    """
     from dpdist import load_job, run
 
     data = Path(os.environ.get("DPDIST_DATA") or "/nowhere")
     for example in EXAMPLES:
         shown = folder / example.job
         file = None if example.file is None else data / example.file
-        if (shown / "manifest.json").exists():
+        if is_current(shown / "manifest.json", example.job, file):
             continue
+        shutil.rmtree(shown, ignore_errors=True)
         if file is not None and not file.is_file():
             shown.mkdir(parents=True, exist_ok=True)
             (shown / "index.html").write_text(NOT_HERE.format(example.job, file.name), encoding="utf-8")

@@ -67,7 +67,16 @@ def claimed(mechanism: str, kind: str) -> list[Option]:
     return [option for option in own if not isinstance(mechanism_of(option.job).promise(option.job).total, NoGuarantee)]
 
 
-@pytest.mark.parametrize(("mechanism", "kind"), list(product(PLAIN, KINDS)))
+WITH_MOST_OPTIONS = ("reference_tables", "table_package")
+"""Their options under an exchange for any other record, and under `substitution`, are tried in the long tests."""
+
+
+def options_of(mechanism: str, kind: str) -> object:
+    long = mechanism in WITH_MOST_OPTIONS and kind in ("substitution", "anywhere")
+    return pytest.param(mechanism, kind, marks=[pytest.mark.long] if long else [])
+
+
+@pytest.mark.parametrize(("mechanism", "kind"), [options_of(*pair) for pair in product(PLAIN, KINDS)])
 def test_no_option_costs_more_than_is_claimed(mechanism: str, kind: str) -> None:
     for option in claimed(mechanism, kind):
         table[mechanism, kind, option.said] = ratio = worst(option)

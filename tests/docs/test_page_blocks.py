@@ -52,7 +52,11 @@ SHOWN = ("", "text", "csv", "json")
 """Languages of blocks that are only read: outputs, files, pictures."""
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.long) if page.name == "rehearse.md" else page for page in pages()],
+    ids=name_of,
+)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the page's order, in one folder; names of Python stay from block to block."""
     monkeypatch.chdir(tmp_path)

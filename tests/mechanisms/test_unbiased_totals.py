@@ -25,7 +25,7 @@ from dpdist.publish.standard_errors import spreads
 from dpdist.publish.synthesis import synthetic_sums
 from dpdist.publish.tables import Grounds, table
 
-REPEATS = 20
+REPEATS = 12
 FALSE_ALARM = 1e-6
 """Probability with which a test of this file fails on unbiased totals, over all of its figures."""
 BOUNDS = CellBounds(HEAVIEST, 0.0, FARTHEST)
@@ -109,7 +109,7 @@ def apart(estimates: list[pd.Series], truth: pd.Series, deviation: pd.Series) ->
 def test_counts_of_margins_are_right_in_the_mean_over_repeated_noise(
     release: ReleasedObject, exact: Floats, repeated: list[pd.DataFrame], direct: dict[str, pd.Series]
 ) -> None:
-    """All 72 margins: the mean error over 20 noises within what the noise's own law allows, false alarm 1e-6.
+    """All 72 margins: the mean error over 12 noises within what the noise's own law allows, false alarm 1e-6.
 
     Set cell by cell into their bounds, the same sums make a total that is a third too large: that is the control.
     """
@@ -136,8 +136,8 @@ def test_counts_of_margins_are_right_in_the_mean_over_repeated_noise(
 def test_margins_hold_the_direct_figures_and_lie_within_their_stated_errors(
     repeated: list[pd.DataFrame], direct: dict[str, pd.Series]
 ) -> None:
-    """Noise of margins shares no base cell within a column: 20 x 20 types are independent draws. 90 % intervals hold at
-    least Binomial(400, .9) allows at 1e-6, .82, of counts and of totals. Control: intervals half as wide do not.
+    """Noise of margins shares no base cell within a column: 12 x 20 types are independent draws. 90 % intervals hold at
+    least Binomial(240, .9) allows at 1e-6 of counts and of totals. Control: intervals half as wide do not.
 
     The mean error of every margin, totals of miles too, is within its own stated error."""
     for name, truth in direct.items():

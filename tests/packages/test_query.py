@@ -34,9 +34,11 @@ def joint(request: pytest.FixtureRequest) -> tuple[JointQuery, Package]:
     count = _count()
     made = planned(count, reference(2), budget)
     limits = made.prior.limits
-    own = tuple(measured(a, limits.cap, limits.centre, limits.half, count, levelled, [1.0]) for a in made.aggregations)
-    assert any(level.nnz for each in own for level in each.of_level) == levelled
-    return replace(query_of(made, budget), measurements=own), made
+    measurements = tuple(
+        measured(a, limits.cap, limits.centre, limits.half, count, levelled, [1.0]) for a in made.aggregations
+    )
+    assert any(level.nnz for each in measurements for level in each.of_level) == levelled
+    return replace(query_of(made, budget), measurements=measurements), made
 
 
 def test_a_pair_about_a_common_centre_attains_the_loss() -> None:
@@ -127,8 +129,8 @@ def test_no_pair_of_records_costs_more_than_the_budget(joint: tuple[JointQuery, 
 def _widest(query: JointQuery) -> int | None:
     """A base cell with factor FACTOR_STEPS on outcomes in every measurement, if there is one."""
     full = [sum(g.sum(axis=0) for g in m.of_outcome) == FACTOR_STEPS for m in query.measurements]
-    found = np.flatnonzero(np.all(full, axis=0))
-    return int(found[0]) if len(found) else None
+    cells = np.flatnonzero(np.all(full, axis=0))
+    return int(cells[0]) if len(cells) else None
 
 
 def test_the_stated_pair_attains_the_loss(joint: tuple[JointQuery, Package]) -> None:

@@ -31,6 +31,6 @@ def test_the_prior_has_the_reference_s_own_margins() -> None:
     count = np.bincount(records.cell, minlength=len(world().share)).astype(float)
     tied = planned(count, records, PURE).prior
     untied = Prior.of(tied.workload, tied.terms, tied.levels, tied.limits, tied.tails)
-    own, borrowed = (float(np.median(_off(prior, records))) for prior in (tied, untied))
-    assert own < 0.0035
-    assert borrowed > 1.5 * own
+    with_ties, without = (float(np.median(_off(prior, records))) for prior in (tied, untied))
+    assert with_ties < 0.0035
+    assert without > 1.5 * with_ties

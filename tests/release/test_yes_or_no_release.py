@@ -120,10 +120,10 @@ MANY = [f"g{k:02d}" for k in range(40)]
 @pytest.mark.parametrize(
     ("bounds", "law", "share"),
     [
-        ("[1, 10]", (3000.0, 3000.0), 100),
+        pytest.param("[1, 10]", (3000.0, 3000.0), 100, marks=pytest.mark.long),
         ("[1, 3000]", (2000.0, 4000.0), 50),
         ("[1, 5000]", (3500.0, 5000.0), None),
-        ("[900, 1000]", (900.0, 1000.0), None),
+        pytest.param("[900, 1000]", (900.0, 1000.0), None, marks=pytest.mark.long),
     ],
 )
 def test_of_many_cells_weights_beyond_their_bound_are_told_from_weights_near_it(

@@ -148,6 +148,7 @@ def test_a_rehearsal_of_another_job_or_file_begins_anew_and_says_so(
     assert len(tried) == 2
 
 
+@pytest.mark.long
 def test_a_damaged_result_is_made_again(job: Job, tmp_path: Path, tried: list[str]) -> None:
     killed_after([], job, tmp_path / "out", 3)
     parts = sorted((tmp_path / "out" / STORED).glob("*.parquet"))
