@@ -165,9 +165,9 @@ def test_planned_errors_are_the_spread_over_runs(outcomes: int) -> None:
             population[:, k] += count() * (t + moved * (terms @ rng.standard_normal(terms.shape[1])))
         z = population + np.einsum("cij,cj->ci", root, rng.standard_normal(prior.mean.shape))
         x = posterior.measured.of(z) + posterior.constant + rng.normal(0.0, np.sqrt(posterior.noise))
-        found = posterior.estimated(x)
-        files.append(np.concatenate([sums.of(found - z) for sums in published]))
-        means.append(np.concatenate([sums.of(found - population) for sums in published]))
+        estimated = posterior.estimated(x)
+        files.append(np.concatenate([sums.of(estimated - z) for sums in published]))
+        means.append(np.concatenate([sums.of(estimated - population) for sums in published]))
     errors = [posterior.errors(sums) for sums in published]
     for drawn, name in ((files, "file"), (means, "population")):
         stated = np.sqrt(np.concatenate([getattr(each, name) for each in errors]))
