@@ -11,6 +11,7 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
+from dpdist.ledger.book import Ledger
 
 WEIGHTS = {("north", "heavy"): 3.0, ("north", "light"): 800.0, ("south", "heavy"): 12.5, ("south", "light"): 2600.0}
 JOB = """
@@ -88,6 +89,36 @@ def test_a_file_that_contradicts_the_job_is_refused_before_anything_is_spent(tmp
     rows["weight"] *= 1.0 + 1e-9 * (rows.index % 2)
     rows.to_parquet(tmp_path / "now.parquet")
     dpdist.run(dpdist.parse_job(JOB.format(folder=tmp_path, more=KEPT)), tmp_path / "rounded", counted=False)
+
+
+def test_every_verb_refuses_such_a_file_in_the_same_words_and_charges_nothing(tmp_path: Path) -> None:
+    """The words do not tell which stratum, how many records or what weights disagree. A reference is refused, too.
+
+    Controls: the file that agrees is planned, and then charged.
+    """
+    ledger = Ledger(f"{tmp_path}/ledger.sqlite")
+    ledger.begin()
+    job = dpdist.parse_job(JOB.format(folder=tmp_path, more=KEPT) + f"ledger: {{url: {tmp_path}/ledger.sqlite}}\n")
+    trucks(1).to_parquet(tmp_path / "before.parquet")
+    refused = set[str]()
+    for changed in (slice(0, 1), slice(5, 400)):
+        rows = trucks(2)
+        rows.loc[rows.index[changed], "weight"] = 900.0
+        rows.to_parquet(tmp_path / "now.parquet")
+        for verb in (dpdist.validate, dpdist.plan, lambda job: dpdist.run(job, tmp_path / "ws")):
+            with pytest.raises(DataError, match="weights vary within a combination of state, type") as met:
+                verb(job)
+            refused.add(str(met.value))
+    assert len(refused) == 1
+    before = len(list(ledger.entries()))
+    trucks(2).to_parquet(tmp_path / "now.parquet")
+    trucks(1).assign(weight=range(1, 1601)).to_parquet(tmp_path / "before.parquet")
+    with pytest.raises(DataError, match="weights vary within a combination"):
+        dpdist.plan(job)
+    trucks(1).to_parquet(tmp_path / "before.parquet")
+    dpdist.plan(job)
+    dpdist.run(job, tmp_path / "ws")
+    assert len(list(ledger.entries())) > before
 
 
 @pytest.mark.parametrize(
