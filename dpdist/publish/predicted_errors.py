@@ -28,7 +28,7 @@ from dpdist.job import Table
 from dpdist.models.protocol import Unbiased
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import VarianceParts, cell_estimates, composition, variance_parts
+from dpdist.publish.standard_errors import NOISED, VarianceParts, cell_estimates, composition, variance_parts
 from dpdist.publish.tables import Grounds
 
 FAR = 2.0
@@ -37,6 +37,8 @@ FAR_NAMED = 4.0
 """Distance from the direct figure, in its standard errors, of which a statement warns."""
 EXACT = 1e-6
 """Relative error up to which a figure counts as exact, or as fixed by the design."""
+CLEAR, FEW = 10.0, 4
+"""A direct variance counts if it is so many times what noise adds, by so many draws; else the design may fix the figure."""
 MOST = 99.0
 """Ratio that also stands for all larger ones."""
 IN_WORDS = (
@@ -178,9 +180,23 @@ def _direct_variances(
         with np.errstate(divide="ignore", invalid="ignore"):
             of_mean = (of_product - 2.0 * mean * both + mean**2 * of_weight) / count**2
         variances.append((of_weight, of_mean, of_product))
+    noised = _noised_compositions(released, cells, grounds)
     return [
-        (effect * (part.variance + whole), effect * (whole - followed))
-        for effect, part, whole, followed in zip(effects, composed, *variances, strict=True)
+        (effect * np.where(part.variance + whole > CLEAR * caused, part.variance + whole, 0.0), effect * (whole - followed))
+        for effect, part, caused, whole, followed in zip(effects, composed, noised, *variances, strict=True)
+    ]
+
+
+def _noised_compositions(released: ReleasedObject, cells: Cells, grounds: Grounds) -> Sequence[Floats]:
+    """What noise on mean weights and outcomes adds to variances between rows, of counts, means and totals, (cell,) each."""
+    assert grounds.expected is not None
+    assert grounds.spread is not None
+    noised, still = grounds.spread.laws[NOISED], composition(released, cells, grounds.expected)
+    pairs = zip(noised.weight[:FEW], noised.product[:FEW], strict=True)
+    drawn = [composition(released, cells, [pair]) for pair in pairs]
+    return [
+        np.nan_to_num(np.mean([one[k].variance - figure.variance for one in drawn], axis=0))
+        for k, figure in enumerate(still)
     ]
 
 

@@ -21,6 +21,16 @@ def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:
     return np.asarray(scales / np.sqrt(np.maximum(sampling + noise, 1e-300)))
 
 
+def departure_at_cap(cell: Cell, v: float, n: float, cap: float, noise: float) -> float:
+    """The departure of mean v itself, in standard deviations; `noise` is the variance of the noise on Σ(1 − v).
+
+    Where all weights reach the cap, or none is seen, the log scale s has no end, and its error hides any departure.
+    """
+    clipped = np.minimum(cell.weight, cap) / cap
+    variance = noise / n**2 + float(clipped.var()) * (1.0 / n + 1.0 / cell.records)
+    return float((v - clipped.mean()) / np.sqrt(max(variance, 1e-300)))
+
+
 def shape_bias(cell: Cell, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
     """Errors of (log mean weight, mean outcome), (2,), by the planned drift of shape, at these log scales."""
     s, g = scales

@@ -17,7 +17,7 @@ import numpy as np
 from dpdist.core.records import UNIT, Floats
 from dpdist.estimation.small_area import shrunk
 from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell, Slopes
-from dpdist.reference.drift import DRIFTED, beyond_limits, departures, shape_bias
+from dpdist.reference.drift import DRIFTED, beyond_limits, departure_at_cap, departures, shape_bias
 from dpdist.reference.histogram_cells import with_own_tails
 from dpdist.reference.limits import Limits, Noise
 
@@ -112,6 +112,9 @@ def invert_clipping(
         slopes_of_cells.append(slopes)
     raw, own_noise = np.array(solved), np.array(noise)
     departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
+    for k in np.flatnonzero(np.abs(raw[:, 0]) >= LARGEST_LOG_SCALE).tolist():
+        if cells[k].blur is None:
+            departure[k, 0] = departure_at_cap(cells[k], v[k], count[k], limits[1][k], noise_of.weight)
     kept, moved, spread, together = np.ones_like(raw), raw.copy(), np.zeros_like(raw), np.zeros_like(raw)
     own_limits = list(zip(*limits, strict=True))
     means = sums[:, 1] / UNIT / count

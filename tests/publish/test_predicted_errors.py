@@ -205,3 +205,24 @@ def test_the_statement_predicts_the_errors_that_a_plan_does(name: str, epsilon: 
     ratios = np.median(np.median(stated, axis=0) / errors, axis=1)
     assert ((ratios > 0.8) & (ratios < 1.3)).all(), ratios
     assert (np.median(np.median(of_noise, axis=0) / errors, axis=1) < ratios - 0.05).all()
+
+
+def test_files_of_one_weight_give_no_alarm_and_a_weight_that_grows_to_its_limit_is_named(tmp_path: Path) -> None:
+    """Limits lie 1.3 times above equal weights. So after growth by 1.3 noise decides whether all weights seem beyond them.
+
+    Half of such drifts went unnamed. Without drift the total of counts was "99 direct standard errors off" in a third of the
+    releases. A drift alarm without drift has a probability of at most .05 each, so two in six one of .03.
+    """
+    job, drifted = dpdist.parse_job(ON_REFERENCE.format(folder=tmp_path).replace('"0.05"', '"1"')), 0
+    for draw in range(6):
+        rng, (before, now) = np.random.default_rng(draw), (tmp_path / "before.parquet", tmp_path / "now.parquet")
+        salaries(rng, 1_000).assign(weight=40.0).to_parquet(before)
+        rows = salaries(rng, 1_000).assign(weight=40.0)
+        rows.to_parquet(now)
+        still = dpdist.run(job, tmp_path / f"still-{draw}", study=Key(bytes(32)).child(f"one weight {draw}")).statement
+        assert "beyond_direct" not in still
+        drifted += "drift" in still
+        rows.assign(weight=np.where(rows["field"] == "c", 52.0, 40.0)).to_parquet(now)
+        grown = dpdist.run(job, tmp_path / f"grown-{draw}", study=Key(bytes(32)).child(f"grown {draw}")).statement
+        assert grown["drift"]["weight"] == ["c"]
+    assert drifted < 2
