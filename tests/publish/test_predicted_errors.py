@@ -210,7 +210,7 @@ def test_the_statement_predicts_the_errors_that_a_plan_does(name: str, epsilon: 
 def test_files_of_one_weight_give_no_alarm_and_a_weight_that_grows_to_its_limit_is_named(tmp_path: Path) -> None:
     """Limits lie 1.3 times above equal weights. So after growth by 1.3 noise decides whether all weights seem beyond them.
 
-    Half of such drifts went unnamed. Without drift the total of counts was "99 direct standard errors off" in a third of the
+    Half of such drifts went unnamed. Without drift the total of counts was "99 direct standard errors off" in a third of
     releases. A drift alarm without drift has a probability of at most .05 each, so two in six one of .03.
     """
     job, drifted = dpdist.parse_job(ON_REFERENCE.format(folder=tmp_path).replace('"0.05"', '"1"')), 0
