@@ -155,7 +155,7 @@ def _accepted(
 ) -> ReleasedObject:
     """Measures the gates and adds their noisy values to the release.
 
-    Raises `NotAccepted` where a gate is not met; then nothing is published.
+    Raises `NotAccepted` if a gate is not met; then nothing is published.
     """
     published = dict[str, pd.DataFrame]()
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:

@@ -122,7 +122,7 @@ def measure(
 
 
 def refuse_unmet(measured: Iterable[Measured]) -> None:
-    """Raises `NotAccepted` where a gate is not met. The message shows noisy values only, which ε covers."""
+    """Raises `NotAccepted` if a gate is not met. The message shows noisy values only, which ε covers."""
     if unmet := [result for result in measured if not result.accepted]:
         raise NotAccepted(
             "; ".join(map(_beyond, unmet)), "; ".join(f"{result.gate}: at most {result.limit:g}" for result in unmet)

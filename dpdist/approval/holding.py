@@ -116,7 +116,7 @@ def _published(space: Workspace) -> str | None:
 
 
 def decisions(space: Workspace) -> list[dict[str, Any]]:
-    """All decisions on releases of a workspace, in order. Raises `WorkspaceError` where their file is damaged."""
+    """All decisions on releases of a workspace, in order. Raises `WorkspaceError` if their file is damaged."""
     if not space.store.take(space.decisions):
         return []
     try:
@@ -177,7 +177,7 @@ def _same_manifest(space: Workspace) -> bool:
 
 
 def _last_decision(space: Workspace) -> dict[str, Any] | None:
-    """The last decision on the held release; None where nobody has decided."""
+    """The last decision on the held release; None if nobody has decided."""
     release = read_object(space.held, MANIFEST)["release"]
     return next((decision for decision in reversed(decisions(space)) if decision["release"] == release), None)
 

@@ -37,6 +37,6 @@ def installed(module: str) -> bool:
 
 
 def require(module: str, purpose: str) -> None:
-    """Raises `MissingExtra` where a module that `purpose` needs is not installed."""
+    """Raises `MissingExtra` if a module that `purpose` needs is not installed."""
     if not installed(module):
         raise MissingExtra(f"{purpose} needs {module}, which is not installed", install(module))

@@ -95,7 +95,7 @@ class Members(Mapping[str, T], Generic[T]):
     def plugged_in(self, name: str) -> tuple[Plugin, T]:
         """The plug-in of this name, with its object.
 
-        Raises `KeyError` where no plug-in has the name, and `Refused` where one cannot be used.
+        Raises `KeyError` if no plug-in has the name, and `Refused` if one cannot be used.
         """
         same = [plugin for plugin in declared(self.group) if plugin.name == name]
         if not same:
@@ -119,7 +119,7 @@ class Members(Mapping[str, T], Generic[T]):
         return plugin, member
 
     def origin(self, name: str) -> dict[str, str]:
-        """The distribution and its version where the member is a plug-in's; empty where it is of dpdist."""
+        """The distribution and its version where the member is a plug-in's; empty if it is of dpdist."""
         return {} if name in self else self.plugged_in(name)[0].origin
 
     def every(self) -> dict[str, T]:

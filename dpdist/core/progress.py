@@ -10,7 +10,7 @@ NOTHING: Mapping[str, int | str] = {}
 
 
 class Event(NamedTuple):
-    """Reports that `done` of `total` units of a stage are finished; `total` is None where it is unknown.
+    """Reports that `done` of `total` units of a stage are finished; `total` is None if it is unknown.
 
     A `note` is a whole sentence. With `always`, quiet commands show it too. A `task` is one finished task: `seconds` is its
     time, and `unit` names its strata or blocks. A `retry` counts tasks that were submitted again. An `alive` event shows

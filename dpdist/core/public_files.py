@@ -43,7 +43,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 class Damaged(Exception):
     """A file of a public folder cannot be used: which file, what was found, and what is allowed.
 
-    `remedy` is empty where a fresh copy of the file mends it.
+    `remedy` is empty if a fresh copy of the file mends it.
     """
 
     def __init__(self, file: str, fault: str, allowed: str, remedy: str = ""):

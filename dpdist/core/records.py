@@ -82,7 +82,7 @@ class Frame:
         return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
 
     def crossed(self) -> Frame:
-        """The same counts over all combinations of levels, with 0 where there is no record, in the order of `codes`."""
+        """The same counts over all combinations of levels, with 0 if there is no record, in the order of `codes`."""
         sizes = [len(self.levels[name]) for name in self.codes]
         every = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
         place = np.ravel_multi_index(tuple(self.codes.values()), sizes) if sizes else np.zeros(len(self), dtype=np.int64)

@@ -36,7 +36,7 @@ ROUNDING = 1e-12
 
 
 class Estimates(NamedTuple):
-    """Estimates of every domain, arrays (domain,); NaN where a domain has no estimate."""
+    """Estimates of every domain, arrays (domain,); NaN if a domain has no estimate."""
 
     value: Floats
     standard_error: Floats

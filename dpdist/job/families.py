@@ -45,7 +45,7 @@ class Support:
     whole: bool = False
 
     def inside(self, values: Floats) -> NDArray[np.bool_]:
-        """True where a value lies in the interval, (record,)."""
+        """True if a value lies in the interval, (record,)."""
         if self.open:
             return (values > self.low) & (values < self.high)
         return (values >= self.low) & (values <= self.high)

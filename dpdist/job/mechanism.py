@@ -53,7 +53,7 @@ class MechanismSpec(Frozen):
     On a reference, some mechanisms aim at a bound below the target (`aim_on_reference`).
     """
     cuts_weights: ClassVar[bool] = False
-    """True if fixed privacy weights are set to 0 where a record's bound is above the target."""
+    """True if fixed privacy weights are set to 0 if a record's bound is above the target."""
     tabulates: ClassVar[bool] = False
     """True if the mechanism releases figures of the tables' cells, and no model of the records."""
     whole_tables: ClassVar[bool] = False

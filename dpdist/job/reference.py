@@ -192,7 +192,7 @@ def form_of(given: Any) -> str:
 
 
 def _of_one_form(given: Any) -> Any:
-    """Removes keys that are null. Raises `ValueError` where keys of two forms are given."""
+    """Removes keys that are null. Raises `ValueError` if keys of two forms are given."""
     if not isinstance(given, dict):
         return given
     stated = {name: value for name, value in given.items() if value is not None}

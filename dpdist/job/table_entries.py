@@ -46,14 +46,14 @@ class Listed(NamedTuple):
     by: tuple[str, ...]
     places: tuple[Where, ...]
     place: Where
-    """The place of all columns together."""
+    """The place of the entry's list of columns."""
 
 
 class TableEntry(Frozen):
     """A published table, or several that differ only by their columns.
 
-    Several are written as lists in `by`, or by `every_pair_of` or `every_triple_of`. Each is then named by the entry's name
-    and its columns, joined by hyphens, as in pay-state-sex.
+    Several are written as lists in `by`, or by `every_pair_of` or `every_triple_of`. Their names are the entry's name
+    and their columns, joined by hyphens, as in pay-state-sex.
     """
 
     name: Name = Field(description="of the table's files; of several tables, what their names begin with")
@@ -131,7 +131,7 @@ class TableEntry(Frozen):
 
 
 def priority_of(error: float) -> float:
-    """The priority of a table with this target error: weighted squared errors are then equal at the stated errors."""
+    """The priority of a table with this target error; at all target errors, weighted squared errors are equal."""
     return error**-2
 
 
@@ -163,7 +163,9 @@ def _plain(entries: tuple[TableEntry, ...]) -> tuple[Table, ...]:
 
 
 def written_place(where: Where, entries: Any) -> Where:
-    """The place in a job file of a path in its plain tables, ("tables", position, …). `entries` are valid, as written."""
+    """The place in a job file of a path ("tables", position, …) in the job's plain tables.
+    `entries` are the valid entries as the job has them.
+    """
     if where[:1] != ("tables",) or len(where) < 2 or not isinstance(where[1], int):
         return where
     places = (

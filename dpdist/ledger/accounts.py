@@ -48,7 +48,7 @@ class Charge:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The charge as the content of a ledger entry."""
+        """The charge in the form of a ledger entry's content."""
         return {
             **{name: getattr(self, name) for name in ("dataset", "period", "run", "adjacency", "job")},
             "class": self.cls,
@@ -117,7 +117,7 @@ def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> F
     """The largest cost of any run of `periods` consecutive periods with a release, among them `period`.
 
     Periods of one form that begin with a year are in the order of time. A period of another form has an unknown time,
-    so its cost is always added. So the sum is never too small.
+    so its cost is always added. So the sum may be too large, but never too small.
     """
     alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
     beside = sum((amount for name, amount in sums.items() if name not in alike), Fraction(0))
@@ -147,7 +147,7 @@ def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterat
 
 
 def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
-    """Yields an excess of δ. Over strict releases δ adds up. Under zCDP, ρ adds up, and each ε is stated at a δ."""
+    """Yields an excess of δ. Over strict releases δ adds up. Under zCDP, ρ adds up instead, and each ε has its δ."""
     if limits.delta is None:
         return
     if charge.cls == "zCDP":
@@ -165,7 +165,7 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
 
 
 def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
-    """Raises `BudgetRefused` where a charge exceeds a limit of the ledger, or one that the job states (`stated`)."""
+    """Raises `BudgetRefused` if a charge exceeds a limit of the ledger, or one that the job states (`stated`)."""
     every, kept = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if kept and charge.cls not in kept:
         fault = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"

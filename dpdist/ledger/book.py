@@ -102,7 +102,7 @@ class Ledger:
             raise self._other(fault)
 
     def entries(self) -> list[Entry]:
-        """All entries. Raises `LedgerError` where the chain is damaged."""
+        """All entries. Raises `LedgerError` if the chain is damaged."""
         with self._database.reading() as link:
             return self._trusted(link)
 

@@ -53,7 +53,7 @@ def _in_file(named: str) -> str:
 
 
 def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
-    """The cost of a run of the job. Raises `BudgetRefused` where its mechanism promises nothing."""
+    """The cost of a run of the job. Raises `BudgetRefused` if its mechanism promises nothing."""
     cls, budget, delta = cost(guarantee, job.dataset)
     decisive = hashlib.sha256(rfc8785.dumps({name: str(value) for name, value in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
@@ -84,7 +84,7 @@ class Account:
         return cls(Ledger(place or beside(workspace)), job.ledger or Limits(), job, guarantee, not place)
 
     def refuse(self) -> str:
-        """Raises `BudgetRefused` where a new run would be refused.
+        """Raises `BudgetRefused` if a new run would be refused.
 
         Otherwise returns a sentence on other runs of the period, or "".
         """
@@ -118,7 +118,7 @@ def beside(workspace: str | Path) -> str:
 
 
 def others_text(before: list[Charge], charge: Charge) -> str:
-    """A sentence that other runs of the period are charged too; "" where there are none."""
+    """A sentence that other runs of the period are charged too; "" if there are none."""
     others = [charged for charged in before if charged.period == charge.period]
     if not others:
         return ""

@@ -86,7 +86,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees the ledger in one state. Raises `LedgerError` where there is no ledger."""
+        """A connection that sees the ledger in one state. Raises `LedgerError` if there is no ledger."""
         with self._telling():
             if self.file is not None and not self.file.is_file():
                 raise self._none()

@@ -90,7 +90,7 @@ def _wrong(row: Row, previous: str | None) -> str | None:
 
 
 def stated_format(first: Row) -> Any:
-    """The format that a ledger's first entry states; None where its text is damaged: `damage` has the sentence."""
+    """The format that a ledger's first entry states; None if its text is damaged: `damage` has the sentence."""
     try:
         return json.loads(first.text).get("format")
     except (ValueError, AttributeError):

@@ -48,7 +48,7 @@ class Meter:
 
         Otherwise it may report other charged runs, or a missing ledger.
 
-        Raises `LedgerError` where the run was charged in another ledger.
+        Raises `LedgerError` if the run was charged in another ledger.
         """
         if self.uncharged:
             return
@@ -84,8 +84,8 @@ class Meter:
     def name_release(self, key: Key, listener: Listener) -> None:
         """Records the id of the published release, so that corrections can refer to it.
 
-        The release is charged, and stays published. If the ledger does not answer, the listener gets a note. Raises
-        `LedgerError` where the ledger answers and does not show the charge.
+        The release stays charged and published in any case. If the ledger does not answer, the listener gets a note.
+        Raises `LedgerError` if the ledger answers and does not show the charge.
         """
         if self.account is not None:
             with _noted(listener):
@@ -102,7 +102,7 @@ class Charged:
 
     @classmethod
     def of(cls, space: Workspace) -> Charged | None:
-        """None for a run that was not charged. Raises `WorkspaceError` where its key or its job is damaged."""
+        """None for a run that was not charged. Raises `WorkspaceError` if its key or its job is damaged."""
         if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
             return None
         key = space.read_key()
@@ -116,7 +116,7 @@ class Charged:
     def name_again(self, listener: Listener) -> None:
         """Records the release's id once more after `publish`, which may have changed it.
 
-        If the ledger does not answer, the listener gets a note. Raises `LedgerError` where it does not show the charge.
+        If the ledger does not answer, the listener gets a note. Raises `LedgerError` if it does not show the charge.
         """
         from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
@@ -126,7 +126,7 @@ class Charged:
 
 @contextmanager
 def _noted(listener: Listener) -> Iterator[None]:
-    """Reports that the id of a finished release could not be recorded.
+    """Handles the failure to record the id of a finished release.
 
     A ledger that does not answer gets the id later, and the listener gets a note. Any other error is raised
     again.
@@ -151,7 +151,7 @@ def run_of(key: Key) -> str:
 
 
 def read_receipt(space: Workspace) -> Receipt | None:
-    """The receipt of a charged run, None if there is none. Raises `WorkspaceError` where it is damaged."""
+    """The receipt of a charged run, None if there is none. Raises `WorkspaceError` if it is damaged."""
     if not space.store.take(space.receipt):
         return None
     try:

@@ -33,7 +33,7 @@ class Figures(NamedTuple):
 
     - `cells`: for each cell its levels, by column.
     - `values`: the figures, (cell, statistic).
-    - `scales`: scale of the noise on each statistic; None where it is confidential.
+    - `scales`: scale of the noise on each statistic; None if it is confidential.
     - `limits`: a function of the positions of cell and statistic; it gives the centre, the cap and the half width of
       clipping.
     - `unit`: the figures are whole multiples of one over this number.

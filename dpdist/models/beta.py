@@ -145,7 +145,7 @@ def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Fl
 
 
 def check_shares(statistics: Floats) -> Floats:
-    """Returns the statistics unchanged; raises `Improper` where an outcome is not inside (0, 1)."""
+    """Returns the statistics unchanged; raises `Improper` if an outcome is not inside (0, 1)."""
     if not np.isfinite(statistics).all():
         raise Improper("a beta model takes outcomes above 0 and below 1 only")
     return statistics

@@ -137,7 +137,7 @@ class ErrorsOfCells(NamedTuple):
     """Predicted root mean squared errors of a statistic in a table's published cells, in its order, in direct standard
     errors, (cell,).
 
-    NaN where an error is not known. `alone` are the errors of the reference alone, as at ε = 0.
+    NaN if an error is not known. `alone` are the errors of the reference alone, as at ε = 0.
     """
 
     table: str

@@ -120,7 +120,7 @@ class NoiseOfCounts(Protocol):
 
     @property
     def noise_of_count(self) -> tuple[float, float] | None:
-        """Standard deviation of the noise of one noisy count, and the largest weight; None where it is confidential."""
+        """Standard deviation of the noise of one noisy count, and the largest weight; None if it is confidential."""
         ...
 
 
@@ -142,9 +142,9 @@ class CellFacts(NamedTuple):
     borrowed_shares: Floats | None
     """The part of a cell's shape that comes from other cells, (cell, outcome)."""
     ranges: Floats | None
-    """Least and largest mean that the noisy sums allow, (cell, variable, 2); NaN where they identify the mean."""
+    """Least and largest mean that the noisy sums allow, (cell, variable, 2); NaN if they identify the mean."""
     shares_at_bound: Floats | None
-    """The share of weights at or beyond their public bound, (cell,); NaN where noise hides it."""
+    """The share of weights at or beyond their public bound, (cell,); NaN if noise hides it."""
     error_variances: Floats
     """Variances of the means. The variance of a mean weight is relative to the weight."""
     noise_variances: Floats

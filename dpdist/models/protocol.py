@@ -104,7 +104,7 @@ class Exact(Protocol):
     """A posterior with a closed form, sampled without Markov chains."""
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Independent posterior draws; raises `Improper` where the posterior does not exist."""
+        """Independent posterior draws; raises `Improper` if the posterior does not exist."""
         ...
 
 
@@ -168,7 +168,7 @@ class StanData(Protocol):
         ...
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
-        """Data of the α-weighted records for the program; raises `Improper` where the posterior does not exist."""
+        """Data of the α-weighted records for the program; raises `Improper` if the posterior does not exist."""
         ...
 
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:

@@ -116,7 +116,7 @@ class User:
         return names | set(self.codes) | {f"{name}_levels" for name in self.codes} | set(self.constants)
 
     def check_function(self) -> None:
-        """Raises `JobError` where the job's Python function cannot be loaded."""
+        """Raises `JobError` if the job's Python function cannot be loaded."""
         if self.function is None:
             return
         try:
@@ -129,7 +129,7 @@ class User:
             ) from None
 
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Raises `ProgramError` where sizes are not those that the job states."""
+        """Raises `ProgramError` if sizes are not those that the job states."""
         for parameter in self.parameters:
             if (size := drawn[parameter.name].shape[1:]) != parameter.shape:
                 difference = f"parameter {parameter.name} has the size {size}, not the job's {parameter.shape}"

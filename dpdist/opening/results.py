@@ -111,7 +111,7 @@ def open_evaluation(workspace: str | Path) -> ParquetTables:
 
 
 class Evaluations(ParquetTables):
-    """The confidential evaluations of a run; empty where there are none. A damaged file raises `WorkspaceError`."""
+    """The confidential evaluations of a run; empty if there are none. A damaged file raises `WorkspaceError`."""
 
     def __init__(self, space: Workspace):
         space.store.take_folder(space.evaluation)

@@ -72,7 +72,7 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
 
 
 def advised(public: Path) -> list[Advisory]:
-    """The advisories that concern a release; none where its job or its promise cannot be read."""
+    """The advisories that concern a release; empty if its job or its promise cannot be read."""
     try:
         job, promise = read_job(public, "released/job.json"), read_object(public, "released/promise.json")
     except Damaged:
@@ -81,12 +81,12 @@ def advised(public: Path) -> list[Advisory]:
 
 
 def derived_again(public: Path) -> Rederivation:
-    """What was derived from the proof record of a folder without `problems`, and what could not be checked."""
+    """The results derived from a proof record, for a folder without `problems`, and what could not be checked."""
     return rederivation(public, read_job(public, "released/job.json"), read_object(public, STATEMENT))
 
 
 def refuse_unverified(public: Path, made_again: bool = False) -> None:
-    """Raises `WorkspaceError` for a folder that was changed since its release. A replay's folder passes.
+    """Raises `WorkspaceError` for a folder that was changed since its release. A replay's folder is accepted.
 
     With `made_again`, files that follow from released/ may be missing, because they will be made again.
     """
@@ -102,7 +102,7 @@ def _derived(name: str) -> bool:
 
 
 def sign(public: Path, key: SecretKey) -> None:
-    """Signs a folder's manifest. Raises `WorkspaceError` for a folder that has any of `problems`, as a replay has."""
+    """Signs a folder's manifest. Raises `WorkspaceError` for a folder with any of `problems`; every replay has one."""
     if wrong := problems(public):
         raise WorkspaceError(str(public), f"it is not signed: {wrong[0]}", "sign a folder that `dpdist verify` finds whole")
     manifest, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers

@@ -106,7 +106,7 @@ class GoodnessOfFit:
 
 
 def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
-    """Raises `JobError` where the fit is below what the job demands. It shows the figures, which are public."""
+    """Raises `JobError` if the fit is below what the job demands. It shows the figures, which are public."""
     least = job.fit.refuse_below
     if least is None or (fit.score is not None and fit.score >= least):
         return

@@ -88,7 +88,7 @@ WRITABLE = "formats that can be written here"
 
 
 def refuse_formats(job: Job) -> None:
-    """Raises `JobError` where an output format needs a library that is not installed."""
+    """Raises `JobError` if an output format needs a library that is not installed."""
     if job.presentation.sdmx is not None and not installed("pysdmx"):
         fault = "SDMX needs pysdmx, which is not installed"
         raise JobError(job.dataset, [Problem("presentation.sdmx", fault, WRITABLE, install("pysdmx"))])
@@ -99,7 +99,7 @@ def refuse_formats(job: Job) -> None:
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:
-    """Raises `JobError` where the noise of a statistic is so large that sums or scores with it would be rounded."""
+    """Raises `JobError` if the noise of a statistic is so large that sums or scores with it would be rounded."""
     scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
     if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
         fault = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
@@ -115,7 +115,7 @@ def _check_scale(job: Job, model: StratumModel) -> None:
 
 
 def _check_likelihood(job: Job) -> None:
-    """Raises `JobError` where a job that was made in Python states no likelihood, though its mechanism needs one."""
+    """Raises `JobError` if a job that was made in Python states no likelihood, though its mechanism needs one."""
     if against := list(likelihood(job)):
         raise JobError(
             job.dataset, [Problem(".".join(map(str, fault.where)), fault.fault, "", fault.remedy) for fault in against]
@@ -132,7 +132,7 @@ def _check_labels(job: Job, frame: Frame) -> None:
 
 
 def _check_calibration(job: Job, source: Source) -> None:
-    """Raises `DataError` where constants were tuned on the current file, even in another format or order of rows."""
+    """Raises `DataError` if constants were tuned on the current file, even in another format or order of rows."""
     if job.calibration is None:
         return
     tuned_on = job.calibration.reference
@@ -179,7 +179,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
 
 
 def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> GoodnessOfFit | None:
-    """Tests how well a parametric family fits the reference. Raises `JobError` where the job demands a better fit."""
+    """Tests how well a parametric family fits the reference. Raises `JobError` if the job demands a better fit."""
     if not parametric(job.family):
         return None
     with stage(listener, "fit to reference", reference.source.rows) as tick:

@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def small_counts(self) -> SmallCounts | None:
-        """Sample counts that would be published and are below the job's minimum; None where no counts are published."""
+        """Sample counts that would be published and are below the job's minimum; None if no counts are published."""
         return counted(self.job, self.frame, self.census.small)
 
 
@@ -212,7 +212,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
 
 
 def hierarchies(plan: Plan) -> dict[str, str]:
-    """A line on hierarchies, each with the numbers of levels; empty where there are none."""
+    """A line on hierarchies, each with the numbers of levels; empty if there are none."""
     levels = plan.frame.levels
     nested = [
         f"{nesting.name}: " + " > ".join(f"{name} ({len(levels[name]):,})" for name in nesting.columns)
@@ -223,7 +223,7 @@ def hierarchies(plan: Plan) -> dict[str, str]:
 
 
 def together(plan: Plan) -> dict[str, str]:
-    """A line with the names of the cells that are collapsed because of noise; empty where there are none."""
+    """A line with the names of the cells that are collapsed because of noise; empty if there are none."""
     opened, job = plan.reference, plan.job
     if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
         return {}

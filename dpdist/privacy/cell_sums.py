@@ -56,7 +56,7 @@ class CellBounds(NamedTuple):
     def mean(self, count: Floats, total: Floats) -> Floats:
         """Total over count, clipped to the bounds.
 
-        If the count is 0 or less, the result is the bound on the side of the total's sign. It is NaN where both are 0.
+        If the count is 0 or less, the result is the bound on the side of the total's sign. It is NaN if both are 0.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (total - self.centre * count) / np.where(count > 0, count, 0.0)

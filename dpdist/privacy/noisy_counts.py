@@ -34,7 +34,7 @@ class Level(NamedTuple):
 
     columns: tuple[str, ...]
     scale: Fraction | None
-    """The noise scale, b or σ; None where counts are exact and public."""
+    """The noise scale, b or σ; None if counts are exact and public."""
 
 
 def noise_name(job: Job) -> NoiseName:
@@ -77,7 +77,7 @@ class CountsQuery(NoisyQuery):
 
 
 def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
-    """The queries for the noisy levels; none where sample counts are public."""
+    """The queries for the noisy levels; none if sample counts are public."""
     moved, law = Moved(Fraction(1), Fraction(2), Fraction(2)), noise_name(job)
     return tuple(
         CountsQuery(f"sample counts by {', '.join(level.columns) or 'no column'}", moved, level.scale, law)

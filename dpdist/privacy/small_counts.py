@@ -28,7 +28,7 @@ def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCo
 
 
 def small_counts(job: Job, counts: SmallCounts | None) -> str:
-    """A text on how many published counts are below the job's minimum; "" where there are none."""
+    """A text on how many published counts are below the job's minimum; "" if there are none."""
     if counts is None or not counts.few:
         return ""
     if job.privacy_unit is None:
@@ -39,7 +39,7 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
 
 
 def caution(job: Job, counts: SmallCounts | None) -> str:
-    """The warning of `validate` and `plan` about small counts; "" where there are none."""
+    """The warning of `validate` and `plan` about small counts; "" if there are none."""
     if not (text := small_counts(job, counts)):
         return ""
     shown = f"{text}: who knows that person reads off its columns"
@@ -49,7 +49,7 @@ def caution(job: Job, counts: SmallCounts | None) -> str:
 
 
 def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
-    """Raises `JobError` where small counts would be published, unless the job gives a reason to accept them."""
+    """Raises `JobError` if small counts would be published, unless the job gives a reason to accept them."""
     text = small_counts(job, counts)
     if text and job.public_frame is None:
         allowed = f"counts of {job.frame_minimum} or more, or a stated reason"

@@ -65,7 +65,7 @@ class Moved:
     before: float | None
     after: float | None
     distance: float | None
-    """Distance in standard errors of the difference; None where a release lacks the figure or its standard error."""
+    """Distance in standard errors of the difference; None if a release lacks the figure or its standard error."""
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ class Material:
 
     @cached_property
     def recounted(self) -> Units | None:
-        """Returns rows whose weights include sample counts under simulated noise; None where counts are exact."""
+        """Returns rows whose weights include sample counts under simulated noise; None if counts are exact."""
         if self.spreads is None or (again := self.spreads[0].recounts) is None:
             return None
         products = [again.counts * spreads.recounts.product for spreads in self.spreads if spreads.recounts is not None]

@@ -31,7 +31,7 @@ COMPOSED = 100
 class NoisedTables:
     """A release of whole tables: its parameters, also under simulated noise, fitted once for all tables.
 
-    `again` is None where the noise scale is confidential.
+    `again` is None if the noise scale is confidential.
     """
 
     released: ReleasedObject
@@ -63,7 +63,7 @@ class NoisedTables:
         return [points[name][0] if name in points else nothing for name in STATISTICS]
 
     def noise(self, table: Table) -> dict[StatisticName, Floats]:
-        """Variances by noise alone of the table's figures, (cell,) each; none where the noise scale is confidential."""
+        """Variances by noise alone of the table's figures, (cell,) each; none if the noise scale is confidential."""
         if self.again is None:
             return {}
         return {name: normal_variance(drawn) for name, drawn in self.model.figures(self.again, table.name).items()}
@@ -126,7 +126,7 @@ class NoiseErrors:
         return cls(released, dict(zip(released.job.outcomes, simulated, strict=True)))
 
     def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
-        """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN where they are not known."""
+        """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN if they are not known."""
         unknown = dict.fromkeys(STATISTICS, np.full(len(cells), np.nan))
         if self.noised is not None:
             return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}

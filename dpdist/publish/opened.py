@@ -197,7 +197,7 @@ class Release(os.PathLike[str]):
         return Combined(*(float(part[0]) for part in combined))
 
     def _refuse_rule(self) -> None:
-        """Raises `AnalysisError` where sets cannot be combined by T = B/m + W."""
+        """Raises `AnalysisError` if sets cannot be combined by T = B/m + W."""
         mechanism = self._job.mechanism
         if not self._sets:
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)

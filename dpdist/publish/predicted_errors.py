@@ -201,7 +201,7 @@ def _noised_compositions(released: ReleasedObject, cells: Cells, grounds: Ground
 
 
 def entry(ratios: Ratios) -> dict[str, Any]:
-    """The statement's entry; empty where no figure is named."""
+    """The statement's entry; empty if no figure is named."""
     if not ratios:
         return {}
     tables = {

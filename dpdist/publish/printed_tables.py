@@ -164,7 +164,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A printed table. `stub` names the columns of labels in `rows`; figures are (row, column), NaN where there is none."""
+    """A printed table. `stub` names the columns of labels in `rows`; figures are (row, column), NaN if there is none."""
 
     name: str
     title: str
@@ -178,7 +178,7 @@ class PrintedTable:
     lower: Floats
     upper: Floats
     flags: Flags
-    """Reliability of every figure, (row, column): "reliable", "caution", "unreliable", or "" where it is not rated."""
+    """Reliability of every figure, (row, column): "reliable", "caution", "unreliable", or "" if it is not rated."""
     estimator: str
     notes: tuple[str, ...]
     decimals: Ints | None = None

@@ -162,7 +162,7 @@ def without_rounding(counts: Interval, totals: Floats) -> Interval:
 
 
 def expectations(released: ReleasedObject, outcome: int = 0) -> list[Expected] | None:
-    """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None where the model defines none."""
+    """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None if the model defines none."""
     if not isinstance(released.model(0), Expectation):
         return None
 

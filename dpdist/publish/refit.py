@@ -134,7 +134,7 @@ class Laws(NamedTuple):
     draws: tuple[Draws, Draws, Draws, Draws, Draws]
     shrink: Floats | None = None
     records: SyntheticRecords | None = None
-    """The synthetic sample; None where a model simulates its parameters directly."""
+    """The synthetic sample; None if a model simulates its parameters directly."""
     recounted: Recounted | None = None
     """Present where sample counts are noisy."""
 
@@ -154,7 +154,7 @@ class Laws(NamedTuple):
 
 
 def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
-    """Laws of a weighted fit; None where a fit does not exist, because its posterior is improper or singular."""
+    """Laws of a weighted fit; None if a fit does not exist, because its posterior is improper or singular."""
     model, rows = released.model(stratum), released.frame.rows_of(stratum)
     assert isinstance(model, Recentred)
     key = released.seed.child(f"precision {released.frame.stratum_labels[stratum]}")
@@ -173,7 +173,7 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
 
 
 def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
-    """Expectations of every outcome in a stratum; NaN where there are no laws."""
+    """Expectations of every outcome in a stratum; NaN if there are no laws."""
     rows, outcomes = released.frame.rows_of(stratum), range(len(released.job.outcomes))
     if laws is None:
         missing = np.full((1, rows.stop - rows.start), np.nan)

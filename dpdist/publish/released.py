@@ -69,7 +69,7 @@ class CompletedStratum:
 class ReleasedObject:
     """Released parameters of every synthetic set and stratum, with the public facts that they depend on.
 
-    `sets[k][label]` holds the parameters θ of set k + 1 in the stratum `label`, as JSON. `frame.strata` is empty where the
+    `sets[k][label]` holds the parameters θ of set k + 1 in the stratum `label`, as JSON. `frame.strata` is empty if the
     fit was pooled over strata.
     """
 

@@ -106,14 +106,14 @@ def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | N
 
 
 def recounts(released: ReleasedObject) -> Floats | None:
-    """Counts of the frame's rows under simulated noise, (draw, row); None where published counts are exact."""
+    """Counts of the frame's rows under simulated noise, (draw, row); None if published counts are exact."""
     if released.job.predictors is None:
         return None
     return counted_again(released.job, released.frame, RECOUNTS, released.seed.generator("precision counts"))
 
 
 def spreads(released: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
-    """Draws of every outcome's expectations in every frame row; None where the model has no laws."""
+    """Draws of every outcome's expectations in every frame row; None if the model has no laws."""
     return spreads_under(released, laws(released, tick))
 
 
@@ -146,7 +146,7 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
 
 
 def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:
-    """Draws under simulated noise on sample counts; None where these counts are exact."""
+    """Draws under simulated noise on sample counts; None if these counts are exact."""
     if released.job.predictors is None:
         return None
     simulated = Recounts(*np.full((3, RECOUNTS, len(released.frame)), np.nan))

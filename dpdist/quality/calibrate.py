@@ -262,7 +262,7 @@ def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[s
 
 
 def _check_out(job: Job, out: Path) -> None:
-    """Raises `JobError` where the result could not be written; called before the tuning, which takes long."""
+    """Raises `JobError` if the result could not be written; called before the tuning, which takes long."""
     if out.is_dir() or not out.parent.is_dir():
         fault = "it is a folder" if out.is_dir() else "its folder does not exist"
         raise JobError(job.dataset, [Problem(f"--out {out}", fault, "a file in a folder that exists", "name another")])

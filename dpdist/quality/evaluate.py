@@ -159,7 +159,7 @@ TABLES = {
 
 
 def entry(column: str) -> str | None:
-    """Returns the name under which TABLES describes a column of a table's evaluation; None where it does not."""
+    """Returns the name under which TABLES describes a column of a table's evaluation; None if it does not."""
     if column in TABLES:
         return column
     for how in sorted(get_args(Comparator), key=len, reverse=True):

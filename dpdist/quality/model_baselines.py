@@ -52,7 +52,7 @@ UNRAKED = "the fit's estimates cannot be raked to all totals under rake"
 # and their per-record values are stored on disk. So one block at a time is in memory.
 @dataclass(frozen=True)
 class Fitted:
-    """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN where there is no fit.
+    """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN if there is no fit.
 
     `missing` has the reason for every frame row with records but without figures, else "". `note` states the guarantee.
     """

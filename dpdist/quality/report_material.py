@@ -129,7 +129,7 @@ class Clipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Limits by frame row, (row, outcome), and of the weight, (row,); NaN where nothing is clipped."""
+    """Limits by frame row, (row, outcome), and of the weight, (row,); NaN if nothing is clipped."""
 
     job: Job
     low: Floats

@@ -33,7 +33,7 @@ from dpdist.storage.workspace import MADE_AGAIN, Workspace, confidential_log
 
 
 class Judged(NamedTuple):
-    """Evaluations by table, with a column `synthetic_noise_se`, NaN where this error is unknown.
+    """Evaluations by table, with a column `synthetic_noise_se`, NaN if this error is unknown.
 
     `unjudged` lists parts without an evaluation: tables or statistics published later.
     """

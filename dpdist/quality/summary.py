@@ -83,7 +83,7 @@ def bias_line(name: str, grand: Grand) -> str:
 
 
 def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
-    """Yields a line for each figure of all records. One that several tables of a package have stands once."""
+    """Yields a line for each figure of all records. A figure that several tables share has one line."""
     tables = dict[str, list[str]]()
     for name, verdict in verdicts:
         if verdict is not None and verdict.grand is not None:
@@ -166,7 +166,7 @@ def _of_fixed(fixed: Fixed) -> Iterator[str]:
 
 
 def large(value: float) -> str:
-    """Formats a figure briefly: 59.1 M, 84,300, 0.412."""
+    """Names of a table's rows for estimates that are not comparators."""
     for unit, times in (("bn", 1e9), ("M", 1e6)):
         if abs(value) >= times:
             digits = f"{value / times:#.3g}".removesuffix(".")

@@ -233,7 +233,7 @@ def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> 
 
 
 class Grand(NamedTuple):
-    """The published figure of all records, and the direct one. Distances are in standard errors, NaN where unknown."""
+    """The published figure of all records, and the direct one. Distances are in standard errors, NaN if unknown."""
 
     published: float
     direct: float

@@ -1,8 +1,9 @@
 """For `reference_tables.post`: pairs weights with outcomes in cells that share histograms, from noisy sums.
 
 Separate histograms do not show how weight and outcome depend on each other. The noisy sums give the weighted mean of
-clipped outcomes in the group. Weights and outcomes get the normal copula with this mean. Before, the mean's distance
-from independence is shrunk for noise (James & Stein). Both histograms stay the same.
+clipped outcomes in the group. The pairs follow the normal copula that gives this weighted mean. First, the difference
+between this mean and the mean under independence is shrunk for noise (James & Stein). Both histograms keep their
+shapes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, n
 
 
 def _weights(cell: Cell, limits: Limits, held: Floats, product: Floats, noise: Noise) -> Floats:
-    """The cell's weights in the order of its outcomes; `held` and `product` are noisy Σv and Σvc, (cell,)."""
+    """The cell's weights, reordered to pair with its outcomes; `held` and `product` are noisy Σv and Σvc, (cell,)."""
     ranks = (pd.Series(values).rank().to_numpy() for values in (cell.outcome, cell.weight))
     of_outcome, of_weight = (scipy.special.ndtri((rank - 0.5) / len(rank)) for rank in ranks)
     ordered = np.sort(cell.weight)

@@ -63,7 +63,7 @@ def set_into(values: Floats, ends: Floats) -> Floats:
 def spans(
     cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise, weight_bounds: Span
 ) -> tuple[Floats, Floats]:
-    """Ranges of mean weights and of mean outcomes, (cell, 2) each; NaN where the mean is identified.
+    """Ranges of mean weights and of mean outcomes, (cell, 2) each; NaN if the mean is identified.
 
     `limits` and `sums` (cell, 2), in units of 1/UNIT, belong to one outcome.
     """

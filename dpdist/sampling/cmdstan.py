@@ -23,7 +23,7 @@ from dpdist.sampling.building import (
 
 
 def cmdstanpy() -> Any:
-    """The module cmdstanpy. Raises `ToolchainError` where it is not installed."""
+    """The module cmdstanpy. Raises `ToolchainError` if it is not installed."""
     try:
         import cmdstanpy as module
     except ImportError:

@@ -329,7 +329,7 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
 
 
 def _figures(diagnostics: Diagnostics) -> dict[str, float]:
-    """Diagnostics as numbers; NaN where not defined."""
+    """Diagnostics as numbers; NaN if not defined."""
     figures = diagnostics.as_dict()
     return {name: np.nan if value is None else float(value) for name, value in figures.items() if name != "worst_rhat_of"}
 

@@ -68,7 +68,7 @@ class Sampler(Protocol):
     """
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """The job's S draws. Raises `Improper` where the posterior does not exist."""
+        """The job's S draws. Raises `Improper` if the posterior does not exist."""
         ...
 
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:

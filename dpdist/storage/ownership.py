@@ -99,7 +99,7 @@ class Given(NamedTuple):
 
 
 def refuse_another(space: Workspace, identity: Identity) -> None:
-    """Raises `WorkspaceError` where the workspace is that of another job, input or version, and names what differs."""
+    """Raises `WorkspaceError` if the workspace is that of another job, input or version, and names what differs."""
     if (present := space.read_identity()) is None:
         return
     if differences := identity.differences(present):

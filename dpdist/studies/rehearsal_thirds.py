@@ -185,7 +185,7 @@ class Thirds(NamedTuple):
 
 
 def public_source(job: Job, public: Path | None) -> Source:
-    """The named file, the job's reference, or a simulated survey. Raises `JobError` where there is none."""
+    """The named file, the job's reference, or a simulated survey. Raises `JobError` if there is none."""
     given = job.reference
     _refuse_the_input(job, public if public is not None else given.file if given is not None else None)
     if public is not None:

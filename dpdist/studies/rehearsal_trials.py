@@ -53,7 +53,7 @@ class Trial:
     """One row for each cell, statistic and draw of the noise: `COLUMNS` and the three columns below.
 
     `bias` is the signed error, `records` the cell's number of records, and `direct_covered` whether the direct interval
-    contains the truth. Both marks are NaN where intervals are not judged.
+    contains the truth. Both marks are NaN if intervals are not judged.
     """
     suppressed: int
     seconds: float

@@ -56,7 +56,7 @@ def write_records(path: Path, case: str, rows: Sequence[RecordRows]) -> None:
 
 
 def read_part(path: Path) -> pd.DataFrame | None:
-    """None where the file is missing or damaged."""
+    """None if the file is missing or damaged."""
     try:
         return pd.read_parquet(path)
     except (OSError, pa.ArrowInvalid):
@@ -71,7 +71,7 @@ def tidy(parts: Sequence[pd.DataFrame], cases: int) -> pd.DataFrame:
 
 
 def as_number(epsilon: str) -> float:
-    """NaN where there is no ε."""
+    """NaN if there is no ε."""
     numerator, _, denominator = epsilon.partition("/")
     return float(numerator) / float(denominator or 1) if epsilon else float("nan")
 

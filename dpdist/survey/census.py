@@ -47,7 +47,7 @@ class Census:
     rows: int
     psu_levels: tuple[str, ...]
     psus: Ints
-    """PSUs per design stratum; empty where none are declared."""
+    """PSUs per design stratum; empty if none are declared."""
     constant: tuple[str, ...]
     """Strata in which an outcome or the weight (under a lognormal law, its logarithm) does not vary."""
     populations: Populations | None = None

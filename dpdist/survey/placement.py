@@ -111,7 +111,7 @@ def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
 def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> Replicated | None:
     """Per frame row, the sums of replicate weights and of their products with an outcome, which is not clipped.
 
-    The file is read once more. The result is None where the job names no replicate weights.
+    The file is read once more. The result is None if the job names no replicate weights.
     """
     declared = job.survey.replicate_weights
     if declared is None:
@@ -129,7 +129,7 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
 
 
 def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
-    """Replicate weights (record, replicate), in the order of `records_as_they_came`; None where the job names none."""
+    """Replicate weights (record, replicate), in the order of `records_as_they_came`; None if the job names none."""
     if job.survey.replicate_weights is None:
         return None
     return np.concatenate([checked.replicates for checked in checked_batches(job, source)])

@@ -90,7 +90,7 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
 
 
 def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
-    """Opens a file by the reader of its suffix. Raises `DataError` where it cannot be read."""
+    """Opens a file by the reader of its suffix. Raises `DataError` if it cannot be read."""
     try:
         there = file.is_file()
     except OSError as error:

@@ -42,7 +42,7 @@ __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
 
 def contradictions(job: Job) -> list[Contradiction]:
-    """Lists every contradiction between keys; empty where the job is consistent."""
+    """Lists every contradiction between keys; empty if the job is consistent."""
     if against := [*likelihood(job), *misspelt(job)]:
         return against
     return [

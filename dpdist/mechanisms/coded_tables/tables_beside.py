@@ -108,7 +108,7 @@ def _sums(model: Released, job: Job, theta: Draws, effect: DesignEffectOf) -> It
 def means_of(model: Released, theta: Draws, measured: ValueSums, effect: float = 1.0) -> Means:
     """Weighted sums and means of the fitted tables, under a design effect on the sampling variance.
 
-    A mean is NaN where the fitted count is 0.
+    A mean is NaN if the fitted count is 0.
     """
     fitted, noise, levels = model.fitted(theta), model.noise_of(theta), model.levels[measured.column]
     middle, half = (min(levels) + max(levels)) / 2.0, (max(levels) - min(levels)) / 2.0

@@ -90,7 +90,7 @@ class LaplaceTables:
         return replace(strict, composition=composition + of_frame(job))
 
     def listed(self, job: Job) -> tuple[NoisyQuery, ...]:
-        """The query of all figures; none where nothing is promised."""
+        """The query of all figures; none if nothing is promised."""
         return () if job.local else (query_of(job),)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:

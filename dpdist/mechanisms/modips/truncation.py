@@ -26,7 +26,7 @@ class OutsideDomain(ValueError):
 
 
 class Truncated(NamedTuple):
-    """Query for draws of the law truncated to [low, high], (sum,); NaN where all candidates were refused."""
+    """Query for draws of the law truncated to [low, high], (sum,); NaN if all candidates were refused."""
 
     sums: Floats
     """Whole numbers; confidential."""
@@ -51,7 +51,7 @@ def clamped(noisy: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
-    """Draws of the law truncated to [low, high], (sum,), from candidates (sum, candidate); NaN where all were refused.
+    """Draws of the law truncated to [low, high], (sum,), from candidates (sum, candidate); NaN if all were refused.
 
     Raises `OutsideDomain` for a sum outside its range, because the support of the draws would then reveal it.
     """

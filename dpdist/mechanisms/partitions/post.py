@@ -303,7 +303,7 @@ class PartitionCounts(LinearModel):
 
 
 def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
-    """Positions of the attributes of every layer but the last; None where attributes are selected."""
+    """Positions of the attributes of every layer but the last; None if attributes are selected."""
     if isinstance(spec, UniversalHistogram):
         order = np.random.default_rng(spec.order_seed).permutation(len(job.outcomes))
         return tuple((int(attribute),) for attribute in order[: spec.layers - 1])

@@ -50,7 +50,7 @@ class PrivBayes(CodedColumns):
 
     @property
     def least_useful(self) -> float | None:
-        """Returns θ; None where the degree alone limits tables."""
+        """Returns θ; None if the degree alone limits tables."""
         return None if self.degree is not None else self.usefulness or USEFULNESS
 
     def choosing(self, columns: int) -> Fraction:

@@ -56,7 +56,7 @@ class Unweighted(MechanismSpec):
 
 
 class WeightedE(FixedWeights):
-    """Weighted-e [G]: weights by the rule's constants alone, but 0 where a record's weighted bound exceeds the target."""
+    """Weighted-e [G]: weights by the rule's constants alone, but 0 if a record's weighted bound exceeds the target."""
 
     name: Literal["weighted_e"] = Field(description="a posterior with fixed privacy weights, cut off at the bound")
     cuts_weights: ClassVar[bool] = True

@@ -153,7 +153,7 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
         return reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
 
     def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
-        """The group that shares histograms, by frame row, (row,); None where a reference gives shapes."""
+        """The group that shares histograms, by frame row, (row,); None if a reference gives shapes."""
         if not job.on_histograms or not isinstance(model, ReferenceCells):
             return None
         source = TypicalWeights.build(job, model)

@@ -190,7 +190,7 @@ class PackageCells(PublicModel):
         return law_of(self.joint)
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> FromReference:
-        """The package that a reference gives. Raises `Improper` where the reference or the machine is too small."""
+        """The package that a reference gives. Raises `Improper` if the reference or the machine is too small."""
         donors = Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied)
         try:
             return FromReference(self.with_donors(donors).package(), donors)
@@ -429,7 +429,7 @@ def _limits_of(ends: list[Floats], group: int, statistic: int) -> tuple[float | 
 
 
 def _ends(matrix: scipy.sparse.csr_array, centred: bool, limits: Floats, count: Floats) -> list[Floats]:
-    """Centre (NaN where base cells keep their own), largest weight cap and half-width of every group, (group, 3).
+    """Centre (NaN if base cells keep their own), largest weight cap and half-width of every group, (group, 3).
 
     One array for every outcome.
     """

@@ -95,7 +95,7 @@ class Scored(NamedTuple):
 
 
 def part_of(outcome: Floats, kind: Kind) -> Ints:
-    """The part of every record, (record,): 0 where the outcome is 0 and outcomes of this kind may be 0, otherwise 1."""
+    """The part of every record, (record,): 0 if the outcome is 0 and outcomes of this kind may be 0, otherwise 1."""
     return np.ones(len(outcome), dtype=np.int64) if kind == "positive" else (outcome != 0).astype(np.int64)
 
 

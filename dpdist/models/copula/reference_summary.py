@@ -53,7 +53,7 @@ class Law(NamedTuple):
         return Law(scipy.special.logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
 
     def less(self, other: Law) -> Law:
-        """Differences of parameters on the scales of `free`; 0 where two values are equal, as for two shares of 1."""
+        """Differences of parameters on the scales of `free`; 0 if two values are equal, as for two shares of 1."""
         pairs = zip(self, other, strict=True)
         return Law(*(np.subtract(a, b, out=np.zeros_like(a), where=a != b) for a, b in pairs))
 

@@ -207,7 +207,7 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
     """Number of predictors that each small cell ignores to find similar cells, (small cell,).
 
-    It is the smallest number that gives FEWEST_UNMIXED records of other cells, or all of them. It is 0 where no other
+    It is the smallest number that gives FEWEST_UNMIXED records of other cells, or all of them. It is 0 if no other
     cell has a record.
     """
     left_out = np.zeros(len(small), dtype=np.int64)

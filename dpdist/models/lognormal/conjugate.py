@@ -214,7 +214,7 @@ def correlations(covariance: Floats) -> Floats:
 def independence(covariance: Floats) -> Floats:
     """1 − ρ² for two components, otherwise the smallest eigenvalue of the correlation matrix, (draw,).
 
-    It is NaN where the matrix is not finite.
+    It is NaN if the matrix is not finite.
     """
     if covariance.shape[1] == 2:
         c = covariance
@@ -265,7 +265,7 @@ def factors_of_many(
 
 
 def extremes_of_many(bounds: Floats, table: Floats) -> tuple[Floats, Floats]:
-    """The largest and smallest φ(i)·T(s) over draws s, (record,) each; NaN where a value is NaN.
+    """The largest and smallest φ(i)·T(s) over draws s, (record,) each; NaN if a value is NaN.
 
     `bounds` is φ (feature, record), and `table` is T (feature, draw).
     """

@@ -20,7 +20,7 @@ STEP, LEAST_HEIGHT = 9, 22
 TOP = 20
 """Pixels above the first row, for the axis."""
 COLOURS = 8
-"""Number of colours. Groups beyond them get hollow dots in the same colours."""
+"""Number of colours. Further groups get hollow dots in the same colours."""
 TICKS = 5
 
 
@@ -32,7 +32,7 @@ class Plot(NamedTuple):
 def plots(table: PrintedTable) -> Iterator[Plot]:
     """Draws one plot for each statistic, if the table fits on a page. Each level across has its own colour and line.
 
-    Plots of counts and totals leave out `Total` rows and columns, beside which the cells would be too small to see.
+    Plots of counts and totals omit `Total` rows and columns, because other cells would look too small beside them.
     """
     if len(table.rows) > MOST_ROWS:
         return
@@ -76,12 +76,14 @@ def chart(
 
 
 def height_of(groups: int) -> int:
-    """Returns the height in pixels of a row with this number of dots. A printed page has about 1,100."""
+    """Returns the height in pixels of a row with this number of dots.
+    A printed page has the height of about 1,100 pixels.
+    """
     return max(LEAST_HEIGHT, STEP * (groups + 1))
 
 
 def _ticks(values: Floats) -> Floats:
-    """Returns round numbers that cover all values; they begin at 0 where it is near."""
+    """Returns round numbers that cover all values; they begin at 0 if it is near."""
     finite = values[np.isfinite(values)]
     low, high = float(finite.min()), float(finite.max())
     low = 0.0 if 0.0 < low < 0.5 * high else low
