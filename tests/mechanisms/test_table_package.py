@@ -120,6 +120,77 @@ def test_a_package_without_reference_that_is_too_large_is_refused_before_anythin
         dpdist.plan(made)
 
 
+@pytest.mark.parametrize(("seed", "epsilon"), [(1, "4"), (2, "1/20")])
+def test_records_have_all_tables_and_levels_add_up(seed: int, epsilon: str, tmp_path: Path) -> None:
+    """Random packages over nested columns, with noise up to many times a cell. Control: one weight a thousandth larger."""
+    rng = np.random.default_rng(seed)
+    states = [f"s{number}" for number in range(7)]
+    within = {state: f"r{rng.integers(3)}" for state in states}
+    levels = {"region": ["r0", "r1", "r2"], "state": states, "age": ["young", "old"], "job": ["none", "part", "full"]}
+
+    def drawn() -> pd.DataFrame:
+        made = pd.DataFrame({name: rng.choice(texts, 600) for name, texts in levels.items()})
+        of_state = rng.normal(0.0, 0.5, 7)[made["state"].str[1].astype(int)]
+        pay = np.clip(np.exp(rng.normal(9.0 + of_state, 0.8)), 0, 50_000)
+        return made.assign(region=made["state"].map(within), pay=pay, weight=rng.gamma(2.0, 20.0, 600).clip(1, 300))
+
+    keys = json.loads(job(tmp_path))
+    for name in ("current", "earlier"):
+        drawn().to_parquet(tmp_path / f"{name}.parquet")
+    pairs = [["region", "age"], ["state", "age"], ["state", "job"], ["age", "job"], ["region", "age", "job"]]
+    chosen = [["state"], ["region"], *(pairs[number] for number in rng.choice(5, 3, replace=False))]
+    entry = {"name": "t", "by": chosen, "statistics": ["count", {"mean": "pay"}, {"total": "pay"}]}
+    keys |= {
+        "columns": {name: {"levels": texts} for name, texts in levels.items()}
+        | {"pay": {"bounds": [0, 50_000], "outside": "clip"}, "weight": {"bounds": [1, 300], "outside": "clip"}},
+        "outcome": "pay",
+        "budget": {"epsilon": epsilon, "adjacency": "substitution"},
+        "hierarchies": {"place": ["region", "state"]},
+        "tables": [entry],
+        "public_frame": {"accepted": "made up"},
+        "withhold_above": None,
+    }
+    run(parse_job(json.dumps(keys)), tmp_path / "made")
+    public = tmp_path / "made" / "public"
+    records = pd.read_parquet(public / "synthetic" / "set-1.parquet")
+    assert records["weight"].min() >= 0
+    assert records["pay"].between(0, 50_000).all()
+
+    def furthest(people: pd.DataFrame) -> float:
+        """Largest relative distance of the records' own weighted sums from any released figure."""
+        far = []
+        for by in chosen:
+            table = pd.read_parquet(public / "tables" / f"{'-'.join(['t', *by])}.parquet")
+            table = table[table["estimator"] == "parameters"]
+            for cell, figures in table.groupby(by, observed=True):
+                kept = people
+                for name, level in zip(by, cell, strict=True):
+                    kept = kept if level == "Total" else kept[kept[name] == level]
+                if kept.empty:
+                    continue
+                sums = kept["weight"].sum(), (kept["weight"] * kept["pay"]).sum()
+                expected = {"count": sums[0], "total": sums[1], "mean": sums[1] / sums[0]}
+                released = figures.set_index("statistic")["estimate"]
+                assert released["count"] >= 0
+                assert 0 <= released["mean"] <= 50_000
+                far += [abs(released[name] / value - 1) for name, value in expected.items()]
+        return max(far)
+
+    assert furthest(records) < 1e-9
+    assert furthest(records.assign(weight=records["weight"] * np.where(records.index == 0, 1 + 1e-3, 1.0))) > 1e-9
+    nested = ("state", "region")
+    levelled = [
+        pd.read_parquet(public / "tables" / f"t-{name}.parquet").query("estimator == 'parameters'") for name in nested
+    ]
+    for statistic in ("count", "total"):
+        states_of, regions = (
+            table[table["statistic"] == statistic].set_index(name)["estimate"]
+            for name, table in zip(nested, levelled, strict=True)
+        )
+        added = states_of.drop("Total").groupby(within).sum()
+        np.testing.assert_allclose(added, regions.loc[added.index], rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("survey", "words", "other"),
     [
