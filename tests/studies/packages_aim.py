@@ -106,17 +106,20 @@ def of_aim(parts: object, work: Path, stem: str, epsilon: str) -> Iterator[pd.Da
         for label, scale in (("AIM", 1.0), ("AIM, public numbers", by_number)):
             weight, product = (matrix @ (values * scale) for values in sums)
             figures = {"counts": weight, "means": product / np.maximum(weight, 1e-9)}
-            alone_figures = {"counts": earlier.counts / earlier.number * here.number, "means": earlier.means}
+            by_reference = earlier.counts * here.number / np.maximum(earlier.number, 1.0)
+            alone_figures = {"counts": by_reference, "means": earlier.means}
             for statistic, values in figures.items():
                 exact, error = getattr(here, statistic), getattr(here, f"errors_of_{statistic}")
-                made = {"error": np.abs(values - exact) / error, "alone": np.abs(alone_figures[statistic] - exact) / error}
-                made |= {"strategy": label, "epsilon": epsilon, "statistic": statistic, "table": table.name}
-                kept = (here.number >= FEWEST) & (error > 0) & np.isfinite(alone_figures[statistic])
-                yield pd.DataFrame(made)[kept]
+                kept = (here.number >= FEWEST) & (error > 0) & (earlier.number > 0)
+                off = {"error": values - exact, "alone": alone_figures[statistic] - exact}
+                made = pd.DataFrame({name: np.abs(distance[kept]) / error[kept] for name, distance in off.items()})
+                yield made.assign(strategy=label, epsilon=epsilon, statistic=statistic, table=table.name)
 
 
 def measure(data: Path, work: Path, files: list[str], splits: int, epsilons: list[str]) -> None:
-    from packages_of_files import FILES, Budget, best_package, measured, parted, read
+    from packages_of_files import FILES, STRATEGIES, Budget, best_package, measured, parted, read
+
+    per_table = [strategy for strategy in STRATEGIES if strategy.name == "per_table"]
 
     for name in files:
         rows, made = read(FILES[name], data), list[pd.DataFrame]()
@@ -125,7 +128,7 @@ def measure(data: Path, work: Path, files: list[str], splits: int, epsilons: lis
             for epsilon in epsilons:
                 made += of_aim(parts, work, f"{name}-{split}", epsilon)
                 budget = Budget("substitution", epsilon=Fraction(epsilon))
-                package = best_package(parts.workload, parts.reference, parts.bounds, budget.law)[0]
+                package = best_package(parts.workload, parts.reference, parts.bounds, budget.law, per_table)[0]
                 for one in measured(parts, package, budget, 0, split):
                     ours = pd.DataFrame(one | {"strategy": "table_package", "epsilon": epsilon})
                     made.append(ours[ours["counted"]])
