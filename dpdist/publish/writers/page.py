@@ -244,7 +244,8 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         forms, facts["shared"] = _without_shared_notes(forms)
         cautions = statement.get("cautions", [])
         facts["of_table"] = {
-            form.name: [caution for caution in cautions if caution.startswith(f"{form.name}, ")] for form in forms
+            form.name: [caution for caution in cautions if caution.startswith((f"{form.name}, ", f"{form.name}: "))]
+            for form in forms
         }
     for most in limits:
         html = template.render(**facts, tables=list(_shown(forms, most, drawn=not many)))
