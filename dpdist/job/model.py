@@ -76,3 +76,7 @@ class Model(Frozen):
     log_lik: str | None = Field(
         default=None, description="module:function or entry point; unset: log_lik in the program's generated quantities"
     )
+
+    def is_of(self, family: str) -> bool:
+        """True if the likelihood is of this family."""
+        return self.family == family
