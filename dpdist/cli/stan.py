@@ -51,8 +51,9 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
 @app.command()
 def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
     """Show toolchain, versions, compiler, cache, and which programs are compiled. Compiles nothing without --check."""
+    from dpdist.core.this_process import available_memory
     from dpdist.sampling import toolchain as stan
-    from dpdist.sampling.building import available_memory, cache_folder, compiles_at_once, shipped_programs
+    from dpdist.sampling.building import cache_folder, compiles_at_once, shipped_programs
 
     def act() -> None:
         for package in ("cmdstanpy", "httpstan", "arviz"):

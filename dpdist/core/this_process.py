@@ -6,9 +6,11 @@ import atexit
 import gc
 import multiprocessing
 import os
+import re
 import resource
 import sys
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from dpdist.core.errors import DpdistError
 
@@ -79,3 +81,19 @@ def single_threaded() -> AbstractContextManager[object]:
 
     limits: AbstractContextManager[object] = threadpool_limits(1)
     return limits
+
+
+def available_memory() -> int:
+    """Bytes that a new process may use: the machine's free memory, or less under a control group's limit."""
+    limits = [2**63]
+    if (info := Path("/proc/meminfo")).exists() and (available := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
+        limits.append(int(available[1]) * 1024)
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # there is no such group, or its limit is "max"
+            continue
+    return max(0, min(limits))

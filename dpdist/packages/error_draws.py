@@ -7,12 +7,13 @@ error about the population's sums (docs/methods.md, §9c).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.packages.posterior import Posterior
+from dpdist.packages.posterior import Drift, Posterior, Prior
 
 
 class CellErrors(NamedTuple):
@@ -33,42 +34,73 @@ class CellErrors(NamedTuple):
         return cls(counts, np.stack(list(totals), axis=-1))
 
 
+AT_ONCE = 16
+"""Draws that are estimated together."""
+
+
 def by_sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> CellErrors:
     """Errors of estimates by the sample of records, given the population's means."""
-    prior = posterior.prior
-    values, vectors = np.linalg.eigh(prior.sampling)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    errors = np.empty((draws, len(prior.workload), prior.sums))
-    for number in range(draws):
-        varied = np.einsum("cij,cj->ci", root, rng.standard_normal((len(root), prior.sums)))
-        errors[number] = _answer(posterior, posterior.measured.of(varied))
-    return CellErrors.of(posterior, errors)
+    root = sampling_root(posterior.prior)
+
+    def drawn(few: int) -> Floats:
+        return posterior.answers(np.array([posterior.measured.of(sampled(root, rng)) for _ in range(few)]))
+
+    return _in_batches(posterior, draws, drawn)
 
 
 def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace: bool) -> CellErrors:
     """Errors of estimates by noise, Laplace or Gaussian, by the reference, and by drift since."""
-    prior, cells = posterior.prior, len(posterior.prior.workload)
-    terms, deviation = prior.terms.matrix, np.sqrt(posterior.noise)
-    errors = np.empty((draws, cells, prior.sums))
-    for number in range(draws):
-        d = rng.standard_normal((cells, len(prior.tails))) * np.sqrt(prior.alone)
-        for k, (level, drift) in enumerate(zip(prior.levels.errors, posterior.drift, strict=True)):
-            d[:, k] += level.shared * (terms @ (level.root @ rng.standard_normal(terms.shape[1])))
-            d[:, k] += terms @ (prior.sizes(drift) * rng.standard_normal(terms.shape[1]))
-        truth = np.einsum("cij,cj->ci", prior.sloped, d)
-        noise = deviation * (
-            rng.laplace(0.0, np.sqrt(0.5), len(deviation)) if laplace else rng.standard_normal(len(deviation))
-        )
-        answered = _answer(posterior, posterior.measured.of(truth) + noise)
-        for k, (tail, drift) in enumerate(zip(prior.tails, prior.limits.tail_drift.T, strict=True)):
-            beyond = rng.standard_normal(cells) * np.sqrt(tail.alone + drift**2)
-            beyond += tail.shared * (terms @ (tail.root @ rng.standard_normal(terms.shape[1])))
-            truth[:, k] += prior.workload.count * (beyond + drift * (terms @ rng.standard_normal(terms.shape[1])))
-        errors[number] = answered - truth
-    return CellErrors.of(posterior, errors)
+    prior, deviation = posterior.prior, np.sqrt(posterior.noise)
+
+    def drawn(few: int) -> Floats:
+        moved, truths = [], []
+        for _ in range(few):
+            truth = np.einsum("cij,cj->ci", prior.sloped, sum(deviated(prior, posterior.drift, rng)))
+            noise = deviation * (
+                rng.laplace(0.0, np.sqrt(0.5), len(deviation)) if laplace else rng.standard_normal(len(deviation))
+            )
+            moved.append(posterior.measured.of(truth) + noise)
+            truth[:, : len(prior.tails)] += prior.workload.count[:, None] * sum(beyond(prior, rng))
+            truths.append(truth)
+        return np.asarray(posterior.answers(np.array(moved)) - np.array(truths))
+
+    return _in_batches(posterior, draws, drawn)
 
 
-def _answer(posterior: Posterior, moved: Floats) -> Floats:
-    """Changes of estimated sums, (cell, sum), if measurements change by `moved`, (row,)."""
-    prior = posterior.prior
-    return posterior.estimated(posterior.constant + posterior.measured.of(prior.mean) + moved) - prior.mean
+def _in_batches(posterior: Posterior, draws: int, drawn: Callable[[int], Floats]) -> CellErrors:
+    """Errors from draws of the sums' errors, (draw, cell, sum), some at a time."""
+    number = posterior.draws(draws)
+    made = [CellErrors.of(posterior, drawn(min(AT_ONCE, number - start))) for start in range(0, number, AT_ONCE)]
+    return CellErrors(*map(np.concatenate, zip(*made, strict=True)))
+
+
+def sampling_root(prior: Prior) -> Floats:
+    """Roots of the sums' covariances by the sample, (cell, sum, sum)."""
+    values, vectors = np.linalg.eigh(prior.sampling)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
+
+
+def sampled(root: Floats, rng: np.random.Generator) -> Floats:
+    """A draw of the sums by the sample, (cell, sum)."""
+    return np.asarray(np.einsum("cij,cj->ci", root, rng.standard_normal(root.shape[:2])))
+
+
+def deviated(prior: Prior, drift: Drift, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Draws of the levels' deviations by the reference's errors, and by drift since, (cell, level) each."""
+    terms = prior.terms.matrix
+    d = rng.standard_normal((len(prior.workload), len(prior.tails))) * np.sqrt(prior.alone)
+    drifted = np.empty_like(d)
+    for k, (level, size) in enumerate(zip(prior.levels.errors, drift, strict=True)):
+        d[:, k] += level.shared * (terms @ level.terms.drawn(rng))
+        drifted[:, k] = terms @ (prior.sizes(size) * rng.standard_normal(terms.shape[1]))
+    return d, drifted
+
+
+def beyond(prior: Prior, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Draws of a record's e and e r beyond the limits, by the reference's errors, and by drift, (cell, level) each."""
+    terms, whole, drifted = prior.terms.matrix, list[Floats](), list[Floats]()
+    for tail, drift in zip(prior.tails, prior.limits.tail_drift.T, strict=True):
+        alone = rng.standard_normal(len(drift)) * np.sqrt(tail.alone + drift**2)
+        whole.append(alone + tail.shared * (terms @ tail.terms.drawn(rng)))
+        drifted.append(drift * (terms @ rng.standard_normal(terms.shape[1])))
+    return np.column_stack(whole), np.column_stack(drifted)

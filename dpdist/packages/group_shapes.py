@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
+from dpdist.packages.conjugate import TermRoot
 from dpdist.packages.levels import Deviations, Levels, OutcomeLevels, Terms
 from dpdist.packages.limits import Unknown, cell_limits, shape_of
 from dpdist.packages.posterior import DriftPrior, Prior
@@ -69,7 +70,7 @@ class GroupShapes:
         unit = mean if scaled else np.maximum(spread, 1e-3 * (high - low))
         shared = np.where(terms.classes < 2, DIFFUSE_LEVEL, 0.0)
         nothing, ones = np.zeros(len(workload)), np.ones(len(workload))
-        diffuse = Deviations(nothing, nothing, ones, np.diag(shared))
+        diffuse = Deviations(nothing, nothing, ones, TermRoot(np.diag(shared)))
         return Levels(self.typical * weight, diffuse, (OutcomeLevels(mean, unit, scaled, diffuse),))
 
     def prior(
@@ -93,5 +94,5 @@ class GroupShapes:
         )
         limits = replace(limits, misfit=TERM_MISFIT)
         nothing, terms_number = np.zeros(len(workload)), terms.matrix.shape[1]
-        exact = Deviations(nothing, nothing, nothing, np.zeros((terms_number, terms_number)))
+        exact = Deviations(nothing, nothing, nothing, TermRoot(np.zeros((terms_number, terms_number))))
         return Prior.of(workload, terms, levels, limits, (exact, exact), UNKNOWN_DRIFT)

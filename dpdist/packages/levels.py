@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
+from dpdist.packages.conjugate import TermPrecision, TermRoot, root_of_inverse
 from dpdist.packages.workload import Workload, indicator
 
 PSEUDO_RECORDS = 5.0
@@ -25,6 +26,10 @@ DIFFUSE_DEVIATION = 1.0
 LEAST_LEVEL = 0.05
 """Smallest level, relative to the level by main effects."""
 MAIN_EFFECT_PASSES = 30
+MOST_TERMS = 6_000
+"""Largest number of shared terms whose covariance is dense."""
+TERMS_LEARNED = 1_500
+"""Largest number of terms from which variances are learned together, where there are more than `MOST_TERMS`."""
 WINSORISED = 0.9
 """Quantile at which relative weights and outcomes are winsorised before levels are estimated."""
 
@@ -46,18 +51,18 @@ class ReferenceRecords(NamedTuple):
 class Deviations:
     """Estimated deviations of a level, (cell,), with their errors.
 
-    An error has a variance of each cell, `alone` (cell,), and a shared part: Z scaled by `shared` (cell,), times `root`
-    (term, term), a root of the terms' covariance.
+    An error has a variance of each cell, `alone` (cell,), and a shared part: Z scaled by `shared` (cell,), times the
+    errors of the terms.
     """
 
     value: Floats
     alone: Floats
     shared: Floats
-    root: Floats
+    terms: TermRoot | TermPrecision
 
     def relative_to(self, level: Floats) -> Deviations:
         """The same errors relative to other levels, which are given as multiples of the first."""
-        return Deviations(self.value, self.alone / level**2, self.shared / level, self.root)
+        return Deviations(self.value, self.alone / level**2, self.shared / level, self.terms)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,27 @@ class Terms:
 
     matrix: scipy.sparse.csr_array
     classes: Ints
+    codes: Ints
+    """Levels of the base cells, (cell, column)."""
+
+    @property
+    def large(self) -> bool:
+        """Whether the terms' covariance is too large to be dense."""
+        return self.matrix.shape[1] > MOST_TERMS
+
+    def part(self, cells: Ints) -> Ints:
+        """Those of some base cells that together have at most `TERMS_LEARNED` terms: every k-th level of the columns with
+        most levels. Terms are whole in them, where the tables have these columns."""
+        sizes, kept = self.codes.max(axis=0) + 1, cells
+        for column in np.argsort(-sizes, kind="stable"):
+            step = 1
+            while step < sizes[column]:
+                if np.diff(self.matrix[kept].tocsc().indptr).astype(bool).sum() <= TERMS_LEARNED:
+                    return kept
+                step *= 2
+                kept = cells[self.codes[cells, column] % step == 0]
+            cells = kept
+        return kept
 
     @classmethod
     def of(cls, workload: Workload) -> Terms:
@@ -74,7 +100,9 @@ class Terms:
         distinct = dict.fromkeys(tuple(columns) for columns in sets)
         parts = [workload.summing(columns).T for columns in distinct]
         classes = [np.full(part.shape[1], min(len(by), 2)) for by, part in zip(distinct, parts, strict=True)]
-        return cls(scipy.sparse.csr_array(scipy.sparse.hstack(parts, format="csr")), np.concatenate(classes))
+        return cls(
+            scipy.sparse.csr_array(scipy.sparse.hstack(parts, format="csr")), np.concatenate(classes), workload.codes
+        )
 
 
 @dataclass(frozen=True)
@@ -131,6 +159,11 @@ def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bound
     """
     if not len(records.cell) or records.weight.sum() <= 0.0:
         raise ValueError("the reference has no record with a weight above 0 in the cells of the tables")
+    if np.quantile(records.weight, WINSORISED) <= 0.0:
+        weighted = f"{(records.weight > 0.0).sum():,} of {len(records.weight):,}"
+        raise ValueError(
+            f"{weighted} reference records have a weight above 0: a tenth must have one, so leave out those without"
+        )
     cells, ones = len(workload), np.ones(len(records.cell))
     number, total = (
         np.bincount(records.cell, weights=values, minlength=cells).astype(np.float64) for values in (ones, records.weight)
@@ -172,12 +205,15 @@ def _levels_of_outcome(
 
 
 def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
-    """Deviations from residuals, (cell,), with a sampling variance that is infinite in cells without a record."""
+    """Deviations from residuals, (cell,), with a sampling variance that is infinite in cells without a record.
+
+    Where terms are too many for a dense covariance, variances are learned from a part of the base cells.
+    """
     seen = np.isfinite(variance)
     z, r, v = terms.matrix[seen], residual[seen], variance[seen]
     table = terms.classes == 2
 
-    def solved(log_sd: Floats) -> tuple[float, Floats, Floats, Floats]:
+    def solved(log_sd: Floats, z: Any, r: Floats, v: Floats, table: Any) -> tuple[float, Floats, Floats, Floats]:
         of_table, of_cell = np.exp(2.0 * log_sd)
         prior = np.where(table, of_table, DIFFUSE_DEVIATION**2)
         spread = of_cell + v
@@ -187,22 +223,35 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         log_det = 2.0 * np.log(np.diag(root[0])).sum() + np.log(prior).sum() + np.log(spread).sum()
         return float(log_det + r**2 @ (1.0 / spread) - pulled @ gamma), gamma, precision, spread
 
+    of_part = (z, r, v, table)
+    if terms.large:
+        few = terms.part(np.flatnonzero(seen))
+        used = np.flatnonzero(np.diff(terms.matrix[few].tocsc().indptr))
+        of_part = (terms.matrix[few][:, used], residual[few], variance[few], table[used])
+
     def with_prior(log_sd: Floats) -> float:
-        return solved(np.clip(log_sd, -7.0, 1.0))[0] + float(((log_sd + 3.0) ** 2).sum() / 4.0)
+        return solved(np.clip(log_sd, -7.0, 1.0), *of_part)[0] + float(((log_sd + 3.0) ** 2).sum() / 4.0)
 
     # Where a table has all columns the two are exchangeable: from equal starts, the last digit would decide the way.
     best = scipy.optimize.minimize(
         with_prior, np.array([-2.4, -2.7]), method="Nelder-Mead", options={"xatol": 0.05, "fatol": 0.05}
     )
     log_sd = np.clip(best.x, -7.0, 1.0)
-    _, gamma, precision, spread = solved(log_sd)
+    errors: TermRoot | TermPrecision
+    if terms.large:
+        of_table, of_cell = np.exp(2.0 * log_sd)
+        spread = of_cell + v
+        a_priori = 1.0 / np.where(table, of_table, DIFFUSE_DEVIATION**2)
+        errors = TermPrecision(scipy.sparse.csr_array(z), 1.0 / spread, a_priori, np.flatnonzero(~table))
+        gamma = errors.spread(z.T @ (r / spread))
+    else:
+        _, gamma, precision, spread = solved(log_sd, *of_part)
+        errors = TermRoot(root_of_inverse(precision))
     between, gain = float(np.exp(2.0 * log_sd[1])), np.zeros(len(residual))
     gain[seen] = between / spread
     fitted = terms.matrix @ gamma
     value = fitted + gain * np.where(seen, residual - fitted, 0.0)
-    covariance = np.linalg.inv(precision)
-    root = np.asarray(np.linalg.cholesky((covariance + covariance.T) / 2.0), dtype=np.float64)
-    return Deviations(value, between * (1.0 - gain), 1.0 - gain, root)
+    return Deviations(value, between * (1.0 - gain), 1.0 - gain, errors)
 
 
 def cell_means(cell: Ints, value: Floats, weight: Floats, cells: int) -> tuple[Floats, Floats]:

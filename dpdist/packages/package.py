@@ -14,11 +14,13 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
+from dpdist.core.this_process import available_memory
 from dpdist.packages.estimates import mean_sums
 from dpdist.packages.group_shapes import GroupShapes
+from dpdist.packages.large import posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Levels, ReferenceRecords, Terms, levels_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
-from dpdist.packages.posterior import MOST_SUMS, Posterior, Prior, Sums, measured_sums, published_sums
+from dpdist.packages.posterior import Posterior, Prior, Sums, measured_sums, published_sums
 from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, outcome_parts, whole_shares
 from dpdist.packages.workload import PackageTable, Workload
 
@@ -179,6 +181,7 @@ def package(
     """The package under one strategy; `chosen` are its earlier choices.
     Raises `ValueError`, with the reason, for a package that cannot be held or learned.
     """
+    refuse_beyond_memory(workload, available_memory())
     terms = Terms.of(workload)
     levels = _levels(reference, workload, terms, bounds)
     return _package(workload, terms, levels, reference, bounds, law, strategy, chosen)
@@ -192,6 +195,7 @@ def best_package(
     strategies: Sequence[Strategy] = STRATEGIES,
 ) -> list[Package]:
     """The packages of all strategies, the one of the least predicted objective first."""
+    refuse_beyond_memory(workload, available_memory())
     terms = Terms.of(workload)
     levels = _levels(reference, workload, terms, bounds)
     kept = [strategy for strategy in strategies if strategy.most_cells is None or len(workload) <= strategy.most_cells]
@@ -243,12 +247,8 @@ def _measuring(
 
     def posterior(made: tuple[Measured, ...], shares: Sequence[Fraction]) -> Posterior:
         sums = measured_sums(made, limits, workload.count)
-        return Posterior(prior, *sums, _noise(made, shares, law), prior.drifting.before(outcomes))
+        return posterior_of(prior, *sums, _noise(made, shares, law), prior.drifting.before(outcomes))
 
-    number = sum((1 + outcomes) * aggregation.matrix.shape[0] for aggregation in aggregations)
-    if number > MOST_SUMS:
-        fault = f"{number:,} sums to measure by {strategy.name}"
-        raise ValueError(f"{fault}: a package may have {MOST_SUMS:,}, so drop or coarsen columns of its largest tables")
     parts = chosen or Parts.equal(len(aggregations), outcomes)
     if chosen is None and (len(aggregations) > 1 or outcomes > 1):
         # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
@@ -267,7 +267,7 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law) -> Parts:
     law. Because c_k depends on the parts, they are recomputed until they are stable.
     """
     published, weight = _objective(posterior.prior)
-    squared, fixed = posterior.squared(published, weight), posterior.without_noise()
+    slopes = posterior.slopes(published, weight)
     outcomes, ends = len(whole[0].of_outcome), np.cumsum([one.rows for one in whole])[:-1]
     parts = Parts.equal(len(whole), outcomes)
     for _ in range(SHARING_ROUNDS):
@@ -276,8 +276,7 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law) -> Parts:
             for one, of_one in zip(whole, parts.outcomes, strict=True)
         ]
         noise = _noise(whole, parts.shares, law) / np.concatenate(scales) ** 2
-        factor = scipy.linalg.cho_factor(fixed + np.diag(noise), lower=True)
-        derivative = np.diag(scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, squared).T))
+        derivative = slopes(noise)
         by_measurement = np.split(derivative, ends)
         pairs = zip(by_measurement, scales, strict=True)
         parts = Parts(
@@ -290,7 +289,7 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law) -> Parts:
 def objective(posterior: Posterior) -> float:
     """The mean over tables of the mean squared error of their figures, in direct standard errors, by priority."""
     published, weight = _objective(posterior.prior)
-    return float(weight @ posterior.errors(published).file)
+    return posterior.risk(published, weight)
 
 
 def _objective(prior: Prior) -> tuple[Sums, Floats]:

@@ -11,7 +11,7 @@ with D block-diagonal plus what cells share. No matrix of base cells by base cel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -28,9 +28,7 @@ from dpdist.packages.ties import ties_of
 from dpdist.packages.workload import Workload
 
 MOST_SUMS = 6_000
-"""Largest number of measured sums, whose covariance is dense."""
-MOST_TERMS = 6_000
-"""Largest number of shared terms, whose covariance is dense."""
+"""Largest number of measured sums whose covariance is dense."""
 ROWS_AT_ONCE = 1_000
 """Published figures whose errors are computed together, because memory for shared terms grows with them."""
 PLANNED_DRIFT = 0.003
@@ -123,12 +121,7 @@ class Prior:
         tails: tuple[Deviations, ...],
         drifting: DriftPrior = SINCE_REFERENCE,
     ) -> Prior:
-        """The prior at the reference's levels. Raises `ValueError` for more shared terms than fit in memory."""
-        if terms.matrix.shape[1] > MOST_TERMS:
-            fault = f"tables with {terms.matrix.shape[1]:,} cells that occur"
-            raise ValueError(
-                f"{fault}: a package may have {MOST_TERMS:,}, so drop or coarsen columns of its largest tables"
-            )
+        """The prior at the reference's levels."""
         still, ties = (np.zeros((len(workload), factor * len(tails))) for factor in (1, 2))
         return cls(workload, terms, levels, limits, tails, still, ties, drifting)
 
@@ -213,7 +206,9 @@ class Prior:
         pairs = []
         for which, deviations in enumerate(self.levels.errors):
             slope = self.by_deviation(sums, which)
-            errors = (slope @ scipy.sparse.diags_array(deviations.shared) @ self.terms.matrix).toarray() @ deviations.root
+            errors = (
+                slope @ scipy.sparse.diags_array(deviations.shared) @ self.terms.matrix
+            ).toarray() @ deviations.terms.root
             pairs.append((errors, (slope @ self.terms.matrix).toarray()))
         return tuple(pairs)
 
@@ -236,7 +231,7 @@ class Prior:
         for part, tail, drift in zip(sums.parts[: len(self.tails)], self.tails, self.limits.tail_drift.T, strict=True):
             slope = scipy.sparse.csr_array(part @ scipy.sparse.diags_array(self.workload.count))
             alone += slope.power(2) @ (tail.alone + drift**2)
-            roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.root)
+            roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.terms.root)
             roots.append((slope @ scipy.sparse.diags_array(drift) @ self.terms.matrix).toarray())
         return alone, np.hstack(roots)
 
@@ -246,7 +241,7 @@ class Prior:
         pull = self.alone * back
         z = self.terms.matrix
         for which, (deviations, size) in enumerate(zip(self.levels.errors, drift, strict=True)):
-            inner = deviations.root @ (deviations.root.T @ (z.T @ (deviations.shared * back[:, which])))
+            inner = deviations.terms.spread(z.T @ (deviations.shared * back[:, which]))
             pull[:, which] += deviations.shared * (z @ inner) + z @ (self.sizes(size) ** 2 * (z.T @ back[:, which]))
         return np.asarray(pull)
 
@@ -374,6 +369,20 @@ class Posterior:
             start += len(few)
         return whole
 
+    def slopes(self, sums: Sums, weight: Floats) -> Callable[[Floats], Floats]:
+        """Derivatives of `risk` by every noise variance, (row,), as a function of these variances."""
+        squared, fixed = self.squared(sums, weight), self.without_noise()
+
+        def at(noise: Floats) -> Floats:
+            factor = scipy.linalg.cho_factor(fixed + np.diag(noise), lower=True)
+            return np.diag(scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, squared).T))
+
+        return at
+
+    def risk(self, sums: Sums, weight: Floats) -> float:
+        """The weighted sum of the estimates' variances about the file's sums."""
+        return float(weight @ self.errors(sums).file)
+
     def errors(self, sums: Sums) -> Errors:
         """Errors of estimates of published sums; no data are needed."""
         of_measured = self.prior.shared(self.measured, self.drift)
@@ -401,7 +410,7 @@ class Posterior:
             variance += (errors**2).sum(axis=1)
         for part, tail in zip(sums.parts[: len(self.prior.tails)], self.prior.tails, strict=True):
             slope = part @ scipy.sparse.diags_array(self.prior.workload.count * tail.shared)
-            variance += (((slope @ self.prior.terms.matrix).toarray() @ tail.root) ** 2).sum(axis=1)
+            variance += (((slope @ self.prior.terms.matrix).toarray() @ tail.terms.root) ** 2).sum(axis=1)
         return variance
 
     def joint(self, sums: Sums) -> Floats:
@@ -423,6 +432,20 @@ class Posterior:
         by_level = np.einsum("cij,cj->ci", self.prior.sloped, self.prior.pulled(self.measured, self.drift, weighed))
         return np.asarray(self.prior.mean + by_sampling + by_level)
 
+    def draws(self, wanted: int) -> int:
+        """The number of draws of errors that are made where so many are wanted."""
+        return wanted
+
+    def answers(self, moved: Floats) -> Floats:
+        """Changes of estimated sums, (draw, cell, sum), if measurements change by (draw, row)."""
+        mean = self.prior.mean
+        still = self.constant + self.measured.of(mean)
+        return np.array([self.estimated(still + one) - mean for one in moved])
+
+    def drifting(self, x: Floats) -> tuple[Floats, Drifting]:
+        """Measurements less their prior means, and their covariance for every drift."""
+        return self.residual(x), Drifting.of(self)
+
     def deviations(self, x: Floats) -> Floats:
         """Posterior means of the deviations of the base cells' levels, (cell, level)."""
         return self.prior.pulled(self.measured, self.drift, self.solver(self.residual(x)))
@@ -440,8 +463,7 @@ def learned(posterior: Posterior, x: Floats) -> Posterior:
 def _drifted(posterior: Posterior, x: Floats) -> Posterior:
     """The median of the drift given the noisy measurements, by turns for weights and every outcome."""
     prior = posterior.prior.drifting
-    residual = posterior.residual(x)
-    covariance = Drifting.of(posterior)
+    residual, covariance = posterior.drifting(x)
 
     def likelihood(drift: Drift) -> float:
         quadratic, log_det = covariance.forms(residual, drift)

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from dpdist.core.errors import ProgramError, ToolchainError
 from dpdist.core.extras import install, installed
 from dpdist.core.files import sha256, write_text
+from dpdist.core.this_process import available_memory
 
 PLATFORMS = "Linux on x86_64 (glibc) or macOS on arm64, CPython 3.11 to 3.14"
 COMPILERS = "g++ 9 or later, or another C++17 compiler named by CXX"
@@ -236,19 +237,3 @@ def turn() -> Iterator[None]:
 
 def compiles_at_once() -> int:
     return max(1, min(os.cpu_count() or 1, available_memory() // _MEMORY_OF_A_COMPILE))
-
-
-def available_memory() -> int:
-    """Bytes that a new process may use: the machine's free memory, or less under a control group's limit."""
-    limits = [2**63]
-    if (info := Path("/proc/meminfo")).exists() and (available := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
-        limits.append(int(available[1]) * 1024)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # there is no such group, or its limit is "max"
-            continue
-    return max(0, min(limits))

@@ -156,12 +156,12 @@ def test_planned_errors_are_the_spread_over_runs(outcomes: int) -> None:
     for _ in range(RUNS):
         d = rng.standard_normal(prior.alone.shape) * np.sqrt(prior.alone)
         for k, (level, drift) in enumerate(zip(prior.levels.errors, posterior.drift, strict=True)):
-            d[:, k] += level.shared * (terms @ (level.root @ rng.standard_normal(terms.shape[1])))
+            d[:, k] += level.shared * (terms @ (level.terms.root @ rng.standard_normal(terms.shape[1])))
             d[:, k] += terms @ (prior.sizes(drift) * rng.standard_normal(terms.shape[1]))
         population = prior.mean + np.einsum("cij,cj->ci", prior.sloped, d)
         for k, (tail, moved) in enumerate(zip(prior.tails, prior.limits.tail_drift.T, strict=True)):
             t = rng.standard_normal(len(count())) * np.sqrt(tail.alone + moved**2)
-            t += tail.shared * (terms @ (tail.root @ rng.standard_normal(terms.shape[1])))
+            t += tail.shared * (terms @ (tail.terms.root @ rng.standard_normal(terms.shape[1])))
             population[:, k] += count() * (t + moved * (terms @ rng.standard_normal(terms.shape[1])))
         z = population + np.einsum("cij,cj->ci", root, rng.standard_normal(prior.mean.shape))
         x = posterior.measured.of(z) + posterior.constant + rng.normal(0.0, np.sqrt(posterior.noise))

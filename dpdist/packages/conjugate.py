@@ -1,0 +1,141 @@
+"""Systems too large for a dense factor, by conjugate gradients: many right sides at once, and errors of shared terms.
+
+No matrix of terms by terms, or of measured sums by measured sums, is formed. Each right side has its own steps, and ends
+when its residual is `TOLERANCE` of what it was. So estimates are those of a dense factor, but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats, Ints
+
+TOLERANCE = 1e-12
+"""Residual at which a solution ends, relative to the right side, in the preconditioner's norm."""
+MOST_STEPS = 5_000
+"""Number of steps after which a system counts as unsolvable."""
+
+
+def conjugate_gradients(
+    times: Callable[[Floats], Floats],
+    preconditioned: Callable[[Floats], Floats],
+    right: Floats,
+    tolerance: float = TOLERANCE,
+) -> Floats:
+    """Solutions of a symmetric positive definite system for right sides, (entry, side).
+
+    Raises `ArithmeticError` where `MOST_STEPS` are not enough.
+    """
+    x, left = np.zeros_like(right), right.copy()
+    turned = preconditioned(left)
+    direction, square = turned.copy(), _products(left, turned)
+    wanted = tolerance**2 * square
+    for _ in range(MOST_STEPS):
+        open_ = square > wanted
+        if not open_.any():
+            return x
+        image = times(direction)
+        step = np.where(open_, square / np.where(open_, _products(direction, image), 1.0), 0.0)
+        x += step * direction
+        left -= step * image
+        turned = preconditioned(left)
+        now = _products(left, turned)
+        direction = turned + np.where(open_, now / np.where(square > 0.0, square, 1.0), 0.0) * direction
+        square = np.where(open_, now, square)
+    raise ArithmeticError(f"a system of {len(right):,} unknowns is not solved in {MOST_STEPS:,} steps")
+
+
+def _products(one: Floats, other: Floats) -> Floats:
+    """Sums of products by side, (side,), in an order that no processor changes."""
+    return np.asarray(np.einsum("ij,ij->j", one, other))
+
+
+@dataclass(frozen=True)
+class TermPrecision:
+    """Errors of shared terms by their precision Λ = Z'WZ + diag(a priori), never formed.
+
+    Z (cell, term) has the cells with records, and W (cell,) their precisions. `few` are terms of many cells each, which
+    overlap most: their part of Λ is dense, and solved exactly within the preconditioner.
+    """
+
+    terms: scipy.sparse.csr_array
+    weight: Floats
+    prior: Floats
+    few: Ints
+
+    @cached_property
+    def diagonal(self) -> Floats:
+        """The diagonal of Λ, (term,)."""
+        return np.asarray(self.terms.power(2).T @ self.weight + self.prior)
+
+    @cached_property
+    def _factor_of_few(self) -> tuple[Floats, bool]:
+        few = scipy.sparse.csr_array(self.terms[:, self.few])
+        inner = (few.T @ scipy.sparse.diags_array(self.weight) @ few).toarray() + np.diag(self.prior[self.few])
+        return scipy.linalg.cho_factor(inner, lower=True)
+
+    def times(self, x: Floats) -> Floats:
+        """Λ x for (term, side)."""
+        return np.asarray(self.terms.T @ (self.weight[:, None] * (self.terms @ x)) + self.prior[:, None] * x)
+
+    def preconditioned(self, x: Floats, diagonal: Floats | None = None) -> Floats:
+        """About Λ⁻¹ x, or that of a matrix with another diagonal, for (term, side)."""
+        made = x / (self.diagonal if diagonal is None else diagonal)[:, None]
+        made[self.few] = scipy.linalg.cho_solve(self._factor_of_few, x[self.few])
+        return made
+
+    def spread(self, x: Floats) -> Floats:
+        """The terms' covariance times (term,) or (term, side)."""
+        sides = x.reshape(len(x), -1)
+        return conjugate_gradients(self.times, self.preconditioned, sides).reshape(x.shape)
+
+    def drawn(self, rng: np.random.Generator) -> Floats:
+        """A draw of the terms' errors, (term,)."""
+        of_cells = np.sqrt(self.weight) * rng.standard_normal(len(self.weight))
+        return self.spread(self.terms.T @ of_cells + np.sqrt(self.prior) * rng.standard_normal(len(self.prior)))
+
+    @property
+    def root(self) -> Floats:
+        """A root of the terms' covariance, (term, term): dense, for few terms."""
+        return root_of_inverse(
+            (self.terms.T @ scipy.sparse.diags_array(self.weight) @ self.terms).toarray() + np.diag(self.prior)
+        )
+
+
+@dataclass(frozen=True)
+class TermRoot:
+    """Errors of shared terms by a root of their covariance, (term, term)."""
+
+    root: Floats
+
+    def spread(self, x: Floats) -> Floats:
+        """The terms' covariance times (term,)."""
+        return np.asarray(self.root @ (self.root.T @ x))
+
+    def times(self, x: Floats) -> Floats:
+        """The terms' precision times (term, side)."""
+        return np.asarray(scipy.linalg.cho_solve((self.root, True), x))
+
+    @cached_property
+    def diagonal(self) -> Floats:
+        """The diagonal of the precision, (term,)."""
+        return np.diag(self.times(np.eye(len(self.root))))
+
+    def preconditioned(self, x: Floats, diagonal: Floats) -> Floats:
+        """About the inverse of a matrix with a diagonal, times (term, side)."""
+        return np.asarray(x / diagonal[:, None])
+
+    def drawn(self, rng: np.random.Generator) -> Floats:
+        """A draw of the terms' errors, (term,)."""
+        return np.asarray(self.root @ rng.standard_normal(len(self.root)))
+
+
+def root_of_inverse(precision: Floats) -> Floats:
+    """A root of the inverse of a dense matrix."""
+    covariance = np.linalg.inv(precision)
+    return np.asarray(np.linalg.cholesky((covariance + covariance.T) / 2.0), dtype=np.float64)

@@ -1,0 +1,298 @@
+"""The posterior of a package with more measured sums, or shared terms, than a dense matrix of them can hold.
+
+It is that of `posterior`, as a system in what the measurements x are made of: parts ξ of every base cell alone, terms γ by
+the reference's errors, and terms by drift. With G the measurements' slopes in units of noise, and Q the parts' precision,
+V⁻¹x = R^(-½) (R^(-½)x − G H⁻¹ G' R^(-½)x), H = Q + G'G. Only products with sparse matrices are needed, so that memory
+grows with base cells times tables. Variances are means over draws and probes, from fixed seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats
+from dpdist.packages.conjugate import TOLERANCE, conjugate_gradients
+from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled, sampling_root
+from dpdist.packages.levels import Deviations
+from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior, Sums, crossed
+from dpdist.packages.workload import Workload, indicator
+
+PROBES = 16
+"""Random signs by which sums of variances are estimated: a sum over m like figures errs by about √(2/(16 m)) of it."""
+DRAWN = 100
+"""Draws of errors by which variances are estimated: a standard error errs by 1/√(2 · 100), 7 % of it."""
+SUMS_OF_DRIFT = 1_000
+"""About so many sums, of neighbouring measured sums each, show the drift: a large table's rows are added up."""
+SEED = 20_261
+OF_DRAWS = 1e-7
+"""Tolerance of systems whose solutions are averaged over draws or probes."""
+
+
+def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, drift: Drift) -> Posterior:
+    """The posterior in the form that its size needs. Raises `ValueError` for a large one without a reference."""
+    large = len(measured) > MOST_SUMS or prior.terms.large
+    if large and prior.drifting != SINCE_REFERENCE:
+        fault = f"{len(measured):,} sums to measure without a reference"
+        raise ValueError(
+            f"{fault}: it may have {MOST_SUMS:,}, so coarsen columns of its largest tables, or give a reference"
+        )
+    return (LargePosterior if large else Posterior)(prior, measured, constant, noise, drift)
+
+
+BYTES_OF_CELL = 16_000
+"""Memory for a base cell: draws of its errors, and batches of systems."""
+BYTES_OF_CELL_IN_TABLE = 260
+"""Memory for a base cell in a measured table: what it adds to measured sums and to terms, twice each."""
+
+
+def refuse_beyond_memory(workload: Workload, free: int) -> None:
+    """Raises `ValueError` for a package that needs more than the free bytes, with the largest that fits."""
+    tables, cells = len(workload.measured), len(workload)
+    if (needed := projected_bytes(workload)) <= free:
+        return
+    fitting = int(cells * free / needed)
+    fewer = int((free / cells - BYTES_OF_CELL) / BYTES_OF_CELL_IN_TABLE)
+    or_tables = f", or {fewer:,} such tables with these base cells" if fewer > 0 else ""
+    raise ValueError(
+        f"a package of {cells:,} base cells in {tables:,} measured tables needs about {needed / 1e9:.1f} GB of memory, and "
+        f"{free / 1e9:.1f} are free: {fitting:,} base cells in these tables fit{or_tables}. So drop or coarsen columns, or "
+        "take a machine with more memory"
+    )
+
+
+def projected_bytes(workload: Workload) -> int:
+    """Bytes that a large package needs at most."""
+    return len(workload) * (BYTES_OF_CELL + BYTES_OF_CELL_IN_TABLE * len(workload.measured))
+
+
+class LargePosterior(Posterior):
+    """A posterior without dense matrices."""
+
+    @property
+    def _levels(self) -> tuple[tuple[int, Deviations, Floats], ...]:
+        """For every level: number, the reference's errors, and standard deviations of the terms' drift."""
+        pairs = zip(self.prior.levels.errors, self.drift, strict=True)
+        return tuple((k, level, self.prior.sizes(size)) for k, (level, size) in enumerate(pairs))
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[int, Any, Any], ...]:
+        """The sums that are measured: number, the measured functions of them, and these transposed."""
+        parts = ((k, scipy.sparse.csr_array(part)) for k, part in enumerate(self.measured.parts) if part.nnz)
+        return tuple((k, part, scipy.sparse.csr_array(part.T)) for k, part in parts)
+
+    @cached_property
+    def _root(self) -> Floats:
+        """Roots of the measured sums' blocks of what each base cell has alone, (cell, sum, sum)."""
+        kept = [k for k, *_ in self._parts]
+        values, vectors = np.linalg.eigh(self.prior.block()[:, kept][:, :, kept])
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
+
+    @cached_property
+    def _terms(self) -> tuple[Any, Any]:
+        z = scipy.sparse.csr_array(self.prior.terms.matrix)
+        return z, scipy.sparse.csr_array(z.T)
+
+    @property
+    def _edges(self) -> tuple[slice, ...]:
+        """The unknowns: ξ, errors of every level's terms, then their drift."""
+        first, terms = self._root.shape[0] * self._root.shape[1], self._terms[0].shape[1]
+        ends = [0, *(first + k * terms for k in range(1 + 2 * len(self.drift)))]
+        return tuple(map(slice, ends[:-1], ends[1:]))
+
+    def _measure(self, sums: Floats) -> Floats:
+        """M z for (cell, sum, side), as (row, side)."""
+        return np.asarray(sum(part @ np.ascontiguousarray(sums[:, k]) for k, part, _ in self._parts))
+
+    def _back(self, x: Floats) -> Floats:
+        """M'x for (row, side), as (cell, sum, side)."""
+        whole = np.zeros((len(self._root), len(self.measured.parts), x.shape[1]))
+        for k, _, part in self._parts:
+            whole[:, k] = part @ x
+        return whole
+
+    def _made(self, unknown: Floats) -> Floats:
+        """G times unknowns, (row, side)."""
+        z, (alone, *shared) = self._terms[0], self._edges
+        xi = unknown[alone].reshape(*self._root.shape[:2], -1)
+        d = [
+            level.shared[:, None] * (z @ unknown[shared[k]]) + z @ (sizes[:, None] * unknown[shared[k + len(self.drift)]])
+            for k, level, sizes in self._levels
+        ]
+        made = np.zeros((len(self.noise), unknown.shape[1]))
+        for i, (k, part, _) in enumerate(self._parts):
+            of_levels = (self.prior.sloped[:, k, j, None] * moved for j, moved in enumerate(d))
+            made += part @ sum((self._root[:, i, j, None] * xi[:, j] for j in range(xi.shape[1])), sum(of_levels))
+        return made / np.sqrt(self.noise)[:, None]
+
+    def _unmade(self, x: Floats) -> Floats:
+        """G' times (row, side)."""
+        x, zt = x / np.sqrt(self.noise)[:, None], self._terms[1]
+        back = [(k, part @ x) for k, _, part in self._parts]
+        xi = [sum(self._root[:, i, j, None] * sums for i, (_, sums) in enumerate(back)) for j in range(len(back))]
+        errors, drifts = [], []
+        for j, level, sizes in self._levels:
+            d = sum(self.prior.sloped[:, k, j, None] * sums for k, sums in back)
+            errors.append(zt @ (level.shared[:, None] * d))
+            drifts.append(sizes[:, None] * (zt @ d))
+        return np.concatenate([np.stack(xi, axis=1).reshape(-1, x.shape[1]), *errors, *drifts])
+
+    def _times(self, unknown: Floats) -> Floats:
+        """H times unknowns."""
+        whole, (alone, *shared) = self._unmade(self._made(unknown)), self._edges
+        for few in (alone, *shared[len(self.drift) :]):
+            whole[few] += unknown[few]
+        for k, level, _ in self._levels:
+            whole[shared[k]] += level.terms.times(unknown[shared[k]])
+        return whole
+
+    @cached_property
+    def _diagonal(self) -> Floats:
+        """The diagonal of H."""
+        precision, number = 1.0 / self.noise, len(self._parts)
+        squares = np.empty((len(self._root), number, number))
+        for i, (_, one, _) in enumerate(self._parts):
+            for j, (_, other, _) in enumerate(self._parts):
+                squares[:, i, j] = np.asarray(one.multiply(other).T @ precision).reshape(-1)
+        alone = 1.0 + np.einsum("cji,cjk,cki->ci", self._root, squares, self._root)
+        errors, drifts = [], []
+        for k, level, sizes in self._levels:
+            slope, z = self.prior.by_deviation(self.measured, k), self._terms[0]
+            of_errors = slope @ scipy.sparse.diags_array(level.shared) @ z
+            errors.append(level.terms.diagonal + of_errors.power(2).T @ precision)
+            drifts.append(1.0 + sizes**2 * ((slope @ z).power(2).T @ precision))
+        return np.concatenate([alone.reshape(-1), *errors, *drifts])
+
+    def _preconditioned(self, unknown: Floats) -> Floats:
+        whole = unknown / self._diagonal[:, None]
+        for k, level, _ in self._levels:
+            few = self._edges[1 + k]
+            whole[few] = level.terms.preconditioned(unknown[few], self._diagonal[few])
+        return whole
+
+    def solver(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
+        sides = x.reshape(len(x), -1) / np.sqrt(self.noise)[:, None]
+        unknown = conjugate_gradients(self._times, self._preconditioned, self._unmade(sides), tolerance)
+        return ((sides - self._made(unknown)) / np.sqrt(self.noise)[:, None]).reshape(x.shape)
+
+    @cached_property
+    def _block(self) -> Floats:
+        return self.prior.block()
+
+    def _spread(self, back: Floats) -> Floats:
+        """The covariance D of the sums, without tails, times (cell, 4, side)."""
+        z, zt = self._terms
+        whole = np.einsum("cij,cjs->cis", self._block, back)
+        for k, level, sizes in self._levels:
+            d = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)
+            pulled = level.shared[:, None] * (z @ level.terms.spread(zt @ (level.shared[:, None] * d)))
+            pulled += z @ (sizes[:, None] ** 2 * (zt @ d))
+            whole += self.prior.sloped[:, :, k, None] * pulled[:, None]
+        return np.asarray(whole)
+
+    def draws(self, wanted: int) -> int:
+        return min(wanted, DRAWN)
+
+    def answers(self, moved: Floats) -> Floats:
+        pulled = self._spread(self._back(self.solver(np.ascontiguousarray(moved.T), OF_DRAWS)))
+        return np.ascontiguousarray(np.moveaxis(pulled, 2, 0))
+
+    def _probes(self, sums: Sums, weight: Floats) -> Floats:
+        """Sums by random signs of published functions times the roots of weights, (cell, 4, probe)."""
+        signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (len(sums), PROBES)) * np.sqrt(weight)[:, None]
+        return np.stack([part.T @ signs for part in sums.parts], axis=1)
+
+    def slopes(self, sums: Sums, weight: Floats) -> Callable[[Floats], Floats]:
+        covered = self._measure(self._spread(self._probes(sums, weight)))
+
+        def at(noise: Floats) -> Floats:
+            return np.asarray((type(self)(*self._given[:3], noise, self.drift).solver(covered, OF_DRAWS) ** 2).mean(axis=1))
+
+        return at
+
+    @property
+    def _given(self) -> tuple[Prior, Sums, Floats, Floats]:
+        return self.prior, self.measured, self.constant, self.noise
+
+    def risk(self, sums: Sums, weight: Floats) -> float:
+        back = self._probes(sums, weight)
+        spread, zt = self._spread(back), self._terms[1]
+        covered = self._measure(spread)
+        whole = float((back * spread).sum() - (covered * self.solver(covered, OF_DRAWS)).sum())
+        for k, (tail, drift) in enumerate(zip(self.prior.tails, self.prior.limits.tail_drift.T, strict=True)):
+            slope = self.prior.workload.count[:, None] * back[:, k]
+            shared = zt @ (tail.shared[:, None] * slope)
+            whole += float(((tail.alone + drift**2)[:, None] * slope**2).sum())
+            whole += float((shared * tail.terms.spread(shared)).sum() + ((zt @ (drift[:, None] * slope)) ** 2).sum())
+        return whole / PROBES
+
+    @cached_property
+    def _drawn(self) -> tuple[Floats, Floats, Floats]:
+        """Drawn errors of Σe and every Σer, (cell, level, draw): about the file's sums, the population's, and of the reference
+        alone about the file's where nothing has drifted."""
+        prior, rng, root = self.prior, np.random.default_rng(SEED), sampling_root(self.prior)
+        levels = len(prior.tails)
+        file, population, alone = (np.empty((len(root), levels, DRAWN)) for _ in range(3))
+        for start in range(0, DRAWN, AT_ONCE):
+            few, moved = range(start, min(start + AT_ONCE, DRAWN)), []
+            for draw in few:
+                sample = sampled(root, rng)
+                d, drift = deviated(prior, self.drift, rng)
+                still, drifted = (prior.workload.count[:, None] * part for part in beyond(prior, rng))
+                truth = np.einsum("cij,cj->ci", prior.sloped, d + drift)
+                noise = np.sqrt(self.noise) * rng.standard_normal(len(self.noise))
+                moved.append(self.measured.of(sample + truth) + noise)
+                population[:, :, draw] = -truth[:, :levels] - still - drifted
+                file[:, :, draw] = population[:, :, draw] - sample[:, :levels]
+                undrifted = np.einsum("cij,cj->ci", prior.sloped[:, :levels], d)
+                alone[:, :, draw] = undrifted + still + sample[:, :levels]
+            answered = np.moveaxis(self.answers(np.array(moved))[:, :, :levels], 0, 2)
+            file[:, :, few.start : few.stop] += answered
+            population[:, :, few.start : few.stop] += answered
+        return file, population, alone
+
+    def errors(self, sums: Sums) -> Errors:
+        """Errors of estimates of published sums, as means over `DRAWN` draws."""
+        return Errors(*(self._variances(sums, drawn) for drawn in self._drawn))
+
+    def _variances(self, sums: Sums, drawn: Floats) -> Floats:
+        squares = [
+            sum((part @ drawn[:, k]) for k, part in enumerate(few.parts[: len(self.drift)])) ** 2
+            @ np.full(DRAWN, 1.0 / DRAWN)
+            for few in sums.batches()
+        ]
+        return np.concatenate(squares)
+
+    def drifting(self, x: Floats) -> tuple[Floats, Drifting]:
+        """The same of sums of neighbouring measured sums, which are few. What they show is of all measurements."""
+        matrix = self._neighbours
+        measured = Sums(tuple(scipy.sparse.csr_array(matrix @ part) for part in self.measured.parts))  # type: ignore[arg-type]
+        few = type(self)(self.prior, measured, matrix @ self.constant, matrix @ self.noise, self.drift)
+        fixed = crossed(measured, measured, self.prior.block()).toarray() + np.diag(few.noise)
+        parts = []
+        for k, level, _ in self._levels:
+            slope, z = self.prior.by_deviation(measured, k), self._terms[0]
+            of_errors = scipy.sparse.csr_array(slope @ scipy.sparse.diags_array(level.shared) @ z)
+            for start in range(0, len(measured), AT_ONCE):
+                side = of_errors[start : start + AT_ONCE].toarray().T
+                fixed[:, start : start + AT_ONCE] += of_errors @ level.terms.spread(np.ascontiguousarray(side))
+            scaled = slope @ z @ scipy.sparse.diags_array(self.prior.sizes(1.0))
+            parts.append((scaled @ scaled.T).toarray())
+        return few.residual(matrix @ x), Drifting((fixed + fixed.T) / 2.0, tuple(parts))
+
+    @property
+    def _neighbours(self) -> scipy.sparse.csr_array:
+        """Adds measured sums up, (sum, row): neighbours of one kind and one noise, which share their first columns."""
+        rows = np.arange(len(self.noise))
+        last = np.max([np.where(np.diff(part.indptr) > 0, k, 0) for k, part in enumerate(self.measured.parts)], axis=0)
+        starts = np.flatnonzero(np.diff(last, prepend=-1) | (np.diff(self.noise, prepend=-1.0) != 0.0)).tolist()
+        quota, labels, number = max(SUMS_OF_DRIFT // len(starts), 1), np.empty_like(rows), 0
+        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+            kept = min(quota, end - start)
+            labels[start:end] = number + np.arange(end - start) * kept // (end - start)
+            number += kept
+        return indicator(labels)
