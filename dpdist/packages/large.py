@@ -232,8 +232,8 @@ class LargePosterior(Posterior):
 
     @cached_property
     def _drawn(self) -> tuple[Floats, Floats, Floats]:
-        """Drawn errors of Σe and every Σer, (cell, level, draw): about the file's sums, the population's, and of the reference
-        alone about the file's where nothing has drifted."""
+        """Drawn errors of Σe and every Σer, (cell, level, draw): about the file's sums and the population's, and
+        of the reference alone about the file's without drift."""
         prior, rng, root = self.prior, np.random.default_rng(SEED), sampling_root(self.prior)
         levels = len(prior.tails)
         file, population, alone = (np.empty((len(root), levels, DRAWN)) for _ in range(3))
@@ -270,7 +270,7 @@ class LargePosterior(Posterior):
     def drifting(self, x: Floats) -> tuple[Floats, Drifting]:
         """The same of sums of neighbouring measured sums, which are few. What they show is of all measurements."""
         matrix = self._neighbours
-        measured = Sums(tuple(scipy.sparse.csr_array(matrix @ part) for part in self.measured.parts))  # type: ignore[arg-type]
+        measured = Sums(tuple(scipy.sparse.csr_array(matrix @ part) for part in self.measured.parts))
         few = type(self)(self.prior, measured, matrix @ self.constant, matrix @ self.noise, self.drift)
         fixed = crossed(measured, measured, self.prior.block()).toarray() + np.diag(few.noise)
         parts = []
