@@ -209,10 +209,10 @@ class LargePosterior(Posterior):
     def slopes(self, sums: Sums, weight: Floats) -> Callable[[Floats], Floats]:
         covered = self._measure(self._spread(self._probes(sums, weight)))
 
-        def at(noise: Floats) -> Floats:
+        def under(noise: Floats) -> Floats:
             return np.asarray((type(self)(*self._given[:3], noise, self.drift).solver(covered, OF_DRAWS) ** 2).mean(axis=1))
 
-        return at
+        return under
 
     @property
     def _given(self) -> tuple[Prior, Sums, Floats, Floats]:

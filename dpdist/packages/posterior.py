@@ -373,11 +373,11 @@ class Posterior:
         """Derivatives of `risk` by every noise variance, (row,), as a function of these variances."""
         squared, fixed = self.squared(sums, weight), self.without_noise()
 
-        def at(noise: Floats) -> Floats:
+        def under(noise: Floats) -> Floats:
             factor = scipy.linalg.cho_factor(fixed + np.diag(noise), lower=True)
             return np.diag(scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, squared).T))
 
-        return at
+        return under
 
     def risk(self, sums: Sums, weight: Floats) -> float:
         """The weighted sum of the estimates' variances about the file's sums."""
