@@ -53,10 +53,12 @@ OF_WEIGHT = (
 OF_OUTCOME = (
     "the sum of min(w, u) (g clip((y - m) / r, -1, 1) + h) / u, with w the weight and y the outcome; u, m and r are the "
     "base cell's limits in released/set-1.json. Without a centre h = 0, and g is u r over the group's weight_cap times "
-    "half_width. With a centre c, g and h are u r and u (m - c) over the same; all are rounded towards 0 to 1/1024. Of "
-    "several outcomes each has g and h times its part of the measurement, outcome_parts in released/set-1.json"
+    "half_width. With a centre c, g and h are u r and u (m - c) over the same; all are rounded towards 0 to 1/1024"
 )
-DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME}
+OF_ONE_OF_SEVERAL = (
+    f"{OF_OUTCOME}. Both are times the outcome's part of the measurement, outcome_parts in released/set-1.json"
+)
+DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME, "q of": OF_ONE_OF_SEVERAL}
 DONORS_OF_CELL = 64
 """Number of made-up donors of a base cell, where the job has no reference."""
 OF_HISTOGRAMS = ("counts", "typical")
@@ -411,7 +413,7 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
         ends = _ends(grouped.matrix, centred, theta["limits"][0], model.count)
         yield Figures(
             cells=model.groups(grouped.matrix),
-            statistics=["a", *("q" + suffix for suffix in model.suffixes)],
+            statistics=["a", *("q of" + suffix if suffix else "q" for suffix in model.suffixes)],
             values=values,
             scales=[model.joint.share("", part).scale] * sums,
             limits=partial(_limits_of, ends),
