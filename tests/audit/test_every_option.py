@@ -67,13 +67,12 @@ def claimed(mechanism: str, kind: str) -> list[Option]:
     return [option for option in own if not isinstance(mechanism_of(option.job).promise(option.job).total, NoGuarantee)]
 
 
-WITH_MOST_OPTIONS = ("reference_tables", "table_package")
-"""Their options under an exchange for any other record, and under `substitution`, are tried in the long tests."""
+LONG_OPTIONS = [("reference_tables", "substitution"), ("reference_tables", "anywhere"), *product(["table_package"], KINDS)]
+"""Mechanisms with most options: these are tried in the long tests."""
 
 
 def options_of(mechanism: str, kind: str) -> object:
-    long = mechanism in WITH_MOST_OPTIONS and kind in ("substitution", "anywhere")
-    return pytest.param(mechanism, kind, marks=[pytest.mark.long] if long else [])
+    return pytest.param(mechanism, kind, marks=[pytest.mark.long] if (mechanism, kind) in LONG_OPTIONS else [])
 
 
 @pytest.mark.parametrize(("mechanism", "kind"), [options_of(*pair) for pair in product(PLAIN, KINDS)])
