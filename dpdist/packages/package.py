@@ -26,6 +26,12 @@ from dpdist.packages.workload import PackageTable, Workload
 
 SHARING_ROUNDS = 5
 """Number of times that the budget's parts are recomputed from the errors that they predict."""
+LEAVING_ROUNDS = 8
+"""The same number where measurements with less than half of an equal part are left out."""
+NOISE_OF_NOTHING = 1e18
+"""Noise variance, in squared records, under which a sum tells nothing."""
+ROUNDS_WITH_ALL = 2
+"""Number of these rounds before any is left out."""
 
 
 class Law(NamedTuple):
@@ -62,12 +68,13 @@ class Package:
     aggregations: tuple[Aggregation, ...]
     measurements: tuple[Measured, ...]
     parts: Parts
+    """Parts of all that the strategy may measure. A part of 0 is not measured."""
     posterior: Posterior
 
     @property
     def shares(self) -> tuple[Fraction, ...]:
         """The measurements' parts of the budget."""
-        return self.parts.shares
+        return tuple(share for share in self.parts.shares if share)
 
     @property
     def prior(self) -> Prior:
@@ -127,7 +134,7 @@ def _moments(shape: Shape) -> Floats:
 
 
 class Parts(NamedTuple):
-    """The measurements' parts of the budget, and the parts λ of the outcomes in each."""
+    """The measurements' parts of the budget, 0 for what is left out, and in each the parts λ of the outcomes."""
 
     shares: tuple[Fraction, ...]
     outcomes: tuple[tuple[Fraction, ...], ...]
@@ -198,9 +205,10 @@ def best_package(
     refuse_beyond_memory(workload, available_memory())
     terms = Terms.of(workload)
     levels = _levels(reference, workload, terms, bounds)
-    kept = [strategy for strategy in strategies if strategy.most_cells is None or len(workload) <= strategy.most_cells]
+    kept = [strategy for strategy in strategies if strategy.suits(workload)]
     made = [_package(workload, terms, levels, reference, bounds, law, strategy) for strategy in kept]
-    return sorted(made, key=lambda package: objective(package.posterior))
+    gains = {strategy.name: strategy.least_gain for strategy in kept}
+    return sorted(made, key=lambda package: objective(package.posterior) / (1.0 - gains[package.strategy]))
 
 
 def _package(
@@ -214,7 +222,7 @@ def _package(
     chosen: Chosen | None = None,
 ) -> Package:
     aggregations = strategy.aggregations(workload)
-    fine = sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations)
+    fine = min(sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations), len(workload.measured))
     size, noise = _typical(workload, aggregations, law.variance(whole_shares([1.0] * max(fine, 1))[0]))
     prior = _prior(reference, workload, terms, levels, bounds, size, noise)
     if chosen is not None:
@@ -240,8 +248,8 @@ def _measuring(
     limits, workload = prior.limits, prior.workload
     outcomes = limits.half.shape[1]
 
-    def under(parts: Sequence[Sequence[Fraction]]) -> tuple[Measured, ...]:
-        named = zip(aggregations, parts, strict=True)
+    def under(kept: Sequence[Aggregation], parts: Sequence[Sequence[Fraction]]) -> tuple[Measured, ...]:
+        named = zip(kept, parts, strict=True)
         bounds, count = (limits.cap, limits.centre, limits.half), workload.count
         return tuple(measured(one, *bounds, count, group_centred, list(map(float, of_one))) for one, of_one in named)
 
@@ -252,38 +260,50 @@ def _measuring(
     parts = chosen or Parts.equal(len(aggregations), outcomes)
     if chosen is None and (len(aggregations) > 1 or outcomes > 1):
         # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
-        whole = under([(Fraction(1),) * outcomes] * len(aggregations))
-        parts = _parts(posterior(whole, parts.shares), whole, law)
-    made = under(parts.outcomes)
-    return Package(strategy.name, aggregations, made, parts, posterior(made, parts.shares))
+        whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
+        parts = _parts(posterior(whole, parts.shares), whole, law, strategy.least_gain > 0.0)
+    kept, shares, of_outcomes = zip(*(one for one in zip(aggregations, *parts, strict=True) if one[1]), strict=True)
+    made = under(kept, of_outcomes)
+    return Package(strategy.name, kept, made, parts, posterior(made, shares))
 
 
-def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law) -> Parts:
+def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law, leave_out: bool) -> Parts:
     """The parts at which no shift between measurements, or between outcomes, lowers the objective.
 
     `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows
     of k, of the objective's derivative by their noise variance. If the variance falls with the square of a part, the
     best parts are proportional to c_k^{1/3} of the variance at part 1. The parts λ follow the same rule, under every
-    law. Because c_k depends on the parts, they are recomputed until they are stable.
+    law. Because c_k depends on the parts, they are recomputed until they are stable. With
+    `leave_out`, small parts become 0.
     """
     published, weight = _objective(posterior.prior)
-    slopes = posterior.slopes(published, weight)
-    outcomes, ends = len(whole[0].of_outcome), np.cumsum([one.rows for one in whole])[:-1]
-    parts = Parts.equal(len(whole), outcomes)
-    for _ in range(SHARING_ROUNDS):
+    slopes, rows = posterior.slopes(published, weight), np.array([one.rows for one in whole])
+    outcomes, parts = len(whole[0].of_outcome), Parts.equal(len(whole), len(whole[0].of_outcome))
+    kept, every = np.arange(len(whole)), parts.outcomes
+    for number in range(LEAVING_ROUNDS if leave_out else SHARING_ROUNDS):
+        tried = [whole[k] for k in kept.tolist()]
         scales = [
             np.repeat([1.0, *map(float, of_one)], one.of_weight.shape[0])
-            for one, of_one in zip(whole, parts.outcomes, strict=True)
+            for one, of_one in zip(tried, parts.outcomes, strict=True)
         ]
-        noise = _noise(whole, parts.shares, law) / np.concatenate(scales) ** 2
-        derivative = slopes(noise)
-        by_measurement = np.split(derivative, ends)
+        held = np.repeat(np.isin(np.arange(len(whole)), kept), rows)
+        noise = np.full(len(held), NOISE_OF_NOTHING)
+        noise[held] = _noise(tried, parts.shares, law) / np.concatenate(scales) ** 2
+        by_measurement = np.split(slopes(noise)[held], np.cumsum(rows[kept])[:-1])
         pairs = zip(by_measurement, scales, strict=True)
+        wanted = np.array([float((one / scale**2).sum()) ** law.exponent for one, scale in pairs])
+        large = wanted >= wanted.mean() / 2.0
+        if leave_out and number >= ROUNDS_WITH_ALL and not large.all():
+            kept, wanted = kept[large], wanted[large]
+            by_measurement = [one for one, stays in zip(by_measurement, large, strict=True) if stays]
         parts = Parts(
-            whole_shares([float((one / scale**2).sum()) ** law.exponent for one, scale in pairs]),
+            whole_shares(wanted.tolist()),
             tuple(outcome_parts(np.cbrt(one.reshape(1 + outcomes, -1).sum(axis=1)[1:])) for one in by_measurement),
         )
-    return parts
+    if not leave_out:
+        return parts
+    of_kept = dict(zip(kept.tolist(), zip(*parts, strict=True), strict=True))
+    return Parts(*zip(*(of_kept.get(k, (Fraction(0), of_one)) for k, of_one in enumerate(every)), strict=True))
 
 
 def objective(posterior: Posterior) -> float:

@@ -6,9 +6,10 @@ combinations cost nothing. The rows of a table's published cells are in the orde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import scipy
@@ -31,7 +32,7 @@ class Workload:
     """Base cells and tables.
 
     `codes` (cell, column) are levels of the base cells, `sizes` the number of levels of every column, and `count` (cell,)
-    the public number of records.
+    the public number of records. `outcomes` is the number of outcomes.
     """
 
     codes: Ints
@@ -40,6 +41,9 @@ class Workload:
     tables: tuple[PackageTable, ...]
     names: tuple[str, ...] = ()
     """Names of the columns, or their positions if there are none."""
+    outcomes: int = 1
+    nested: tuple[tuple[int, ...], ...] = ()
+    """Columns of every hierarchy, the coarsest first: a level lies in one level of the column before it."""
 
     def __len__(self) -> int:
         return len(self.count)
@@ -50,6 +54,26 @@ class Workload:
         sets = [frozenset(table.by) for table in self.tables]
         kept = dict.fromkeys(columns for columns in sets if not any(columns < other for other in sets))
         return tuple(tuple(sorted(columns)) for columns in kept)
+
+    @property
+    def above(self) -> tuple[tuple[int, ...], ...]:
+        """Column sets above the measured ones: with columns of hierarchies made coarser, and all that tables publish.
+
+        A set that is measured already, given the hierarchies, is left out. Sets of few cells come first.
+        """
+        coarser = {column: chain[:place] for chain in self.nested for place, column in enumerate(chain)}
+        ways = [[(column, *coarser.get(column, ())) for column in by] for by in self.measured]
+        sets = {frozenset(by) for way in ways for by in product(*way)}
+        for table in self.tables:
+            sizes = range(len(table.by) + 1) if table.margins else (len(table.by),)
+            sets.update(frozenset(by) for size in sizes for by in combinations(table.by, size))
+
+        def finest(columns: frozenset[int]) -> frozenset[int]:
+            return columns.difference(*(coarser.get(column, ()) for column in columns))
+
+        kept = {finest(columns) for columns in sets} - {finest(frozenset(by)) for by in self.measured}
+        cells = {tuple(sorted(by)): math.prod(self.sizes[column] for column in by) for by in kept}
+        return tuple(sorted(cells, key=lambda by: (cells[by], by)))
 
     def named(self, by: Sequence[int]) -> str:
         """The name of a set of columns."""

@@ -191,6 +191,38 @@ def test_records_have_all_tables_and_levels_add_up(seed: int, epsilon: str, tmp_
         np.testing.assert_allclose(added, regions.loc[added.index], rtol=1e-9)
 
 
+@pytest.mark.parametrize("strategy", ["auto", "top_down"])
+def test_levels_of_a_hierarchy_add_up_in_a_release(strategy: str, tmp_path: Path) -> None:
+    """A field's figures are the sums of its branches', and the released folder gives the same tables again.
+
+    Control: only `top_down` measures sets that are no table's own.
+    """
+    text = json.loads(job(tmp_path, mechanism={"name": "table_package", "strategy": strategy}))
+    for name in ("current", "earlier"):
+        path = tmp_path / f"{name}.parquet"
+        frame = pd.read_parquet(path)
+        branch = frame["field"].astype(str) + np.where(frame["salary"].rank() % 3 == 0, " old", " new")
+        frame.assign(branch=branch).to_parquet(path)
+    text["columns"]["branch"] = {"levels": ["arts new", "arts old", "law new", "law old"]}
+    text["hierarchies"] = {"subject": ["field", "branch"]}
+    by = [["branch", "sex"], ["field", "sex"]]
+    text["tables"] = [{"name": "t", "by": by, "margins": True, "statistics": ["count", {"total": "salary"}]}]
+    run(parse_job(json.dumps(text)), tmp_path / "made")
+    public, again = tmp_path / "made" / "public", tmp_path / "again"
+    publish(read_released(public / "released"), again)
+    measured = set(pd.read_parquet(public / "measurements.parquet")["table"])
+    assert bool(measured - {"branch x sex", "field x sex", "base cells", "all cells"}) == (strategy == "top_down"), measured
+    shown = []
+    for name in ("branch", "field"):
+        path = Path("tables") / f"t-{name}-sex.parquet"
+        assert (public / path).read_bytes() == (again / path).read_bytes()
+        table = pd.read_parquet(public / path).query(f"estimator == 'parameters' and {name} != 'Total'")
+        shown.append(table.assign(field=table[name].astype(str).str.split().str[0]))
+    branches, fields = (one.groupby(["field", "sex", "statistic"], observed=True)["estimate"].sum() for one in shown)
+    assert len(fields) == 12
+    np.testing.assert_allclose(branches.loc[fields.index], fields, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("survey", "words", "other"),
     [

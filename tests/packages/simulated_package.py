@@ -15,7 +15,7 @@ from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE, law_of
 from dpdist.packages.levels import ReferenceRecords
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Law, Package, Source, package
-from dpdist.packages.strategy import Measured, PerTable
+from dpdist.packages.strategy import Measured, PerTable, TopDown
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import Neighbour, NoisyQuery, lost
 
@@ -78,8 +78,19 @@ def reference(seed: int, n: int = 2500, without: Ints | None = None) -> Referenc
     return ReferenceRecords(drawn.cell[kept], drawn.weight[kept], drawn.outcome[kept])
 
 
+def nested_workload(count: Floats) -> Workload:
+    """The workload with a fifth column, the zone of three regions in which a region lies, and tables by zone."""
+    codes = np.column_stack([world().codes, world().codes[:, 0] // 3])
+    tables = (*TABLES, PackageTable("zone x age", (4, 2)), PackageTable("zone", (4,)))
+    return Workload(codes, (*SIZES, 2), count, tables, nested=((4, 0),))
+
+
 def planned(count: Floats, known: Source, budget: Budget) -> Package:
     return package(workload(count), known, [BOUNDS], budget.law, PerTable())
+
+
+def planned_top_down(count: Floats, known: ReferenceRecords, budget: Budget) -> Package:
+    return package(nested_workload(count), known, [BOUNDS], budget.law, TopDown())
 
 
 @dataclass(frozen=True)

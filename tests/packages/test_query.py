@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from simulated_package import BOUNDS, Budget, JointQuery, planned, query_of, reference, workload, world
+from simulated_package import BOUNDS, Budget, JointQuery, planned, planned_top_down, query_of, reference, workload, world
 
 from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.table_package.query import base_sums, contributions
@@ -27,12 +27,15 @@ BUDGETS = [
 ADVERSARIAL = [0.0, 1e-300, 1e-9, 0.5, 1.0, 3.0, 20.0, 1e3, 1e9, 1e300, np.inf]
 
 
-@pytest.fixture(scope="module", params=[(budget, how) for budget in BUDGETS for how in (False, True)], ids=str)
+CASES = [(budget, how, planned) for budget in BUDGETS for how in (False, True)] + [(BUDGETS[1], True, planned_top_down)]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2].__name__}")
 def joint(request: pytest.FixtureRequest) -> tuple[JointQuery, Package]:
     """A query about the base cells' own centres, or about those of groups (`levelled`)."""
-    budget, levelled = request.param
+    budget, levelled, plan = request.param
     count = _count()
-    made = planned(count, reference(2), budget)
+    made = plan(count, reference(2), budget)
     limits = made.prior.limits
     measurements = tuple(
         measured(a, limits.cap, limits.centre, limits.half, count, levelled, [1.0]) for a in made.aggregations

@@ -40,7 +40,7 @@ from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.package import Chosen, Law, Package, Parts, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned
-from dpdist.packages.strategy import STRATEGIES, least_share, middles
+from dpdist.packages.strategy import STRATEGIES, TopDown, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -100,6 +100,8 @@ class PackageCells(PublicModel):
     one_weight: bool
     public_weights: tuple[float, float]
     """Public bounds of the weight."""
+    nested: tuple[tuple[int, ...], ...] = ()
+    """Columns of every hierarchy, the coarsest first."""
     donors: Donors | None = None
     """Records of the reference, once they are known."""
     first_stage: TypicalWeights | Histograms | None = None
@@ -110,7 +112,8 @@ class PackageCells(PublicModel):
     @property
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise that any strategy and any parts of the budget can have, in units of 1/WHOLE."""
-        return (self.joint.share("", least_share(len(self.workload.measured) + 1)).scale,)
+        above = len(self.workload.above) if self.strategy == TopDown().name or self.nested else 0
+        return (self.joint.share("", least_share(len(self.workload.measured) + 1 + above)).scale,)
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
@@ -138,6 +141,7 @@ class PackageCells(PublicModel):
                 joint.moved.by(neighbour_of(job)),
             ),
             *(mechanism.strategy, job.survey.weight is not None, bool(job.survey.weights_constant_in)),
+            nested=tuple(tuple(map(columns.index, hierarchy.columns)) for hierarchy in job.hierarchies.values()),
             public_weights=public_weights(job),
         )
         if not job.on_histograms:
@@ -184,7 +188,8 @@ class PackageCells(PublicModel):
     @property
     def workload(self) -> Workload:
         sizes = tuple(map(len, self.levels))
-        return Workload(self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns)
+        outcomes = len(self.outcomes)
+        return Workload(self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns, outcomes, self.nested)
 
     @property
     def law(self) -> Law:
@@ -258,7 +263,7 @@ class PackageCells(PublicModel):
             "deviations": posterior.prior.linearised_at,
             "drift": np.array(drift),
             "noisy": noisy,
-            "shares": np.array([float(part) for part in package.shares]),
+            "shares": np.array([float(part) for part in package.parts.shares]),
             "outcome_parts": np.array(package.parts.outcomes, dtype=np.float64),
             "centred": np.array([float(any(level.nnz for one in package.measurements for level in one.of_level))]),
             "strategy": np.array([number_of(package.strategy)], dtype=np.float64),
@@ -382,7 +387,7 @@ class _Problem:
 
     @classmethod
     def of(cls, model: PackageCells, strategy: str, chosen: Chosen) -> _Problem:
-        content = (model.codes, model.count, model.tables, model.joint, model.source, strategy, chosen)
+        content = (model.codes, model.count, model.tables, model.nested, model.joint, model.source, strategy, chosen)
         return cls(digest(content), model, strategy, chosen)
 
     def __hash__(self) -> int:
@@ -407,6 +412,8 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
     strategy, centred, start = STRATEGIES[int(theta["strategy"][0, 0])], bool(theta["centred"][0, 0]), 0
     parts, sums = map(Fraction, theta["shares"][0].tolist()), 1 + len(model.outcomes)
     for grouped, part in zip(strategy.aggregations(model.workload), parts, strict=True):
+        if not part:
+            continue
         groups = grouped.matrix.shape[0]
         values = theta["noisy"][0, start : start + sums * groups].reshape(sums, groups).T
         start += sums * groups

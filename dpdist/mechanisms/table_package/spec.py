@@ -39,6 +39,7 @@ class TablePackage(Noisy):
     donates: ClassVar[bool] = True
     prioritises: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
+    nests: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
 
     def guarantee(self, job: JobView) -> Guarantee:
