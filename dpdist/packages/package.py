@@ -29,7 +29,7 @@ SHARING_ROUNDS = 5
 LEAVING_ROUNDS = 8
 """The same number where measurements with less than half of an equal part are left out."""
 NOISE_OF_NOTHING = 1e18
-"""Noise variance, in squared records, under which a sum tells nothing."""
+"""Noise variance, in squared records, under which a sum shows nothing."""
 ROUNDS_WITH_ALL = 2
 """Number of these rounds before any is left out."""
 
