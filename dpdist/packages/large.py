@@ -44,7 +44,7 @@ def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, 
     return (LargePosterior if large else Posterior)(prior, measured, constant, noise, drift)
 
 
-BYTES_OF_CELL = 16_000
+BYTES_OF_CELL = 20_000
 """Memory for a base cell: draws of its errors, and batches of systems."""
 BYTES_OF_CELL_IN_TABLE = 260
 """Memory for a base cell in a measured table: what it adds to measured sums and to terms, twice each."""
