@@ -373,9 +373,9 @@ class Cell:
         return (q - now) * end / (self.statistics(s, end, limits)[1] - now)
 
 
-def below(weight: Floats, cap: Floats | float) -> NDArray[np.bool_]:
+def below(weight: Floats | float, cap: Floats | float) -> NDArray[np.bool_]:
     """Marks weights below a cap, by more than rounding: many equal weights may lie at it."""
-    return np.asarray(weight < (1.0 - EDGE) * np.asarray(cap), dtype=np.bool_)
+    return np.asarray(np.asarray(weight) < (1.0 - EDGE) * np.asarray(cap), dtype=np.bool_)
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:

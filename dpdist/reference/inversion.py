@@ -16,7 +16,7 @@ import numpy as np
 
 from dpdist.core.records import UNIT, Floats
 from dpdist.estimation.small_area import shrunk
-from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell, Slopes
+from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell, Slopes, below
 from dpdist.reference.drift import DRIFTED, beyond_limits, departure_at_cap, departures, shape_bias
 from dpdist.reference.histogram_cells import with_own_tails
 from dpdist.reference.limits import Limits, Noise
@@ -178,7 +178,8 @@ def tail_of_reference(
         covariances.append(left.T @ left / len(left))
         s, g = scales if shape is cell else shape.solve(*seen, limits)
         means.append([s, shape.mean_at(g)])
-    beyond = cell.records * np.array([(cell.weight > cap).mean(), (np.abs(cell.outcome - centre) > half_width).mean()])
+    outside = [below(cap, cell.weight), below(half_width, np.abs(cell.outcome - centre))]
+    beyond = cell.records * np.mean(outside, axis=1)
     share = FEW / (FEW + beyond) * [1.0, cell.scaled]
     own_part, common_part = np.sqrt(1.0 - share), np.sqrt(share)
     covariance = np.outer(own_part, own_part) * covariances[0] + np.outer(common_part, common_part) * covariances[1]
