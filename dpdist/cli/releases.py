@@ -163,7 +163,7 @@ def run(
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown, traces) as listener:
             placed: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
             public = run_job(placed, workspace, input, replay, listener)
-        custodian_reads = out.file.isatty() and not quiet and not as_json  # a file or a pipe may be read by others
+        custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
         _for_custodian(workspace, made=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))
@@ -210,7 +210,7 @@ def publish(
 
 
 def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
-    """Prints what decides on publication: that the verdict holds the release, or the verdict and its subject.
+    """Prints that the verdict holds the release, if it does. Otherwise the custodian sees the line of the verdict.
 
     The verdict is confidential, so it is printed for the custodian alone; others see where to find it.
     """

@@ -1,4 +1,4 @@
-"""Secret and seed keys: a key and an address give models, runtime and studies the same random draws everywhere."""
+"""For models, mechanisms, quality and studies: a key and an address give the same random draws everywhere."""
 
 from __future__ import annotations
 

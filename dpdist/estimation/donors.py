@@ -1,4 +1,4 @@
-"""Reference records by cell, from which `reference_tables` takes weight and outcomes together (METHODS §7b).
+"""For `reference_tables`, `table_package`, `publish` and `quality`: public reference records by cell.
 
 A donor is a whole tuple (weight, outcomes), as in a hot deck. Donors are public because the reference is.
 """

@@ -22,7 +22,8 @@ ENTRIES = 4_000_000
 """Largest number of values, over units and draws, that are in memory at a time."""
 
 Below = Callable[[int, Ints, Floats], Floats]
-"""A function of an outcome's number and of pairs (unit, value): the weight at or below the value, (draw, pair)."""
+"""Takes the number of an outcome and pairs of a unit and a value. Gives the unit's weight with the outcome at or below the
+value, (draw, pair)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Units:
     products: Sequence[Floats]
     below: Below | None = None
     outcomes: Sequence[Floats] | None = None
-    """The outcomes of units that are records."""
+    """Outcomes by record; None if units are frame rows."""
 
 
 # The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N and δ to D. For a difference of
@@ -74,7 +75,7 @@ def each_of(of: Sum, units: Units) -> scipy.sparse.csr_array:
 
 
 def below_of(inside: scipy.sparse.csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
-    """The weight with an outcome of at most `cut` (cell,), (draw, cell), computed in batches of cells."""
+    """The weight with an outcome of at most the cell's `cut`, (draw, cell), computed in batches of cells."""
     assert units.below is not None
     draws, sizes = len(units.weight), np.diff(inside.indptr)
     weight_below = np.zeros((draws, len(cut)))
@@ -124,7 +125,8 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
 
 
 def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
-    """The smallest value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
+    """Quantiles under the first draw, (cell,): the smallest value that has at least the share `level` of the cell's weight
+    at or below it.
 
     It is NaN for a cell without weight; levels outside (0, 1) give the outcome's bounds.
     """
@@ -248,8 +250,8 @@ class Figures:
     ) -> tuple[Floats, Floats]:
         """Value and sampling variance of the statistic over records, (cell,) each.
 
-        `domain` has the outcome's bounds, and whether it is whole; only quantiles need it. `variance` computes the
-        variance of a linearised form.
+        `domain` has the outcome's bounds, and whether the outcome is in whole numbers; only quantiles need `domain`.
+        `variance` computes the variance of a linearised form.
         """
         level = self.base.level_of_quantile
         if level is None:
@@ -287,7 +289,7 @@ def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) ->
 
 
 def across(cells: Cells, columns: Sequence[str]) -> scipy.sparse.csr_array:
-    """The 0/1 matrix (cell, frame row) of the larger cell around each cell, which is a total over the given columns."""
+    """Marks the frame rows of the larger cell around each cell, (cell, frame row): the total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
@@ -308,7 +310,7 @@ def variance(
     stage: Stage,
     calibrated: tuple[Floats, Floats] | None = None,
 ) -> Floats:
-    """Variance (cell,) of a sum over units, where each unit is drawn `times` from its design stratum.
+    """Variance (cell,) of a sum over units, where unit i was drawn `times[i]` times from its design stratum.
 
     `shares` (cell, unit) is the contribution of one draw of a unit. `calibrated` has the margins of raked weights,
     (margin, unit), and the weights (unit,). With it, the variance is that of residuals from a regression on the
@@ -334,13 +336,14 @@ def _residuals(shares: scipy.sparse.csr_array, times: Floats, margins: Floats, w
 
 
 SMALLEST_SHARE = 1e-12
-"""Eigenvalues below this share of the largest count as 0; rounding leaves them in a matrix without full rank."""
+"""An eigenvalue below this share of the largest one is set to 0. Rounding makes such eigenvalues in a matrix without full
+rank."""
 
 
 def symmetric_root(covariance: Floats) -> Floats:
     """R (…, k, k) with R = R' and RR = covariance (…, k, k), which is symmetric and has no eigenvalue below 0."""
-    # Eigenvectors alone would be a root, too. But their signs, and their directions where eigenvalues are alike, hang on
-    # the last digits of the matrix, so that the same normal draws would become others on another processor.
+    # Eigenvectors times the roots of their eigenvalues are a root, too. But their signs, and their directions where
+    # eigenvalues are alike, depend on the last digits of the matrix. The same normal draws would differ by processor.
     values, vectors = np.linalg.eigh(covariance)
     kept = np.where(values > SMALLEST_SHARE * values[..., -1:], np.maximum(values, 0.0), 0.0)
     return np.asarray((vectors * np.sqrt(kept)[..., None, :]) @ vectors.swapaxes(-1, -2))

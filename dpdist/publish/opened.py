@@ -58,8 +58,8 @@ class Tables(ParquetTables):
 
         Returns
         -------
-        A frame with one row for each line of the table. The index has the lines' labels, and figures that are not
-        printed are NaN.
+        A frame with one row for each line of the table. The index has the lines' labels. A figure that is not printed is
+        NaN.
 
         Raises
         ------

@@ -16,7 +16,8 @@ from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
 
 FIXED = 1e-9
-"""Largest distance between a cell's rows and a combination of totals at which the totals fix the cell's count."""
+"""The totals fix a cell's count if its rows, as a 0/1 vector, differ from a linear combination of the totals' rows by less
+than this."""
 MET = 1e-8
 """Relative distance of a raked count from its total that rounding can cause."""
 DIGITS = 13
@@ -47,7 +48,7 @@ class FigureBounds(NamedTuple):
         to be at least 0.
         """
         models = [released.model(stratum) for stratum in range(len(released.frame.stratum_labels))]
-        if not isinstance(models[0], Unbiased) or released.job.rake:  # a raked weight is within no bounds of weights
+        if not isinstance(models[0], Unbiased) or released.job.rake:  # bounds of weights do not hold for raked weights
             return None
         ends = [np.empty(len(released.frame)) for _ in range(2)]
         for stratum, model in enumerate(models):
@@ -118,7 +119,7 @@ def without_drowned_means(
 def margins_and_room(released: ReleasedObject) -> tuple[list[Margin], Room | None]:
     """Returns margins of the public totals, and the range within which every frame row's weight may move.
 
-    There are no margins if the job states no totals. 1 if the totals alone fix the cell's count, else 0, (cell,).
+    Margins are empty if the job states no totals. The room is None without margins, or if the release has no ranges.
     """
     margins = margins_of(released.job, released.frame)
     if not margins or not released.has_ranges:

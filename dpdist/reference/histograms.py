@@ -2,9 +2,9 @@
 
 Shares p = softmax(θ) are fitted to noisy counts of n records. A count's error, of variance s² + n p_b, is modelled as
 logistic, because Laplace noise has heavy tails. The prior makes third differences of log p small; its scale is the
-likeliest under the counts. Beyond the last counts that noise does not explain, log p is concave: a rising tail would
-take noise for the heaviest records. Bins whose fit differs by more than noise and sampling explain keep their noisy
-counts, with their neighbours.
+likeliest under the counts. Beyond the last counts that noise does not explain, log p is concave: a rising tail would take
+noise for the heaviest records. A bin whose noisy count is farther from the fit than noise and sampling explain keeps it. So
+do its neighbours.
 """
 
 from __future__ import annotations
@@ -262,8 +262,9 @@ def grouped(codes: Codes, count: Floats, least: float) -> Codes:
 def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
     """Factor on the square of a shared error, relative to a cell's separate error, (group,).
 
-    It is the harmonic mean of n_P/n_k, over published cells (n_P records) that contain cells of the group (n_k
-    records). In a published cell, a separate error counts by n_k/n_P, like direct errors, and a shared error by 1.
+    It is the harmonic mean of n_P/n_k, over published cells (n_P records) that contain cells of the group (n_k records). In
+    the variance of a published cell, a cell's separate error has the factor n_k/n_P, as direct errors have. A shared error
+    has the factor 1.
     """
     separate, cells = np.zeros(len(codes)), np.bincount(group)
     for margin in margins:
@@ -306,7 +307,7 @@ def evenly_placed(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
 
 
 def paired_levels(number: int) -> list[Floats]:
-    """Quantile levels of the points by variable; levels of different variables pair evenly.
+    """Quantile levels of the points, one array for each variable; across variables the points are spread evenly.
 
     They are ranks of a Kronecker sequence (Roberts 2018).
     """

@@ -1,4 +1,4 @@
-"""For `reference_tables.post`: finds cells whose noisy clipped sums do not identify a mean, and gives a range.
+"""From limits and clipping, for `reference_tables`: finds cells whose noisy sums do not identify a mean, and a range.
 
 Histograms fix limits by the shape of a group. If all weights of a cell lie beyond its cap, mean v is 1, whatever the
 weights. If all are far below the cap, mean v is mostly noise. The same holds for outcomes at an end of their interval.

@@ -80,8 +80,8 @@ class _Stored(BaseModel):
 class _Costs(_Stored):
     """The exact, strict guarantee of a release: ε, and ε under an exchange of a record at the same x.
 
-    An exchange costs between ε and 2ε, because it changes a record's weight to and from zero. Under adjacency
-    `substitution` it costs ε.
+    An exchange costs between ε and 2ε, because it is two steps: the old record is switched off, and the new one on. Under
+    adjacency `substitution` it costs ε.
     """
 
     adjacency: Adjacency
@@ -125,7 +125,7 @@ class Root(_Stored):
 
 
 class Before(Root):
-    """A release's statements about its reference and, for an earlier release as reference, about the chain."""
+    """A release's statements about its reference and, if that is an earlier release, about the chain."""
 
     chain_epsilon: Total | None = None
     chain_substitution_epsilon: Total | None = None

@@ -179,7 +179,8 @@ class TableSource:
 def arrow(frame: pd.DataFrame) -> pa.Table:
     """A data frame as an Arrow table, without its index.
 
-    Raises `DataError` for columns of one name, with values of several types, or of a type that is not read.
+    Raises `DataError` if two columns have the same name, or a column has values of several types or of a type that is not
+    read.
     """
     names = [str(name) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):

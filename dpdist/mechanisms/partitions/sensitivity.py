@@ -4,12 +4,12 @@ Counts. A record has v = min(w, U)/U in [0, 1], with weight w and its public bou
 to one node of every layer, and 1 − v to one further sum. So zero_out changes a layer by at most 1 in L1, and
 substitution by at most 2. L layers have equal parts of ε. Scores. The AIC of an attribute with counts c_1..c_K and
 their sum n is 2K − 2 (g(n) − Σ g(c_k)), with g(c) = log Γ(c + 1) − c log c and the public K. If a record of weight v
-enters level j, log L changes by the integral of g'(n + t) − g'(c_j + t) over t from 0 to v. The function h(c) = g'(c) +
-1 = ψ(c + 1) − log c falls from ∞ to 0, and its integral over [0, 1] is 1. Because c_j ≤ n, the AIC of every attribute
-of the node rises by 0 to 2. Selection. The attribute with the lowest score under Laplace noise of scale b wins (report
-noisy max, Dwork & Roth 2014, claim 3.9). Under zero_out, differences of scores change by at most 2, so b = 2/ε. Under
-substitution two nodes change by 2, or one by 4, so b = 4/ε. A layer's nodes are disjoint and share one ε; L layers need
-L − 1 selections.
+enters level j, g(n) − Σ g(c_k) changes by the integral of g'(n + t) − g'(c_j + t) over t from 0 to v. The function
+h(c) = g'(c) + 1 = ψ(c + 1) − log c falls from ∞ to 0, and its integral over [0, 1] is 1. Because c_j ≤ n, the AIC of
+every attribute of the node rises by 0 to 2. Selection. The attribute with the lowest score under Laplace noise of
+scale b wins (report noisy max, Dwork & Roth 2014, claim 3.9). Under zero_out, differences of scores change by at most
+2, so b = 2/ε. Under substitution two nodes change by 2, or one by 4, so b = 4/ε. A layer's nodes are disjoint and
+share one ε; L layers need L − 1 selections.
 """
 
 from __future__ import annotations

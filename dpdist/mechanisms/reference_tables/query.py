@@ -76,7 +76,7 @@ SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the l
 
 @dataclass(frozen=True)
 class ClippedSums(Summing):
-    """Kernel: the sums of every unit's clipped statistics, (unit, sum), in whole units of 1/UNIT."""
+    """Kernel: sums of clipped statistics by unit of the table, (unit, sum), as whole multiples of 1/UNIT."""
 
     model: ReferenceCells
 
@@ -108,7 +108,7 @@ class HistogramCounts(Summing):
 
 @dataclass(frozen=True)
 class PositionSums(Summing):
-    """Kernel: sums of positions of weights, (cell,), in whole units of 1/UNIT."""
+    """Kernel: by cell, sums of where weights lie between their public bounds, (cell,), as whole multiples of 1/UNIT."""
 
     typical: TypicalWeights
 
@@ -153,7 +153,8 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
         return reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
 
     def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
-        """The group that shares histograms, by frame row, (row,); None if a reference gives shapes."""
+        """For every frame row, (row,), the group of cells with which it shares histograms; None if a reference gives
+        shapes."""
         if not job.on_histograms or not isinstance(model, ReferenceCells):
             return None
         source = TypicalWeights.build(job, model)
@@ -188,8 +189,8 @@ def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) ->
 def reference_tables(model: ReferenceCells, source: Source, epsilon: float, recorder: StratumRecorder) -> Rounds:
     """Releases sums of base cells under noise, clipped at limits from a reference; the rest is post-processing (§7b).
 
-    If histograms replace or update a reference, they are released first, under independent noise. If they replace it,
-    typical weights are learned before them.
+    If histograms replace or update a reference, they are released first, under independent noise. If histograms replace the
+    reference and count relative weights, typical weights are learned first.
     """
     if not isinstance(source, ReferenceSummary):
         histograms, noisy_counts = yield from noisy_histograms(source)

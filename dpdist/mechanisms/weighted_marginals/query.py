@@ -69,7 +69,8 @@ OF_VALUES = (
 
 @dataclass(frozen=True)
 class TableAndValueSums(TableSums):
-    """Kernel: the sums of `TableSums`, then Σvu of every sum of values, in the same units."""
+    """Kernel: the sums of `TableSums`, then every sum of values Σvu: v is the weight over its bound, u the value's position
+    from −1 to 1."""
 
     model: Marginals
 
@@ -125,7 +126,7 @@ def chosen(
 
 
 def joined(groups: Iterable[int], pair: Marginal) -> list[int]:
-    """Groups of columns after a pair has joined two of them; `groups` has each column's group."""
+    """Each column's group after the groups of the pair's two columns are joined; `groups` are those before."""
     before = list(groups)
     return [before[pair[0]] if group == before[pair[1]] else group for group in before]
 

@@ -17,9 +17,10 @@ from dpdist.models.copula.spline import basis
 NODES = 1_000
 """Approximate number of nodes of a distribution, without the nodes in its tails."""
 TAIL = 50
-"""In either tail, the values of this many records are all nodes."""
+"""Every value of this many lowest, and of this many highest, records is a node."""
 MARGIN = 1e-6
-"""Share of an atom's step, at either end, without records; rounding errors of Φ and Φ⁻¹ are smaller."""
+"""At either end of an atom's step, this share of it stays without records, so that rounding of Φ and Φ⁻¹ cannot leave the
+step."""
 BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
 """Edges of the bins of an outcome's normal score, which are a sixth wide between −4 and 4."""
 
@@ -65,8 +66,8 @@ class Marginal:
     def _of(cls, values: Floats, counts: Ints, continuous: bool) -> Marginal:
         """The distribution of values with the given counts.
 
-        At a value, half a record is half of the mean count of a record there. In the tails, a record is the smallest
-        count.
+        At a value, half a record is half of the mean count of a record there. When tails are measured in records, one
+        record is the smallest count of all.
         """
         distinct, place = np.unique(values, return_inverse=True)
         count = np.bincount(place, weights=counts).astype(np.int64)
@@ -75,7 +76,8 @@ class Marginal:
         below = above - count
         least = int(counts.min())
         kept = _kept(below, above, total, least)
-        # Half a record off either side: a single record is no atom, the mean is the reference's, scores are finite.
+        # Each step is made half a record narrower at either side. So a single record is no atom, the mean stays the
+        # reference's, and scores are finite.
         halves = count / np.bincount(place) / 2.0 if continuous or len(distinct) > NODES else np.zeros(len(count))
         low, high = (below + halves)[kept] / total, (above - halves)[kept] / total
         return cls(distinct[kept], low, high, len(values))
@@ -156,7 +158,7 @@ class Bins(NamedTuple):
     - `splines` (bin, BASIS): the regression's basis functions at every bin's mean score.
     - `zero`, `one` (bin,): mean weight in the bin of a record with outcome 0, and of any other record.
     - `outcome` (bin,): number of the distribution of outcomes that a record in the bin has.
-    - `means`: by that number, the mean outcomes in BINS.
+    - `means`: for each distribution of outcomes, by the number in `outcome`, its mean outcome in each of BINS.
     """
 
     edges: Floats

@@ -1,4 +1,4 @@
-"""Studies on data simulated from known laws (`studies.generators`): rounds of a release in memory, and measures.
+"""Studies on data simulated from known laws (`studies.generators`): a release's rounds run in memory.
 
 The key of all random numbers is (seed, case, replicate). So all mechanisms and ε of a replicate share data and uniform
 random numbers, whatever the worker or the time.
@@ -214,7 +214,7 @@ class Run(NamedTuple):
 
 
 def replicate(study: Simulation, case: Case, number: int, records: bool = False) -> Replicate:
-    """All arms at every ε on file `number`; by-products too if `records`."""
+    """Runs all arms at every ε on file `number`; if `records` is true, it keeps the columns of records, too."""
     key = study.key_of(case.name, number)
     file = simulated_file(case, key.generator("data"))
     grid, unit = study.grid, case.generator.generator().unit
