@@ -108,6 +108,10 @@ def _check_scale(job: Job, model: StratumModel) -> None:
     if fault := getattr(model, "too_large", ""):
         remedy = "drop or coarsen columns of the largest tables"
         raise JobError(job.dataset, [Problem("tables", fault, "fewer cells that occur", remedy)])
+    if (total := getattr(model, "largest_sum", 0)) > LARGEST_SCORE:
+        fault = f"a sum of up to {float(total):.3g} units, which is not exact"
+        remedy = "release parts of the file, each as a dataset of its own"
+        raise JobError(job.dataset, [Problem("tables", fault, "sums of at most 2^52 units", remedy)])
     if (score := getattr(model, "largest_score", 0)) > LARGEST_SCORE:
         fault = f"a score of {float(score):.3g} units, which is not exact"
         remedy = "raise epsilon, merge levels, or name the pairs"

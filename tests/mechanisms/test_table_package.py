@@ -18,7 +18,9 @@ from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.table_package import post
 from dpdist.mechanisms.table_package.post import WORDS, PackageCells, _prepared
+from dpdist.mechanisms.table_package.sensitivity import WHOLE
 from dpdist.models.outputs import ReleaseView
+from dpdist.planning import making
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 from dpdist.release import run
@@ -117,6 +119,19 @@ def test_a_package_without_reference_that_is_too_large_is_refused_before_anythin
     dpdist.plan(made)
     monkeypatch.setattr(post, "MOST_SUMS", 4)
     with pytest.raises(JobError, match="sums to measure, and a package may have 4"):
+        dpdist.plan(made)
+
+
+def test_sums_that_are_not_exact_are_refused_before_anything_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 4.2 million records, here by a smaller limit. Control: a limit that the sum of all records just reaches."""
+    made = parse_job(job(tmp_path))
+    records = len(survey(1))
+    monkeypatch.setattr(making, "LARGEST_SCORE", WHOLE * records)
+    dpdist.plan(made)
+    monkeypatch.setattr(making, "LARGEST_SCORE", WHOLE * records - 1)
+    with pytest.raises(JobError, match=r"a sum of up to .* units, which is not exact"):
         dpdist.plan(made)
 
 

@@ -149,6 +149,11 @@ class PackageCells(PublicModel):
         return replace(made, first_stage=TypicalWeights.build(job, replace(made, tables=(), statistics=())))
 
     @property
+    def largest_sum(self) -> int:
+        """The largest sum that any file of as many records can have, in units of 1/WHOLE."""
+        return WHOLE * int(self.count.sum())
+
+    @property
     def too_large(self) -> str:
         """The reason why sums cannot be held, if no reference shows it before anything is spent; empty if they can."""
         groups = 1 + sum(int(self.workload.groups(by).max()) + 1 for by in self.workload.measured)
