@@ -216,9 +216,9 @@ class Prior:
         """Standard deviations of the drift of every term, (term,)."""
         return drift * np.where(self.terms.classes == 0, OVERALL, 1.0)
 
-    def shared(self, sums: Sums, drift: Drift) -> Floats:
-        """A root of the functions' covariance by shared terms, (row, 2 levels × terms)."""
-        pairs = zip(self.terms_of(sums), drift, strict=True)
+    def shared(self, terms: Sequence[tuple[Floats, Floats]], drift: Drift) -> Floats:
+        """A root of the covariance of functions with `terms_of` by shared terms, (row, 2 levels × terms)."""
+        pairs = zip(terms, drift, strict=True)
         return np.hstack([part for (errors, moved), size in pairs for part in (errors, moved * self.sizes(size))])
 
     def tail_roots(self, sums: Sums) -> tuple[Floats, Floats]:
@@ -341,8 +341,11 @@ class Posterior:
 
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
-        root = self.prior.shared(self.measured, self.drift)
+        root = self._shared(self.measured)
         return np.asarray(crossed(self.measured, self.measured, self.prior.block()).toarray() + root @ root.T)
+
+    def _shared(self, sums: Sums) -> Floats:
+        return self.prior.shared(self.prior.terms_of(sums), self.drift)
 
     @cached_property
     def _factor(self) -> tuple[Floats, bool]:
@@ -354,17 +357,17 @@ class Posterior:
 
     def covariance(self, sums: Sums) -> Floats:
         """C: covariances of published sums with the measurements, (row, measurement)."""
-        return self._covariance(sums, self.prior.shared(sums, self.drift), self.prior.shared(self.measured, self.drift))
+        return self._covariance(sums, self._shared(sums), self._shared(self.measured))
 
     def _covariance(self, sums: Sums, shared: Floats, of_measured: Floats) -> Floats:
         return np.asarray(crossed(sums, self.measured, self.prior.block()).toarray() + shared @ of_measured.T)
 
     def squared(self, sums: Sums, weight: Floats) -> Floats:
         """Cᵀ diag(weight) C, (measurement, measurement), without storing C."""
-        of_measured, start = self.prior.shared(self.measured, self.drift), 0
+        of_measured, start = self._shared(self.measured), 0
         whole = np.zeros((len(self.measured), len(self.measured)))
         for few in sums.batches():
-            c = self._covariance(few, self.prior.shared(few, self.drift), of_measured)
+            c = self._covariance(few, self._shared(few), of_measured)
             whole += (c.T * weight[start : start + len(few)]) @ c
             start += len(few)
         return whole
@@ -381,32 +384,40 @@ class Posterior:
 
     def risk(self, sums: Sums, weight: Floats) -> float:
         """The weighted sum of the estimates' variances about the file's sums."""
-        return float(weight @ self.errors(sums).file)
+        of_measured = self._shared(self.measured)
+        return float(weight @ np.concatenate([self._about_the_file(few, of_measured) for few in sums.batches()]))
+
+    def _about_the_file(self, sums: Sums, of_measured: Floats) -> Floats:
+        """Variances of estimates about the file's sums, (row,)."""
+        shared = self._shared(sums)
+        c, (alone, roots) = self._covariance(sums, shared, of_measured), self.prior.tail_roots(sums)
+        whole = variances(sums, self.prior.block()) + alone + ((shared**2).sum(axis=1) + (roots**2).sum(axis=1))
+        return np.asarray(np.maximum(whole - (self.solver(c.T).T * c).sum(axis=1), 0.0))
 
     def errors(self, sums: Sums) -> Errors:
         """Errors of estimates of published sums; no data are needed."""
-        of_measured = self.prior.shared(self.measured, self.drift)
+        of_measured = self._shared(self.measured)
         return Errors(*map(np.concatenate, zip(*(self._errors(few, of_measured) for few in sums.batches()), strict=True)))
 
     def _errors(self, sums: Sums, of_measured: Floats) -> Errors:
-        prior = self.prior
-        shared = prior.shared(sums, self.drift)
+        prior, terms = self.prior, self.prior.terms_of(sums)
+        shared = prior.shared(terms, self.drift)
         c = self._covariance(sums, shared, of_measured)
         gain = self.solver(c.T).T
         square = (shared**2).sum(axis=1)
         alone, roots = prior.tail_roots(sums)
         square += (roots**2).sum(axis=1)
         block = variances(sums, prior.block()) + alone
-        whole, still = block + square, block + self._undrifted(sums)
+        whole, still = block + square, block + self._undrifted(sums, terms)
         of_means = variances(sums, prior.population()) + alone + square
         sampled = (gain * crossed(sums, self.measured, prior.sampling).toarray()).sum(axis=1)
         won = (gain * c).sum(axis=1)
         return Errors(np.maximum(whole - won, 0.0), np.maximum(of_means - won + 2.0 * sampled, 0.0), still)
 
-    def _undrifted(self, sums: Sums) -> Floats:
+    def _undrifted(self, sums: Sums, terms: Sequence[tuple[Floats, Floats]]) -> Floats:
         """Variances by the reference's shared errors, (row,)."""
         variance = np.zeros(len(sums))
-        for errors, _ in self.prior.terms_of(sums):
+        for errors, _ in terms:
             variance += (errors**2).sum(axis=1)
         for part, tail in zip(sums.parts[: len(self.prior.tails)], self.prior.tails, strict=True):
             slope = part @ scipy.sparse.diags_array(self.prior.workload.count * tail.shared)
@@ -416,7 +427,7 @@ class Posterior:
     def joint(self, sums: Sums) -> Floats:
         """Joint covariance of estimates about the population's sums, (row, row)."""
         prior, c = self.prior, self.covariance(sums)
-        gain, shared = self.solver(c.T).T, self.prior.shared(sums, self.drift)
+        gain, shared = self.solver(c.T).T, self._shared(sums)
         sampled = gain @ crossed(sums, self.measured, prior.sampling).toarray().T
         alone, roots = prior.tail_roots(sums)
         means = crossed(sums, sums, prior.population()).toarray() + shared @ shared.T + roots @ roots.T + np.diag(alone)
