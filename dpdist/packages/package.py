@@ -194,7 +194,8 @@ def package(
     """The package under one strategy; `chosen` are its earlier choices.
     Raises `ValueError`, with the reason, for a package that cannot be held or learned.
     """
-    refuse_beyond_memory(workload, available_memory())
+    if chosen is None:  # a package that was released once is made again wherever it can be
+        refuse_beyond_memory(workload, available_memory())
     terms = Terms.of(workload)
     levels = _levels(reference, workload, terms, bounds)
     return _package(workload, terms, levels, reference, bounds, law, strategy, chosen)
@@ -297,7 +298,7 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law, leave_out:
         noise[held] = _noise(tried, parts.shares, law) / np.concatenate(scales) ** 2
         by_measurement = np.split(slopes(noise)[held], np.cumsum(rows[kept])[:-1])
         pairs = zip(by_measurement, scales, strict=True)
-        wanted = np.array([float((one / scale**2).sum()) ** law.exponent for one, scale in pairs])
+        wanted = np.array([max(float((one / scale**2).sum()), 0.0) ** law.exponent for one, scale in pairs])
         large = wanted >= wanted.mean() / 2.0
         if leave_out and number >= ROUNDS_WITH_ALL and not large.all():
             kept, wanted = kept[large], wanted[large]

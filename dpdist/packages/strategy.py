@@ -206,7 +206,7 @@ def _largest(matrix: scipy.sparse.csr_array, limit: Floats) -> Floats:
 
 
 def least_share(number: int, steps: int = SHARE_PARTS) -> Fraction:
-    """The least part of the budget of one of `count` measurements: about a sixteenth of an equal part.
+    """The least part of the budget of one of `number` measurements: about a sixteenth of an equal part.
 
     So the largest scale of noise is known before any measurement is chosen.
     """
@@ -216,11 +216,14 @@ def least_share(number: int, steps: int = SHARE_PARTS) -> Fraction:
 def whole_shares(shares: Sequence[float], steps: int = SHARE_PARTS) -> tuple[Fraction, ...]:
     """Parts of the budget that sum to 1, as multiples of 1/steps; none is below `least_share`.
 
-    Raises `ValueError` if the least parts exceed the budget.
+    Parts are equal if `shares` say nothing: if none is above 0, or one is not finite. Raises `ValueError` if the least
+    parts exceed the budget.
     """
     if len(shares) > steps // 2:
         raise ValueError(f"{len(shares):,} measured tables: at most {steps // 2:,} can share a budget")
-    wanted = np.maximum(np.asarray(shares, dtype=float) / sum(shares), 0.0)
+    given = [max(share, 0.0) for share in shares]
+    whole_sum = sum(given)
+    wanted = np.asarray(given) / whole_sum if 0.0 < whole_sum < np.inf else np.full(len(given), 1.0 / len(given))
     least = int(least_share(len(shares), steps) * steps)
     whole = least + np.floor(wanted * (steps - least * len(shares))).astype(int)
     whole[int(np.argmax(wanted))] += steps - int(whole.sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 from typing import Any
 
@@ -240,12 +241,12 @@ def test_report_and_plan_use_labels_and_large_units_and_files_of_data_do_not(fol
     page = (release / "index.html").read_text()
     assert "Total of Miles, million" in page
     assert f"{totals.max():,.0f}" not in page
-    words, errors = shown.split(), table.loc[totals.index, "standard_error"] / 1e6
+    words, errors = re.findall(r"[\d,.]+", shown), table.loc[totals.index, "standard_error"] / 1e6
     for total, error in zip(totals / 1e6, errors, strict=True):
         place = 1 - int(f"{error:.1e}".partition("e")[2])
         assert f"{round(error, place):,.4g}" in words, (total, error)
         whole = {f"{round(total, place):,.0f}", f"{total:,.0f}"}  # the former is rounded twice, which can end beside a half
-        assert whole & set(words), "the column has a figure above 1,000: whole numbers"
+        assert whole & set(words), f"whole numbers, as the column has {totals.max() / 1e6}: {total} with {error} in {shown}"
     wide = (release / "tables" / "trucks.wide.csv").read_text()
     assert (f"{totals.max():.0f}" in wide, "million" in wide) == (True, False)
 

@@ -8,14 +8,15 @@ from functools import cache
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from simulated_package import BOUNDS, Budget, JointQuery, planned, planned_top_down, query_of, reference, workload, world
 
 from dpdist.core.records import UNIT, Floats
-from dpdist.mechanisms.table_package.query import base_sums, contributions
+from dpdist.mechanisms.stratum_sums import LossExceeded
+from dpdist.mechanisms.table_package.query import base_sums, contributions, hold
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE
 from dpdist.packages.package import Package, package
-from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, PerTable, measured, outcome_parts
+from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, PerTable, least_share, measured, outcome_parts, whole_shares
 from dpdist.privacy.queries import DIGITS
 
 BUDGETS = [
@@ -96,6 +97,35 @@ def test_no_pair_of_records_with_several_outcomes_costs_more_than_the_budget(bud
         )
     assert all(sum(parts) == 1 for parts in made.parts.outcomes)
     assert set(made.parts.outcomes) != {outcome_parts([1.0] * 3)}
+
+
+@pytest.mark.parametrize("wanted", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [-1.0, 0.5], [0.0, 0.0, 0.0], [0.0]])
+def test_parts_are_above_0_and_sum_to_1_whatever_is_wanted(wanted: list[float]) -> None:
+    """Outcomes that are constant in the reference want no part at all; 0/0 gave parts whose sum was not 1."""
+    for parts in (outcome_parts(wanted), whole_shares(wanted)):
+        assert sum(parts) == 1
+        assert min(parts) >= min(least_share(len(wanted), FACTOR_STEPS), least_share(len(wanted))) > 0
+
+
+@pytest.mark.parametrize("fault", ["outcome", "weight", "level", "not whole", "not a number", "two groups", "part"])
+def test_factors_that_move_more_than_is_stated_are_never_asked_for(fault: str) -> None:
+    """Whatever chose them. Control: those of a package."""
+    made = _of_three(BUDGETS[1])
+    hold(made.measurements, made.shares)
+    one = made.measurements[0]
+    first, *others = one.of_outcome
+    changed = {
+        "outcome": one._replace(of_outcome=(first * 9, *others)),
+        "weight": one._replace(of_weight=one.of_weight * 1.5),
+        "level": one._replace(of_level=(-first, *one.of_level[1:])),
+        "not whole": one._replace(of_weight=one.of_weight * 0.5 + one.of_weight * 1e-9),
+        "not a number": one._replace(of_outcome=(first * np.nan, *others)),
+        "two groups": one._replace(of_weight=csr_array(vstack([one.of_weight, one.of_weight]))),
+        "part": one,
+    }[fault]
+    parts = (made.shares[0] + Fraction(1, 4096), *made.shares[1:]) if fault == "part" else made.shares
+    with pytest.raises(LossExceeded, match="parts of the budget" if fault == "part" else "factors of"):
+        hold((changed, *made.measurements[1:]), parts)
 
 
 @cache

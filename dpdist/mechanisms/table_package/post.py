@@ -18,6 +18,7 @@ import scipy
 
 from dpdist.core.digests import digest
 from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.this_process import available_memory
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
@@ -37,6 +38,7 @@ from dpdist.packages import levels
 from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
+from dpdist.packages.large import refuse_beyond_memory
 from dpdist.packages.package import Chosen, Law, Package, Parts, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned
@@ -156,11 +158,20 @@ class PackageCells(PublicModel):
     @property
     def too_large(self) -> str:
         """The reason why sums cannot be held, if no reference shows it before anything is spent; empty if they can."""
-        groups = 1 + sum(int(self.workload.groups(by).max()) + 1 for by in self.workload.measured)
-        number = (1 + len(self.outcomes)) * groups
-        if self.first_stage is None or number <= MOST_SUMS:
+        if self.first_stage is None:
             return ""
-        return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,}"
+        workload = self.workload
+        tried = [one for one in STRATEGIES if one.name == self.strategy or (self.strategy == AUTO and one.suits(workload))]
+        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in tried)
+        if (number := (1 + len(self.outcomes)) * rows) > MOST_SUMS:
+            return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,}"
+        if levels.Terms.of(workload).large:
+            return "more cells of tables and columns than can be held without a reference"
+        try:
+            refuse_beyond_memory(workload, available_memory())
+        except ValueError as fault:
+            return str(fault)
+        return ""
 
     @property
     def identified(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from dpdist.mechanisms.promises import BINNED_COUNTS, MOVES_UNKNOWN, per_set, pr
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.query import in_stages, noisy_histograms
 from dpdist.mechanisms.reference_tables.sensitivity import first_stage
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, Summing, released_sets
 from dpdist.mechanisms.table_package.post import FromReference, PackageCells
 from dpdist.mechanisms.table_package.sensitivity import joint_query
 from dpdist.mechanisms.table_package.spec import TablePackage as Settings
+from dpdist.models.protocol import Improper
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Package
+from dpdist.packages.strategy import FACTOR_STEPS, Measured
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
@@ -85,6 +88,19 @@ def base_sums(limits: CellLimits, cell: Ints, weight: Floats, outcomes: Floats) 
     return np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.cap)) for part in parts.T])
 
 
+def hold(measurements: Sequence[Measured], parts: Sequence[Fraction]) -> None:
+    """Raises `LossExceeded` for factors or parts of the budget under which the stated loss would not hold."""
+    if min(parts) <= 0 or sum(parts) > 1:
+        raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(parts))}")
+    for one in measurements:
+        # A record moves rows by f a and by at most (|g_1| + |h_1| + ...) v. Since a + v = 1, that is at most 1 in L1.
+        for factors in ((one.of_weight,), (*one.of_outcome, *one.of_level)):
+            norm = np.sum([abs(factor).sum(axis=0) for factor in factors], axis=0)
+            whole = all(bool((factor.data == np.rint(factor.data)).all()) for factor in factors)
+            if not (whole and bool((norm <= FACTOR_STEPS).all())):
+                raise LossExceeded(f"factors of '{one.name}' that are not whole, or move it by more than is stated")
+
+
 @dataclass(frozen=True)
 class BaseSums(Summing):
     """Kernel: the sums of every base cell, (cell, 2 + outcomes), in whole units of 1/UNIT, clipped at the limits."""
@@ -128,6 +144,7 @@ class TablePackage(NoisySums[Settings, PackageCells]):
         learned: FromReference | None,
     ) -> Rounds:
         package, before, first = (yield from _learned_first(model)) if learned is None else (learned.package, None, 1)
+        hold(package.measurements, package.shares)
         limits = replace(package.prior.limits, shapes=(), clippings=())
         sums = yield Pass(BaseSums(model.design.pattern, limits), "sum")
         joint, bound, noisy = joint_query(job, settings.noise), (limits.cap, limits.centre, limits.half), list[Floats]()
@@ -147,7 +164,11 @@ def _learned_first(
     histograms, counts = yield from noisy_histograms(model.first_stage)
     assert isinstance(histograms, Histograms)
     typical = np.column_stack([histograms.typical, histograms.typical_error])
-    return model.shaped(histograms, counts).package(), {"counts": counts, "typical": typical}, AFTER_HISTOGRAMS
+    try:
+        package = model.shaped(histograms, counts).package()
+    except ValueError as fault:
+        raise Improper(str(fault)) from None
+    return package, {"counts": counts, "typical": typical}, AFTER_HISTOGRAMS
 
 
 MECHANISMS: dict[str, Mechanism] = {"table_package": TablePackage()}

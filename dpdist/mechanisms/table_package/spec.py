@@ -72,9 +72,6 @@ class TablePackage(Noisy):
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' takes its limits from records, or from noisy histograms of the current file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path, or leave it out")
-        if len(job.outcomes) > 1 and job.reference is not None and not job.reference.known_before:
-            fault = "noisy histograms, which stand in for a reference, give limits to a package of one outcome"
-            yield Contradiction(("outcome",), fault, "name one outcome, or add reference: {path: …}")
         if self.gaussian and job.reference is not None and not job.reference.known_before:
             fault = "noisy histograms, which stand in for a reference, have Laplace noise"
             yield Contradiction(("mechanism", "noise"), fault, "take noise: laplace, or add reference: {path: …}")
