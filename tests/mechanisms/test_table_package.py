@@ -341,7 +341,7 @@ def test_publishing_builds_a_model_and_its_package_once_whatever_the_tables(
                 "columns": {name: COLUMNS[name] for name in ("field", "sex", "salary", "share")}
                 | {"weight": CLIPPED_WEIGHT},
             },
-            "a package of one outcome",
+            "a reference of one outcome",
         ),
         ({"reference": {"release": "earlier"}}, "or from noisy histograms of the current file alone"),
     ],
