@@ -7,6 +7,7 @@ may have less noise than the record states. Facts that only the publisher could 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dpdist.core.formats import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
@@ -129,7 +131,7 @@ def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], 
         return [], [NO_FIGURES] if noisy else []
     faults, shown, more = list[Damaged](), set[int](), 0
     laws = np.array([str(law).removeprefix(CLAMPED) for law in table["law"].to_pylist()])
-    sets = np.array(table["set"].to_pylist())
+    sets, tables = (np.array(table[name].to_pylist()) for name in ("set", "table"))
     steps = table["scale"].to_numpy() / table["lattice"].to_numpy()
     for law in sorted(set(laws.tolist())):
         of_law = {place: query for place, query in enumerate(noisy) if query["law"] == law}
@@ -138,6 +140,14 @@ def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], 
         if (low := here[here * ROUNDING < least]).size:
             faults.append(_too_little(law, float(low.min()), least))
         equal = {place: np.isclose(here[:, None], values, rtol=1e-9, atol=0.0).any(1) for place, values in scales.items()}
+        for place, query in of_law.items():
+            if query.get("in_parts"):
+                rest = ~np.any([same for other, same in equal.items() if other != place], axis=0) & np.ones(len(here), bool)
+                loss = _largest_loss(query, here[rest], tables[laws == law][rest], sets[laws == law][rest])
+                if loss > ROUNDING:
+                    fault = f"noise of parts that lose {loss:.6g} of query '{query['name']}'"
+                    faults.append(Damaged(MEASUREMENTS, fault, f"1 at most, by {PROOF}"))
+                equal[place] = rest
         shown |= {place for place, same in equal.items() if same.any()}
         more += int((~np.any(list(equal.values()), axis=0)).sum()) if equal else 0
         measured, most = len(set(sets[laws == law].tolist())), max((query["times"] for query in of_law.values()), default=0)
@@ -155,17 +165,26 @@ def _scales(query: Mapping[str, Any]) -> Floats:
     return float(Fraction(query["scale"])) / np.arange(1, most + 1)
 
 
+def _largest_loss(query: Mapping[str, Any], steps: Floats, tables: NDArray[Any], sets: NDArray[Any]) -> float:
+    """The largest loss of a set's answers by table, of scales `steps`, as a share of the query's; tables are its parts."""
+    shares = (float(Fraction(query["scale"])) / steps) ** (1 if query["law"] == "discrete_laplace" else 2)
+    of_set = defaultdict[Any, dict[Any, float]](dict)
+    for number, table, share in zip(sets.tolist(), tables.tolist(), shares.tolist(), strict=True):
+        of_set[number][table] = max(share, of_set[number].get(table, 0.0))
+    return max((sum(by_table.values()) for by_table in of_set.values()), default=0.0)
+
+
 def _too_little(law: str, steps: float, least: float) -> Damaged:
     fault, allowed = f"{law} noise of scale {steps:.9g} in steps of its lattice", f"{least:.9g} at least, by {PROOF}"
     return Damaged(MEASUREMENTS, fault, allowed if np.isfinite(least) else f"laws of the queries of {PROOF}")
 
 
 def _measured(public: Path) -> dict[str, Any] | None:
-    """Law, scale, lattice and set of noisy figures with a public scale; None if there are none."""
+    """Law, set, table, scale and lattice of noisy figures with a public scale; None if there are none."""
     if not (public / MEASUREMENTS).exists():
         return None
     try:
-        table = pq.read_table(regular(public, MEASUREMENTS), columns=["law", "set", "scale", "lattice"])
+        table = pq.read_table(regular(public, MEASUREMENTS), columns=["law", "set", "table", "scale", "lattice"])
         table = table.filter(pa.compute.is_valid(table["scale"]))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(MEASUREMENTS, f"no noisy figures ({type(error).__name__})", "the file as it was released") from None

@@ -62,6 +62,8 @@ class NoisyQuery:
     """Number of times that the sums are asked for, each under independent noise."""
     together: bool = False
     """True if n of these times may be one question, with noise of 1/n of the scale and an equal loss."""
+    in_parts: bool = False
+    """True if it is asked as several queries that have parts of its loss (`share`)."""
 
     @classmethod
     def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour, times: int = 1) -> NoisyQuery:
@@ -79,7 +81,8 @@ class NoisyQuery:
         Queries with parts that sum to 1 lose together at most the loss of this query.
         """
         laplace = self.law == "laplace"
-        return replace(self, name=name, scale=self.scale / part if laplace else root_above(self.scale**2 / part))
+        scale = self.scale / part if laplace else root_above(self.scale**2 / part)
+        return replace(self, name=name, scale=scale, in_parts=False)
 
     @property
     def variance(self) -> float:
@@ -103,7 +106,7 @@ class NoisyQuery:
         laplace = self.law == "laplace"
         moved = {"distance": self.moved.texts} if laplace else {"squared_distance": self.squared.texts}
         law = "discrete_laplace" if laplace else "discrete_gaussian"
-        merged = {"together": True} if self.together else {}
+        merged = {name: True for name in ("together", "in_parts") if getattr(self, name)}
         return {"name": self.name, "law": law, **moved, "scale": str(self.scale), "times": self.times, **merged}
 
     @property

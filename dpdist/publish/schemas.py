@@ -69,6 +69,7 @@ def proof_schema() -> dict[str, Any]:
             "scale": {**EXACT, "description": "b of the Laplace law, sigma of the Gaussian, in the units of the distance"},
             "times": {**WHOLE, "description": "how often the query is asked, each time under other noise"},
             "together": {**TRUTH, "description": "whether n times may be one answer, under noise of 1/n of the scale"},
+            "in_parts": {**TRUTH, "description": "whether several answers have parts of its loss, which sum to 1 at most"},
             "changes": {**distances, "description": "how many changes by `distance` a neighbour makes"},
             "sums": {**WHOLE, "description": "how many sums one change moves"},
             "epsilon": {**EXACT, "description": "the stated loss by one change"},

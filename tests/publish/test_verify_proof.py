@@ -9,12 +9,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from named_draws import named
+from small_jobs import cases
 from small_release import JOB, survey
+from small_runs import run, write_inputs
 from test_verify import vouch
 from typer.testing import CliRunner
 
@@ -124,6 +127,25 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         "measurements.parquet: noisy figures of 3 sets",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["table_package-two-tables", "table_package-gaussian"])
+def test_parts_of_a_budget_that_sum_above_it_are_refused(name: str, tmp_path: Path) -> None:
+    """One table of a package has a tenth less noise than its part; control: as released, no scale is left unchecked."""
+    write_inputs(tmp_path)
+    run(name, cases()[name], tmp_path, tmp_path / "ws")
+    public = tmp_path / "ws" / "public"
+    assert problems(public) == []
+    done = CliRunner().invoke(app, ["verify", str(public)])
+    assert "no query states" not in done.output
+    table = pq.read_table(public / "measurements.parquet")
+    last = np.array(table["table"].to_pylist()) == table["table"].to_pylist()[-1]
+    assert 0 < last.sum() < len(last)
+    place = table.column_names.index("scale")
+    scale = pa.array(np.where(last, 0.9, 1.0) * table["scale"].to_numpy())
+    pq.write_table(table.set_column(place, "scale", scale), public / "measurements.parquet")
+    vouch(public)
+    assert any("of query 'sums over groups of base cells'" in str(fault) for fault in problems(public))
 
 
 def doubled(public: Path) -> None:

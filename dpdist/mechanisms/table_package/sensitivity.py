@@ -18,6 +18,7 @@ g = 1 in every measurement.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from dpdist.core.records import UNIT
@@ -36,8 +37,10 @@ NAME = "sums over groups of base cells"
 def joint_query(job: Job, law: NoiseName) -> NoisyQuery:
     """The query for all measurements together, as one measurement with the whole budget."""
     if law == "gaussian":
-        return NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho_of_tables), neighbour_of(job))
-    return NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
+        whole = NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho_of_tables), neighbour_of(job))
+    else:
+        whole = NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
+    return replace(whole, in_parts=True)
 
 
 def law_of(joint: NoisyQuery) -> Law:
