@@ -108,7 +108,10 @@ def test_noise_that_is_not_added_is_not_taken_for_noise_that_is() -> None:
 
 
 def test_sums_drawn_within_their_range_are_attacked_at_their_exact_ratio() -> None:
-    """A record that moves two sums from the ends of their ranges. Control: half the noise loses more than is claimed."""
+    """A record that moves two sums from the ends of their ranges. Control: half the noise loses more than is claimed.
+
+    The pair attains the distance. So bounds have a false-alarm rate of 1 in 10,000; at 1 in 20, one was above it.
+    """
     bounded = {"mechanism": {"law": "normal", "variance": 400.0, "truncation": "bounded"}}
     job = Option("modips", "zero_out", yaml.safe_dump(bounded)).job
     base = list(bases(job))[1]
@@ -116,13 +119,13 @@ def test_sums_drawn_within_their_range_are_attacked_at_their_exact_ratio() -> No
     frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([13, 13]), (), ())
     model, half = builder_of(job).build(job, frame, slice(0, 2)), DRAWS // 2
     sampler = sampler_of(job, None)  # type: ignore[arg-type]
-    for part, most in ((1, 1.0), (2, 3.0)):
+    for part, least, most in ((1, 0.4, 1.0), (2, 1.0, 3.0)):
         stated = tuple(
             replace(query, moved=Moved(*(distance / part for distance in query.moved)), scale=query.scale / part)
             for query in model.queries  # type: ignore[attr-defined]
         )
         scaled = replace(model, queries=stated)  # type: ignore[type-var]
         (found,) = compared(job, scaled, None, sampler, near, [base])
-        bound = bound_of_scores(*found.scores(DRAWS, half), half)
-        assert 0.5 * part < bound <= found.distance <= most
+        bound = bound_of_scores(*found.scores(DRAWS, half), half, alarm=1e-4)
+        assert least < bound <= found.distance <= most
         assert (found.distance > 1.0) == (part == 2)
