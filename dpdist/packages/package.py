@@ -192,6 +192,7 @@ def package(
     chosen: Chosen | None = None,
 ) -> Package:
     """The package under one strategy; `chosen` are its earlier choices.
+
     Raises `ValueError`, with the reason, for a package that cannot be held or learned.
     """
     if chosen is None:  # a package that was released once is made again wherever it can be

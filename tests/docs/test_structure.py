@@ -27,22 +27,22 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterable[str]:
+def imported(tree: ast.AST, by_name: Mapping[str, object]) -> Iterable[str]:
     """Modules of the package that a module imports: anywhere in its text, for types alone too."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            yield from (alias.name for alias in node.names if alias.name in by_name)
+        elif isinstance(node, ast.ImportFrom) and node.module in by_name:
             inner = (f"{node.module}.{alias.name}" for alias in node.names)
-            yield from (name if name in known else node.module for name in inner)
+            yield from (name if name in by_name else node.module for name in inner)
 
 
 @cache
 def drawn() -> Graph:
     """From every module to those that it imports."""
-    known = modules()
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in known.items()}
-    return {name: set(imported(tree, known)) - {name} for name, tree in trees.items()}
+    by_name = modules()
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in by_name.items()}
+    return {name: set(imported(tree, by_name)) - {name} for name, tree in trees.items()}
 
 
 def rooms(graph: Graph) -> Graph:
@@ -134,13 +134,13 @@ NEIGHBOUR = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)`")
 OTHER_NAMES = (".py", ".json", ".xml", ".html", ".yaml", ".xlsx", ".parquet")
 
 
-def unclear_first_line(docstring: str, known: Iterable[str]) -> str:
+def unclear_first_line(docstring: str, names: Iterable[str]) -> str:
     """What a module's first line lacks: a sentence of few words, whose neighbours are modules; empty if nothing."""
     first = docstring.splitlines()[0]
     absent = [
         name
         for name in NEIGHBOUR.findall(first)
-        if not name.endswith(OTHER_NAMES) and not any(f".{module}".endswith(f".{name}") for module in known)
+        if not name.endswith(OTHER_NAMES) and not any(f".{module}".endswith(f".{name}") for module in names)
     ]
     if not first.endswith((".", "?")) or len(first.split()) > MOST_WORDS_OF_A_FIRST_LINE:
         return f"no sentence of {MOST_WORDS_OF_A_FIRST_LINE} words: {first}"

@@ -85,12 +85,12 @@ def nested_workload(count: Floats) -> Workload:
     return Workload(codes, (*SIZES, 2), count, tables, nested=((4, 0),))
 
 
-def planned(count: Floats, known: Source, budget: Budget) -> Package:
-    return package(workload(count), known, [BOUNDS], budget.law, PerTable())
+def planned(count: Floats, source: Source, budget: Budget) -> Package:
+    return package(workload(count), source, [BOUNDS], budget.law, PerTable())
 
 
-def planned_top_down(count: Floats, known: ReferenceRecords, budget: Budget) -> Package:
-    return package(nested_workload(count), known, [BOUNDS], budget.law, TopDown())
+def planned_top_down(count: Floats, source: ReferenceRecords, budget: Budget) -> Package:
+    return package(nested_workload(count), source, [BOUNDS], budget.law, TopDown())
 
 
 @dataclass(frozen=True)

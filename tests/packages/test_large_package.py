@@ -125,9 +125,9 @@ def test_a_package_beyond_memory_is_refused_with_the_largest_that_fits() -> None
 
 def test_all_weight_in_one_base_cell_is_released_where_the_file_has_it_and_refused_in_the_reference() -> None:
     """A reference without weight in nine records of ten ended in a division by nought."""
-    cell, known = sample().cell, reference(8)
+    cell, earlier = sample().cell, reference(8)
     with pytest.raises(ValueError, match=r"of 2,500 reference records have a weight above 0: a tenth must"):
-        planned(count(), known._replace(weight=np.where(known.cell == cell[0], known.weight, 0.0)), PURE)
+        planned(count(), earlier._replace(weight=np.where(earlier.cell == cell[0], earlier.weight, 0.0)), PURE)
     package = made()
     current = Survey(cell, np.where(cell == cell[0], 20.0, 0.0), sample().outcome)
     x = noisy(package, PURE, current, np.random.default_rng(3))

@@ -231,10 +231,10 @@ def test_intervals_cover_the_population_without_a_reference() -> None:
             matrix = workload(count()).published(table)
             wanted = matrix @ (count() * world().weight)
             mean = matrix @ (count() * world().weight * world().mean) / wanted
-            found = table_estimates(posterior, table, base)
+            estimates = table_estimates(posterior, table, base)
             for missed in (
-                np.abs(found.counts - wanted) / found.errors_of_counts,
-                np.abs(found.means[:, 0] - mean) / found.errors_of_means[:, 0],
+                np.abs(estimates.counts - wanted) / estimates.errors_of_counts,
+                np.abs(estimates.means[:, 0] - mean) / estimates.errors_of_means[:, 0],
             ):
                 held.append(missed <= NORMAL_90)
                 nearer.append(missed <= NORMAL_90 / 3)

@@ -255,14 +255,14 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
     for table, predicted in zip(parts.workload.tables, package.predicted(), strict=True):
         matrix = parts.workload.published(table)
         here, earlier, truth = (direct(matrix, records) for records in (parts.current, parts.reference, parts.truth))
-        found = table_estimates(posterior, table, base)
+        estimates = table_estimates(posterior, table, base)
         with np.errstate(divide="ignore", invalid="ignore"):
             alone = {"counts": earlier.counts / earlier.number * here.number, "means": earlier.means}
             factor = here.number / truth.number
         for name in ("counts", "means"):
             error = getattr(here, f"errors_of_{name}")
             scale = factor if name == "counts" else np.ones_like(factor)
-            stated, value = (getattr(found, label).reshape(len(error)) for label in (f"errors_of_{name}", name))
+            stated, value = (getattr(estimates, label).reshape(len(error)) for label in (f"errors_of_{name}", name))
             with np.errstate(divide="ignore", invalid="ignore"):
                 target, target_error = getattr(truth, name) * scale, getattr(truth, f"errors_of_{name}") * scale
                 one = {
@@ -287,11 +287,11 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
 def by_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Median and largest errors by table, beside the reference's, and the median's ratio."""
     grouped = rows.groupby(["strategy", "epsilon", "statistic", "table"], sort=False)
-    found = grouped[["error", "alone"]].agg(["median", "max"])
-    found.columns = ["median", "largest", "alone", "alone largest"]
-    found["ratio"] = found["median"] / found["alone"]
+    summary = grouped[["error", "alone"]].agg(["median", "max"])
+    summary.columns = ["median", "largest", "alone", "alone largest"]
+    summary["ratio"] = summary["median"] / summary["alone"]
     squares = grouped.apply(lambda part: np.sqrt((part["error"] ** 2).mean() / (part["alone"] ** 2).mean()))
-    return found.assign(rms_ratio=squares, ratio_error=grouped[["split", "error", "alone"]].apply(jackknifed))
+    return summary.assign(rms_ratio=squares, ratio_error=grouped[["split", "error", "alone"]].apply(jackknifed))
 
 
 def jackknifed(table: pd.DataFrame) -> float:
@@ -308,19 +308,22 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for a strategy, budget and statistic."""
     by = ["strategy", "epsilon", "statistic"]
     grouped = rows.groupby(by, sort=False)
-    found = grouped[["error", "alone"]].agg(["median", "max"])
-    found.columns = ["median", "largest", "alone", "alone largest"]
-    found["predicted"] = grouped["predicted"].median()
-    found[["held", "direct"]] = grouped[["held", "direct"]].mean()
-    found["over4"] = grouped["error"].apply(lambda error: (error > 4).mean())
+    summary = grouped[["error", "alone"]].agg(["median", "max"])
+    summary.columns = ["median", "largest", "alone", "alone largest"]
+    summary["predicted"] = grouped["predicted"].median()
+    summary[["held", "direct"]] = grouped[["held", "direct"]].mean()
+    summary["over4"] = grouped["error"].apply(lambda error: (error > 4).mean())
     tables = by_table(rows).reset_index().groupby(by, sort=False)
-    found["worst table"], found["worse"] = tables["ratio"].max(), tables["ratio"].apply(lambda ratio: (ratio > 1.05).sum())
+    summary["worst table"], summary["worse"] = (
+        tables["ratio"].max(),
+        tables["ratio"].apply(lambda ratio: (ratio > 1.05).sum()),
+    )
     surely = by_table(rows).reset_index()
     surely["over"] = surely["ratio"] - NORMAL_90 * surely["ratio_error"] > 1.05
-    found["clearly"] = surely.groupby(by, sort=False)["over"].sum()
-    found["worst rms"] = tables["rms_ratio"].max()
-    found[["drift w", "drift y"]] = grouped[["drift_weight", "drift_outcome"]].median()
-    return found
+    summary["clearly"] = surely.groupby(by, sort=False)["over"].sum()
+    summary["worst rms"] = tables["rms_ratio"].max()
+    summary[["drift w", "drift y"]] = grouped[["drift_weight", "drift_outcome"]].median()
+    return summary
 
 
 def study(
@@ -348,8 +351,8 @@ def study(
                 f"{len(packages[0].posterior.measured)} sums, plan {planned:.0f} s, runs {spent:.0f} s",
                 flush=True,
             )
-    found = pd.concat(made, ignore_index=True)
-    return found[found["counted"]].drop(columns="counted")
+    rows = pd.concat(made, ignore_index=True)
+    return rows[rows["counted"]].drop(columns="counted")
 
 
 def separate(parts: Parts, budget: Budget, draws: int, split: int, label: str) -> Iterator[pd.DataFrame]:

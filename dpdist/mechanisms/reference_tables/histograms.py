@@ -18,6 +18,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Column, Job
 from dpdist.mechanisms.reference_tables.cells import CellsByOutcome
+from dpdist.mechanisms.reference_tables.points import BaseCells
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of, histogram_counts
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
@@ -41,31 +42,11 @@ from dpdist.reference.histograms import (
 from dpdist.reference.quantile_bins import Moved, QuantileLevels, nearest, numbers, towards, transported
 
 
-class SizedCells(Protocol):
-    """Base cells of a stratum with public sizes and public bounds."""
-
-    @property
-    def outcomes(self) -> tuple[str, ...]: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def bounds(self) -> tuple[tuple[float, float], ...]: ...
-
-    @property
-    def codes(self) -> Codes: ...
-
-    @property
-    def count(self) -> Floats: ...
-
-    @property
-    def weighted(self) -> bool: ...
+class SizedCells(BaseCells, Protocol):
+    """Base cells with public bounds of weights."""
 
     @property
     def public_weights(self) -> tuple[float, float]: ...
-
-    def pattern(self, frame_row: Codes) -> Codes: ...
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,14 @@ from dpdist.reference.calibration import Domain, agree
 from dpdist.reference.heaps import Heaps, spread
 
 
-class DonorCells(Protocol):
-    """Base cells with the released parameter `means`: mean weight and mean outcomes, (cell, 1 + outcome)."""
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
+class BaseCells(Protocol):
+    """Base cells of a stratum, (cell,), with public sizes and the outcomes' public bounds."""
 
     @property
     def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
 
     @property
     def bounds(self) -> tuple[tuple[float, float], ...]: ...
@@ -47,6 +47,12 @@ class DonorCells(Protocol):
     @property
     def weighted(self) -> bool: ...
 
+    def pattern(self, frame_row: Codes) -> Codes: ...
+
+
+class DonorCells(BaseCells, Protocol):
+    """Base cells with the released parameter `means`: mean weight and mean outcomes, (cell, 1 + outcome)."""
+
     @property
     def one_weight(self) -> bool: ...
 
@@ -55,8 +61,6 @@ class DonorCells(Protocol):
 
     @property
     def design(self) -> Design: ...
-
-    def pattern(self, frame_row: Codes) -> Codes: ...
 
 
 class ReleasedCells(DonorCells, StratumModel, Protocol):

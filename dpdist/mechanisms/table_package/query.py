@@ -45,8 +45,8 @@ SHARED = (
 )
 SHAPE = (
     "Limits, levels of base cells, and what lies beyond the limits come from the reference. How far it is trusted follows "
-    "from the noisy measurements, and on constants. Of a change of shape that no measurement shows, standard errors have a "
-    "tenth of what lies beyond the limits."
+    "from the noisy measurements and from constants. Of a change of shape that no measurement shows, standard errors have "
+    "a tenth of what lies beyond the limits."
 )
 
 AFTER_HISTOGRAMS = 6
@@ -62,7 +62,7 @@ BY_HISTOGRAMS = {
 """Texts where noisy histograms of the current file stand in for a reference."""
 SHAPE_OF_HISTOGRAMS = (
     "Limits, and what lies beyond them, follow from the noisy histograms of a base cell's group. Weights and outcomes are "
-    "taken to be independent within a group. Levels of base cells follow from the noisy sums, and on constants. Standard "
+    "taken to be independent within a group. Levels of base cells follow from the noisy sums and from constants. Standard "
     "errors have half of what lies beyond the limits, in every term that cells share. A cell's own tail may differ more."
 )
 

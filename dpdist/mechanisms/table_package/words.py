@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
@@ -48,18 +47,11 @@ ERRORS = (
 RECORDS_AGREE = (
     "Estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none."
 )
-MICRODATA = (
-    "Synthetic records have the released counts and means of every cell of every table. Relations of columns that no "
-    "table crosses are the reference's. A record has the columns under `copied` from its donor, as they stand in the "
-    "reference. No figure of these was measured on the current file, and no standard error or interval is theirs."
-)
 
 
 @dataclass(frozen=True)
 class PackageWords(Words):
     """Texts that name what was measured."""
-
-    entries: Mapping[str, str] = field(default_factory=lambda: {"microdata": MICRODATA})
 
     def density_of(self, release: ReleaseView) -> str:
         return DENSITY.replace("a reference tells", "noisy histograms tell") if release.job.on_histograms else DENSITY

@@ -99,7 +99,7 @@ def identifier(text: str, taken: Sequence[str] = ()) -> str:
 
 
 def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
-    """Returns an unused id that SDMX accepts: ASCII letters, digits and _, beginning with a letter."""
+    """An id for every text, as `identifier` makes them; no two are alike, and none is in `taken`."""
     made: dict[str, str] = {}
     for text in texts:
         made[text] = identifier(text, [*taken, *made.values()])
@@ -218,7 +218,7 @@ class Release:
         return Schema(context="dataflow", id=flow, components=self.components, generated=CREATED, **self._owner)
 
     def dataflow(self, id: str, title: str, guarantee: str) -> Dataflow:
-        """`lists` holds ids of code lists of other tables, to which this table adds its own."""
+        """A table's dataflow under the structure that all tables share."""
         from pysdmx.model import Dataflow
 
         return Dataflow(id=id, name=title, description=guarantee, structure=self.definition, **self._owner)
