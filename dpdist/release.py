@@ -29,7 +29,7 @@ from dpdist.planning.making import make_plan, refuse_formats
 from dpdist.planning.noise_of_counts import warned
 from dpdist.planning.plan import Plan, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
-from dpdist.privacy.small_counts import refuse_small_counts
+from dpdist.privacy.small_counts import caution, refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
@@ -106,8 +106,9 @@ def _run(
     refuse_unreachable(job, plan.frame)
     if counted:
         refuse_small_counts(job, plan.small_counts)
-        for caution in (*warned(plan), *alarms_before(plan)):
-            listener(Event("note", "plan", note=caution))
+        small = (caution(job, plan.small_counts),) if job.public_frame is None else ()
+        for note in (*filter(None, small), *warned(plan), *alarms_before(plan)):
+            listener(Event("note", "plan", note=note))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference | readers_in_identity(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)

@@ -62,6 +62,10 @@ class MechanismSpec(Frozen):
     """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
     fills_empty_cells: ClassVar[bool] = False
     """True if other cells supply what an empty reference cell lacks."""
+    crosses_tables: ClassVar[bool] = False
+    """True if the columns of all tables are crossed, so that sample counts are published that no table asks for.
+    Small ones are stated, and refuse a run only where the job states `frame_minimum`.
+    """
     sets_are_free: ClassVar[bool] = False
     """True if synthetic sets are drawn from the released parameters, so that their number costs nothing."""
     takes_reference: ClassVar[bool] = False

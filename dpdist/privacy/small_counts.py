@@ -1,4 +1,4 @@
-"""For plan, `release`, statement: warns of small sample counts that single people out; refuses to publish them."""
+"""For plan, `release`, statement: warns of small sample counts that single people out; refuses or states them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ REMEDIES = (
     "take coarser levels or fewer columns; protect the counts (budget.adjacency: add_remove{}); or state public_frame: "
     '{{accepted: "why they may be published"}}'
 )
+CROSSED = (
+    "published, because the job states no frame_minimum: a package crosses the columns of all its tables, and numbers of "
+    "records are public under this adjacency"
+)
+"""Why a package's small counts are published without a stated reason."""
+FORBIDDEN = "coarser levels or fewer columns avoid them; frame_minimum: {} refuses them; public_frame states a reason"
 BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or reference_tables'
 BY_A_REFERENCE = ", with a file or an earlier release as reference"
 """Remedy for a mechanism that can hide counts, except with histograms of the current file as reference."""
@@ -45,15 +51,21 @@ def caution(job: Job, counts: SmallCounts | None) -> str:
     shown = f"{text}: who knows that person reads off its columns"
     if job.public_frame is not None:
         return f"{shown}; the job accepts them: {job.public_frame.accepted}"
+    if _published_unasked(job):
+        return f"{shown}; {CROSSED}; {FORBIDDEN.format(job.frame_minimum)}"
     return f"{shown}, and a run refuses; {_remedies(job)}"
 
 
 def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
-    """Raises `JobError` if small counts would be published, unless the job gives a reason to accept them."""
+    """Raises `JobError` for small counts, unless the job accepts them, or is a package that states no minimum."""
     text = small_counts(job, counts)
-    if text and job.public_frame is None:
+    if text and job.public_frame is None and not _published_unasked(job):
         allowed = f"counts of {job.frame_minimum} or more, or a stated reason"
         raise JobError(job.dataset, [Problem("public_frame", text, allowed, _remedies(job))])
+
+
+def _published_unasked(job: Job) -> bool:
+    return job.mechanism.crosses_tables and "frame_minimum" not in job.model_fields_set
 
 
 def _remedies(job: Job) -> str:
@@ -62,18 +74,23 @@ def _remedies(job: Job) -> str:
 
 
 def accepted(job: Job, frame: Frame) -> dict[str, Any]:
-    """The statement's entry on small counts that the job accepts. `frame` is the published one.
+    """The statement's entry on small counts that are published all the same. `frame` is the published one.
 
     It has no counts by privacy units, because no frame shows which records belong to one unit.
     """
-    if job.public_frame is None or job.public_counts is None:
+    if job.public_counts is None or (job.public_frame is None and not _published_unasked(job)):
         return {}
-    reason, least = job.public_frame.accepted, job.frame_minimum
-    stated = {"frame_minimum": least, "accepted": reason}
+    least, small = job.frame_minimum, frame.below(job.frame_minimum, job.public_counts)
+    stated: dict[str, Any] = {"frame_minimum": least}
+    why = CROSSED
+    if job.public_frame is not None:
+        stated |= {"accepted": job.public_frame.accepted}
+        why = f"accepted, as the job states: {job.public_frame.accepted}"
+    elif not small.few and job.privacy_unit is None:
+        return {}
     if job.privacy_unit is not None:
         may = f"published sample counts may be of fewer than {least} units ({job.privacy_unit.column})"
-        return {"public_frame": {"in_words": f"{may}; accepted, as the job states: {reason}", **stated}}
-    small = frame.below(least, job.public_counts)
+        return {"public_frame": {"in_words": f"{may}; {why}", **stated}}
     shown = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
     figures = {"counts": small.every, "below": small.few, "of_one_record": small.single}
-    return {"public_frame": {"in_words": f"{shown}; accepted, as the job states: {reason}", **stated, **figures}}
+    return {"public_frame": {"in_words": f"{shown}; {why}", **stated, **figures}}

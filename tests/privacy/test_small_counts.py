@@ -83,6 +83,30 @@ def test_a_run_refuses_them_before_it_spends_or_writes(tmp_path: Path) -> None:
     assert "public_frame" not in dpdist.run(parse_job(JOB), work, enough).statement
 
 
+PACKAGE = (
+    JOB.replace("{name: laplace_strict}", "{name: table_package}")
+    .replace('ledger: {total: "1"}\n', "")
+    .replace(
+        "tables: [{name: t, by: [ward, sex],", "tables: [{name: w, by: [ward], statistics: [count]}, {name: t, by: [sex],"
+    )
+)
+
+
+def test_a_package_crosses_tables_and_states_small_counts_that_no_table_asks_for(tmp_path: Path) -> None:
+    """Plan, run and statement say them. Control: a job that states the minimum is refused."""
+    path, heard = survey(tmp_path), list[str]()
+    done = dpdist.run(parse_job(PACKAGE), tmp_path / "ws", path, listener=lambda event: heard.append(event.note or ""))
+    stated = done.statement["public_frame"]
+    assert (stated["counts"], stated["below"], stated["of_one_record"], stated["frame_minimum"]) == (5, 2, 1, 3)
+    assert "accepted" not in stated
+    assert "2 of 5 published sample counts are below 3, 1 of them of one record; published, because" in stated["in_words"]
+    assert any("2 of 5 published sample counts are below 3" in note and "frame_minimum" in note for note in heard)
+    with pytest.raises(JobError, match="2 of 5 published sample counts are below 3"):
+        dpdist.run(parse_job(PACKAGE + "frame_minimum: 3\n"), tmp_path / "refused", path)
+    enough = survey(tmp_path, {cell: max(3, size) for cell, size in SIZES.items()})
+    assert "public_frame" not in dpdist.run(parse_job(PACKAGE), tmp_path / "enough", enough).statement
+
+
 def test_a_stated_reason_lets_them_pass_and_the_statement_prints_it(tmp_path: Path) -> None:
     """The figures are the published frame's own; the page of the report says it too."""
     dpdist.run(parse_job(JOB + ACCEPTED), tmp_path / "ws", survey(tmp_path))

@@ -195,6 +195,11 @@ def test_a_range_that_is_none_is_refused(levels: str) -> None:
         parse_job(JOB.replace("[1, 2]", levels))
 
 
+def test_levels_with_numbers_are_answered_by_codes() -> None:
+    with pytest.raises(JobError, match=r"codes: \{'No': 0, 'Yes': 1\}"):
+        parse_job(JOB.replace("[1, 2]", '{"No": 0, "Yes": 1}'))
+
+
 @pytest.mark.parametrize("key", ["encoding: latin-9x", 'encoding: "rot13"', 'separator: "x"'])
 def test_an_unknown_encoding_or_separator_is_refused(key: str) -> None:
     with pytest.raises(JobError, match=r"latin-1|';'"):

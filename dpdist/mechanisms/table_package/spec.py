@@ -32,6 +32,7 @@ class TablePackage(Noisy):
     statistics: ClassVar[str | None] = "package"
     by_cell: ClassVar[bool] = True
     fills_empty_cells: ClassVar[bool] = True
+    crosses_tables: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
