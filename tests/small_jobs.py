@@ -19,8 +19,9 @@ from dpdist.job.yaml_lines import dotted
 from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS
 
 Said = dict[str, Any]
-CURRENT, EARLIER, RELEASED = "current.parquet", "earlier.parquet", "earlier_release"
-"""Files that jobs name: two surveys, and the public folder of a release of the earlier one."""
+CURRENT, EARLIER, RELEASED, DESIGNED = "current.parquet", "earlier.parquet", "earlier_release", "designed.parquet"
+"""Files that jobs name: two surveys, the public folder of a release of the earlier one, a survey with DESIGN_WEIGHTS."""
+DESIGN_WEIGHTS = {"arts": 4.0, "law": 90.0}
 EXACT = "exact or grid"
 """Of a job whose release needs no Markov chain: it is recorded."""
 
@@ -162,6 +163,9 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     yield "reference_tables-anywhere", _with(tables, budget__exchange="anywhere")
     yield "reference_tables-unshrunk", _with(tables, mechanism__shrinkage=False)
     yield "reference_tables-histogram", _with(tables, reference={"histogram": histogram})
+    designed = {"weight": "weight", "design_weights": {"by": ["field"], "weights": DESIGN_WEIGHTS}}
+    public = _with(tables, reference={"histogram": histogram}, survey=designed, input__path=DESIGNED)
+    yield "reference_tables-public-weights", public
     yield "reference_tables-release", _with(tables, reference={"release": RELEASED})
     yield "reference_tables-refreshed", _with(tables, reference={"release": RELEASED, "histogram": histogram})
     two_valued = {"columns__voted": COLUMNS["voted"], "outcome": "voted"}

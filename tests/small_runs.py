@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from named_draws import Drawn, named
 from shipped_surveys import simulated_survey
-from small_jobs import CURRENT, EARLIER, RELEASED, Said, parsed, rooted, said, shipped
+from small_jobs import CURRENT, DESIGN_WEIGHTS, DESIGNED, EARLIER, RELEASED, Said, parsed, rooted, said, shipped
 
 import dpdist
 from dpdist.testing import losses
@@ -27,6 +27,7 @@ def write_inputs(folder: Path) -> None:
     """The files that the jobs name."""
     survey(1).to_parquet(folder / CURRENT)
     survey(2).to_parquet(folder / EARLIER)
+    survey(1).assign(weight=lambda rows: rows["field"].map(DESIGN_WEIGHTS)).to_parquet(folder / DESIGNED)
     for job in shipped().values():
         for seed, path in enumerate([job["input"].get("path"), (job.get("reference") or {}).get("path")], 3):
             if path is not None:

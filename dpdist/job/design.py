@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from dpdist.job.design_weights import DesignWeights
 from dpdist.job.names import Lonely, ReplicateKind, StatisticName
 from dpdist.job.values import ColumnName, Frozen
 
@@ -134,6 +135,12 @@ class Survey(Frozen):
         description="public: columns in each of whose combinations all records have one weight. Synthetic records of "
         "`reference_tables` keep it so; unset: weights may vary anywhere",
     )
+    design_weights: DesignWeights | None = Field(
+        default=None,
+        exclude_if=lambda weights: weights is None,
+        description="public: the weight of every design stratum, where design documents state it. `reference_tables` then "
+        "spends nothing on weights; unset: weights are measured",
+    )
     psu: str | None = Field(
         default=None, description="the column that names the primary sampling unit; unset: every record is one of its own"
     )
@@ -154,6 +161,16 @@ class Survey(Frozen):
         "effects, of which the first that fits a figure applies, or `reference`, to estimate it from the reference",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
+
+    @property
+    def measured_weight(self) -> str | None:
+        """The column of the weight if its values are protected; None without weights, and where they are public."""
+        return self.weight if self.design_weights is None else None
+
+    @property
+    def one_weight_in(self) -> tuple[str, ...]:
+        """Columns in each of whose combinations all records have one weight, as the job states."""
+        return self.weights_constant_in if self.design_weights is None else self.design_weights.by
 
     @property
     def clustered(self) -> bool:

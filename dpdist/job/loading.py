@@ -21,6 +21,7 @@ from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.core.formats import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
+from dpdist.job.design_weights import COLUMN, read_weights
 from dpdist.job.table_entries import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
 from dpdist.job.values import MINISIGN, PATTERNS
@@ -33,7 +34,10 @@ MOST_BASES = 5
 SET = "--set"
 OPENED_LATER: tuple[Where, ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
 """Keys that name files to open when the job is planned or run."""
-READ_NOW: tuple[Where, ...] = (("calibration", "path"), ("model", "program"), ("reference", "key"))
+READ_NOW: tuple[Where, ...] = (
+    *(("calibration", "path"), ("model", "program"), ("reference", "key")),
+    ("survey", "design_weights", "path"),
+)
 """Keys that name files, in the job file's folder, to read with the job; a public key may also be given directly."""
 NO_PATH = re.compile(rf"://|{MINISIGN}")
 MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
@@ -171,7 +175,7 @@ def freeze(resolved: Resolved) -> Job:
         raise JobError(source, [Problem("format", *wrong, places=place(("format",), lines))])
     if earlier := [fault.problem(lines) for fault in keys_of_earlier_form(keys)]:
         raise JobError(source, earlier)
-    for completed in (_with_program, _with_signer, _with_calibration):
+    for completed in (_with_program, _with_signer, _with_weights, _with_calibration):
         keys = completed(replace(resolved, keys=keys))
     if resolved.base is not None:
         name, base = resolved.base
@@ -316,10 +320,12 @@ def _laid_over(base: Keys, over: Keys) -> Keys:
 
 def _moved(keys: Keys, paths: Sequence[Where], move: Callable[[str], str]) -> Keys:
     """The content with changed file names at these paths, except for URLs and public keys."""
-    for section, key in paths:
-        part = keys.get(str(section))
-        if isinstance(part, dict) and isinstance(name := part.get(key), str) and not NO_PATH.search(name):
-            keys = keys | {str(section): part | {key: move(name)}}
+    for where in paths:
+        if isinstance(name := _content(keys, where), str) and not NO_PATH.search(name):
+            moved: Any = move(name)
+            for key in reversed(where):
+                moved = {key: moved}
+            keys = _laid_over(keys, moved)
     return keys
 
 
@@ -408,6 +414,25 @@ def _with_signer(job: Resolved) -> Keys:
         where, fault = ("reference", "key"), f"'{name:.80}' is no public key, and no file of one"
         remedy = "name the .pub file that `dpdist keygen` wrote, or give its second line"
         raise _refusal(job.source, where, fault, PATTERNS[MINISIGN], remedy, place(where, job.lines)) from None
+
+
+def _with_weights(job: Resolved) -> Keys:
+    where = ("survey", "design_weights")
+    given = _content(job.keys, where)
+    if not isinstance(given, dict) or not isinstance(name := given.get("path"), str):
+        return job.keys
+    allowed = f"a CSV file, in UTF-8, of the columns under `by` and a column {COLUMN}"
+    by = given.get("by")
+    try:
+        if "weights" in given:
+            raise ValueError("it stands beside weights")
+        weights = read_weights(job.folder / name, [by] if isinstance(by, str) else by or [])
+    except (OSError, ValueError) as error:
+        fault = str(error) if type(error) is ValueError else f"it cannot be read ({type(error).__name__})"
+        origin = place((*where, "path"), job.lines)
+        raise _refusal(job.source, (*where, "path"), f"'{name}': {fault}", allowed, "correct it", origin) from None
+    read = {key: value for key, value in given.items() if key != "path"} | {"weights": weights}
+    return job.keys | {"survey": job.keys["survey"] | {"design_weights": read}}
 
 
 def _with_calibration(job: Resolved) -> Keys:

@@ -78,6 +78,8 @@ class MechanismSpec(Frozen):
     """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False
     """True if a synthetic record copies all its values from one reference record or point, and records meet the tables."""
+    public_weights: ClassVar[bool] = False
+    """True if weights that the job declares by design stratum are used, and nothing is spent on them."""
     centres: ClassVar[bool] = False
     """True if the mechanism is centred at a fit to the reference, and allows for drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))

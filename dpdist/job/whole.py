@@ -249,12 +249,15 @@ class Job(BudgetShares):
     def categories(self) -> tuple[str, ...]:
         """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
         by = [name for table in self.tables for name in table.by] + [name for rake in self.rake for name in rake.by]
-        return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *self.survey.design_strata, *by]))
+        design = [*self.survey.design_strata, *self.survey.one_weight_in]
+        return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *design, *by]))
 
     @property
     def cell_columns(self) -> tuple[str, ...]:
-        """The columns of all tables. Their combinations are the base cells."""
-        return tuple(dict.fromkeys(name for table in self.tables for name in table.by))
+        """The columns of all tables, and those of public weights. Their combinations are the base cells."""
+        public = self.survey.design_weights
+        by = [name for table in self.tables for name in table.by]
+        return tuple(dict.fromkeys([*by, *(public.by if public is not None else ())]))
 
     @property
     def fits_likelihood(self) -> bool:
@@ -321,6 +324,11 @@ class Job(BudgetShares):
     def components(self) -> tuple[str, ...]:
         """The numeric columns of a record: its outcomes, and its weight where the job names one."""
         return tuple(name for name in (*self.outcomes, self.survey.weight) if name is not None)
+
+    @property
+    def protected_components(self) -> tuple[str, ...]:
+        """The components whose values are protected: all of them, without weights that are public."""
+        return tuple(name for name in (*self.outcomes, self.survey.measured_weight) if name is not None)
 
     @property
     def protected_columns(self) -> tuple[str, ...]:
@@ -405,8 +413,9 @@ class Job(BudgetShares):
 
     @property
     def by_record(self) -> Job:
-        """The job without its privacy unit, for reading public files: units belong to the confidential file."""
-        return self.model_copy(update={"privacy_unit": None})
+        """The job for reading public files: units and declared weights are those of the confidential file."""
+        kept = {"design_weights": None, "weights_constant_in": self.survey.one_weight_in}
+        return self.model_copy(update={"privacy_unit": None, "survey": self.survey.model_copy(update=kept)})
 
     @property
     def carries(self) -> bool:

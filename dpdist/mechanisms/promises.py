@@ -33,6 +33,10 @@ WEIGHTS_ARE_ATTRIBUTES = (
     "A record's sampling weight is taken as its own attribute. Where weights were calibrated or adjusted for nonresponse "
     "from the same sample, one person moves others' weights. No record-level claim covers that."
 )
+WEIGHTS_ARE_PUBLIC = (
+    "The weights of records by {} are public, as the job declares. No record's weight is read, and its v below is 1. What "
+    "weights tell of records is in no claim."
+)
 MISFIT = (
     "Records are taken to have a {} law within cells. A real file may not: tables and synthetic records can then be off "
     "by many standard errors. This bias is in no figure of the release."
@@ -173,7 +177,9 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeat
         composition += GATES.format(epsilon=budget_text(job.accept.epsilon))
     total, composition = with_frame(job, total), composition + of_frame(job)
     target = None if isinstance(of_part, NoGuarantee) else target_of(job)
-    weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
+    weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.measured_weight else ()
+    if (declared := job.survey.design_weights) is not None:
+        weights = (WEIGHTS_ARE_PUBLIC.format(", ".join(declared.by)),)
     clamps = (USERS_CLAMP,) if job.mechanism.clamps else ()
     users = (*USERS_PART, *clamps) if family_facts(job).program else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()

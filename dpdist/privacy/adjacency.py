@@ -87,7 +87,7 @@ def neighbours(job: Job) -> str:
     if job.budget.exchange == "anywhere":
         name = "anywhere" if job.predictors is None else "exchanged"
     texts = {
-        "values": listed(job.components),
+        "values": listed(job.protected_components),
         "same": f" of the same {listed(job.counted_columns)}" if job.counted_columns else "",
     }
     if (unit := job.privacy_unit) is not None:
@@ -106,12 +106,13 @@ def protected(job: Job) -> list[str]:
     If sizes are secret, this is the whole record and the numbers of records.
     """
     if not job.sizes_secret:
-        return list(job.components)
+        return list(job.protected_components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
-        return [*job.components, *job.protected_columns, f"the number of records in every combination of {_frame(job)}"]
+        sizes = f"the number of records in every combination of {_frame(job)}"
+        return [*job.protected_components, *job.protected_columns, sizes]
     columns = job.cell_columns if job.predictors is None else job.protected_columns
     presence = f"whether {'a record is' if job.privacy_unit is None else whom(job) + ' are'} in the file"
-    return [*job.components, *columns, presence, "the number of records, in all and in every cell"]
+    return [*job.protected_components, *columns, presence, "the number of records, in all and in every cell"]
 
 
 def not_protected(job: Job, reference: bool) -> list[str]:
@@ -121,7 +122,8 @@ def not_protected(job: Job, reference: bool) -> list[str]:
         return [*job.counted_columns, _public_counts(job), PRESENCE, RESPONSE, *people]
     if job.sizes_secret:
         return ["that the file holds a record at all", *people]
-    columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe)])
+    public = [job.survey.weight] if job.survey.weight is not None and job.survey.design_weights is not None else []
+    columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe), *public])
     units = [] if job.privacy_unit is None else [f"which records are of one {job.privacy_unit.column}"]
     return [*columns, COUNTS, *units, PRESENCE, RESPONSE, *people]
 
@@ -138,7 +140,7 @@ def _public_counts(job: Job) -> str:
 
 def headline(job: Job) -> str:
     """One line on what is protected and what is not."""
-    kept = listed(job.components)
+    kept = listed(job.protected_components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
         return f"{kept} of {whom(job)}, and {_frame(job)}; published as it is: {_public_counts(job)}"
     if job.sizes_secret and job.privacy_unit is not None:
@@ -205,6 +207,8 @@ def _outcome(job: Job, name: str, column: Column) -> str:
 def _weight(job: Job) -> str:
     name = job.survey.weight
     column = job.columns.get(name) if name is not None else None
+    if (public := job.survey.design_weights) is not None:
+        return f"{name}: the public weight of the record's {listed(public.by)}"
     if column is None or column.bounds is None:
         bounds = "from 1e-15 to 1e15"
     elif column.outside == "clip":

@@ -96,7 +96,7 @@ def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
 
 def _whose(job: Job) -> dict[str, str]:
     verb = "is" if job.privacy_unit is None else "are"
-    return {"values": listed(job.components), "whom": whom(job), "verb": verb}
+    return {"values": listed(job.protected_components), "whom": whom(job), "verb": verb}
 
 
 def _moves(job: Job) -> list[str]:

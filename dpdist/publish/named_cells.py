@@ -109,7 +109,7 @@ def saturated(released: ReleasedObject) -> str | None:
     # Noisy histograms give the share of such weights. The table's noisy sums, which have independent noise, must also allow
     # this share. Where noise hides the share, as in small files, or where a release of an earlier version lacks it, mean
     # clipped weights near the bound are a sufficient reason.
-    weight = released.job.survey.weight
+    weight = released.job.survey.measured_weight
     if weight is None or not released.has_ranges:
         return None
     top = (released.job.columns[weight].bounds or (0.0, np.inf))[1]

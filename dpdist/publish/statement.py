@@ -232,7 +232,9 @@ def _public(released: ReleasedObject) -> list[str]:
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
-    if alike := job.survey.weights_constant_in:
+    if (public := job.survey.design_weights) is not None:
+        facts.append(f"the weights of records by {', '.join(public.by)}, which the job lists: {CONTRADICTED}")
+    elif alike := job.survey.weights_constant_in:
         facts.append(f"that records of one combination of {', '.join(alike)} have one weight: {CONTRADICTED}")
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [

@@ -103,14 +103,21 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
 
 
 def _one_weight(job: Job, source: Source, frame: Frame, tally: pd.DataFrame) -> None:
-    """Raises `DataError` if weights vary where `survey.weights_constant_in` says that they do not."""
-    columns = job.survey.weights_constant_in
+    """Raises `DataError` if weights vary where the job says that they do not, or are not those that it declares."""
+    columns, public = job.survey.one_weight_in, job.survey.design_weights
     if not columns:
         return
+    if public is not None:
+        weight = public.of(frame)
+        beyond = np.maximum(tally["w_high"].to_numpy() - weight, weight - tally["w_low"].to_numpy())
+        if (beyond > SAME_WEIGHT * weight).any():
+            fault = "records have other weights than survey.design_weights declares"
+            remedy = "take the weights from the survey's design documents, or leave survey.design_weights out"
+            raise DataError(source.name, [Problem(str(job.survey.weight), fault, "the declared weights", remedy)])
     extent = _added(tally.groupby([frame.codes[name] for name in columns]))
     if (extent["w_high"] - extent["w_low"] > SAME_WEIGHT * extent["w_high"].abs()).any():
         fault = f"weights vary within a combination of {', '.join(columns)}"
-        remedy = "name the columns of the design under survey.weights_constant_in, or leave it out"
+        remedy = "name the columns of the design under survey.weights_constant_in or design_weights, or leave it out"
         raise DataError(source.name, [Problem(str(job.survey.weight), fault, "one weight in each combination", remedy)])
 
 

@@ -141,12 +141,20 @@ def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tic
 
     Their weights are not clipped, because they show what lies beyond the current weights' bounds.
     """
-    placed = place(job.by_record, reference.source, reference.census, scratch, tick, weights_clipped=False)
+    placed = records_of(job, reference, scratch, tick)
     row = reference.row[placed.frame]
     order = np.argsort(row, kind="stable")
     kept = order[np.searchsorted(row[order], 0) :]
     records = placed.take(kept)
     return replace(records, frame=row[kept].astype(np.int32))
+
+
+def records_of(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
+    """All records of the reference, in its own order, with unclipped weights, or with those that the job declares."""
+    placed = place(job.by_record, reference.source, reference.census, scratch, tick, weights_clipped=False)
+    if (public := job.survey.design_weights) is None:
+        return placed
+    return replace(placed, weight=public.of(reference.census.frame)[placed.frame])
 
 
 def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:

@@ -66,6 +66,7 @@ OTHER_NOISE = (
     "laplace_composed-public",
     "reference_tables-two-outcomes",
     "reference_tables-histogram",
+    "reference_tables-public-weights",
     "sanitized-gaussian",
     "modips-nested",
     "weighted_marginals-chosen",

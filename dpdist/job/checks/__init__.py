@@ -29,6 +29,7 @@ from dpdist.job.checks.models import (
 from dpdist.job.checks.tables import (
     acceptance,
     copied,
+    design_weights,
     modelled,
     presentation,
     promises,
@@ -51,6 +52,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *roles(job),
         *design_effects(job),
         *constant_weights(job),
+        *design_weights(job),
         *universe(job),
         *units(job),
         *outcomes(job),

@@ -313,7 +313,7 @@ def _histogram_alone(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("compare",), "laplace_finest and reference_only need a file or an earlier release", "leave them out"
         )
-    weight = job.survey.weight
+    weight = job.survey.measured_weight
     bounds = job.columns[weight].bounds if weight in job.columns else (0.0, 1.0)
     if weight is not None and (weight not in job.columns or bounds is None or bounds[0] < 0):
         fault = "histograms, which stand in for a reference, need public bounds of the weight, from 0 or above"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
 
@@ -10,6 +11,7 @@ from dpdist.core.records import TOTAL
 from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
 from dpdist.job.contradiction import Contradiction, listed, near_column
+from dpdist.job.design_weights import label_of
 from dpdist.job.families import family_facts
 from dpdist.job.presentation import ColumnText
 from dpdist.job.table_entries import MOST_TABLES
@@ -222,25 +224,65 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
     for i, rake in enumerate(job.rake):
         if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
             continue
-        labels = [_label(combination) for combination in _combinations(job, rake)]
-        if twice := [label for label in labels if labels.count(label) > 1]:
-            fault = f"'{twice[0]}' is two combinations of levels, as a level holds ' / '"
-            yield Contradiction(("rake", i, "by"), fault, "rename the level in columns and data")
-            continue
-        for label in rake.totals:
-            if label not in labels:
-                near = get_close_matches(label, labels, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"write {labels[0]}, …"
-                yield Contradiction(
-                    ("rake", i, "totals", label), f"'{label}' is no combination of levels of {_columns(rake)}", hint
-                )
-        if missing := [label for label in labels if label not in rake.totals]:
-            fault = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
-            yield Contradiction(("rake", i, "totals"), fault, "give the public total of every combination")
+        labels = [_label(combination) for combination in _combinations(job, rake.by)]
+        faults = [*_one_a_combination(("rake", i), "totals", rake.totals, labels, _columns(rake))]
+        yield from faults
+        if faults:
             continue
         for other in whole:
             yield from _disagreeing(job, i, rake, other)
         whole.append(rake)
+
+
+def _one_a_combination(
+    path: Where, key: str, values: Mapping[str, float], labels: Sequence[str], columns: str
+) -> Iterator[Contradiction]:
+    """Reasons why a mapping has not one value for each of these combinations of levels, by label."""
+    if twice := [label for label, number in Counter(labels).items() if number > 1]:
+        fault = f"'{twice[0]}' is two combinations of levels, as a level holds ' / '"
+        yield Contradiction((*path, "by"), fault, "rename the level in columns and data")
+        return
+    for label in values:
+        if label not in {*labels}:
+            near = get_close_matches(label, labels, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"write {labels[0]}, …"
+            yield Contradiction((*path, key, label), f"'{label}' is no combination of levels of {columns}", hint)
+    if missing := [label for label in labels if label not in values]:
+        what = key.removesuffix("s")
+        fault = f"{len(missing)} of {len(labels)} combinations have no {what}, the first '{missing[0]}'"
+        yield Contradiction((*path, key), fault, f"give the public {what} of every combination")
+
+
+def design_weights(job: Job) -> Iterator[Contradiction]:
+    """Every combination of levels needs one weight, within the weight's bounds. The mechanism must be able to use them."""
+    public, path, weight = job.survey.design_weights, ("survey", "design_weights"), job.survey.weight
+    if public is None:
+        return
+    without = [name for name in public.by if name not in job.columns or job.columns[name].levels is None]
+    if weight is None:
+        yield Contradiction(path, "the job has no weight", "name survey.weight, or leave design_weights out")
+    elif not job.mechanism.public_weights:
+        fault = f"'{job.mechanism.name}' does not use public weights"
+        yield Contradiction(path, fault, f"take {listed(those(lambda spec: spec.public_weights))}, or leave it out")
+    elif job.survey.weights_constant_in:
+        fault = "design_weights say already where weights are the same"
+        yield Contradiction(("survey", "weights_constant_in"), fault, "leave it out")
+    elif job.rake:
+        yield Contradiction(("rake",), "raking would change weights that are public", "leave rake or design_weights out")
+    elif job.survey.replicate_weights is not None:
+        fault = "replicate weights are of weights that were adjusted to the sample, and those are not public by design"
+        yield Contradiction(path, fault, "leave design_weights or replicate_weights out")
+    elif without:
+        fault = f"'{without[0]}' has no declared levels"
+        yield Contradiction((*path, "by"), fault, f"declare it: columns: {{{without[0]}: {{levels: […]}}}}")
+    else:
+        labels = [label_of(combination) for combination in _combinations(job, public.by)]
+        yield from _one_a_combination(path, "weights", public.weights, labels, listed(public.by))
+        column = job.columns.get(weight)
+        low, high = (column.bounds if column is not None else None) or (0.0, float("inf"))
+        if beyond := [label for label, value in public.weights.items() if not low <= value <= high]:
+            fault = f"the weight of '{beyond[0]}' lies outside of columns.{weight}.bounds"
+            yield Contradiction((*path, "weights", beyond[0]), fault, "correct one of them", f"[{low:g}, {high:g}]")
 
 
 def _columns(rake: Rake) -> str:
@@ -260,19 +302,19 @@ def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradi
 
 def _summed(job: Job, rake: Rake, columns: Sequence[str]) -> dict[tuple[str, ...], float]:
     sums: dict[tuple[str, ...], float] = {}
-    for combination in _combinations(job, rake):
+    for combination in _combinations(job, rake.by):
         by_column = dict(zip(rake.by, map(str, combination), strict=True))
         levels = tuple(by_column[name] for name in columns)
         sums[levels] = sums.get(levels, 0.0) + rake.totals[_label(combination)]
     return sums
 
 
-def _combinations(job: Job, rake: Rake) -> list[tuple[object, ...]]:
-    return list(product(*(job.columns[name].levels or () for name in rake.by)))
+def _combinations(job: Job, by: Sequence[str]) -> list[tuple[object, ...]]:
+    return list(product(*(job.columns[name].levels or () for name in by)))
 
 
 def _label(combination: Sequence[object]) -> str:
-    return " / ".join(map(str, combination)) or TOTAL
+    return label_of(combination) or TOTAL
 
 
 COUNT = Statistic(name="count")

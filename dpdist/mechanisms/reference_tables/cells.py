@@ -69,6 +69,8 @@ class ClippedCells(PublicModel):
     """True if sample counts have noise too (`predictors: {protect}`)."""
     one_weight: bool = False
     """True if the job states that all weights of a cell are the same. Synthetic records then have its mean weight."""
+    design_weight: Floats | None = None
+    """The public weight of every cell, (cell,); None if weights are measured, or if there are none."""
     public_weights: tuple[float, float] = (0.0, np.inf)
     """Public bounds of the weight; every mean weight is kept within them."""
 
@@ -82,14 +84,15 @@ class ClippedCells(PublicModel):
         count = counted(frame, rows, cells)
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         scales = noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(bounds))
-        weighted = job.survey.weight is not None
+        weighted, public = job.survey.measured_weight is not None, job.survey.design_weights
         assert isinstance(job.mechanism, ReferenceTables)
         return cls(
             *(cells, bounds[0], labels, job.outcomes, bounds, codes, count, scales, weighted),
             *(job.mechanism.shrinkage, job.sizes_in_sums),
             weight_bounds=weight_bounds(job),
             noisy_counts=job.predictors is not None,
-            one_weight=bool(job.survey.weights_constant_in),
+            one_weight=bool(job.survey.one_weight_in),
+            design_weight=None if public is None else public.of(frame)[first],
             public_weights=public_weights(job),
         )
 
@@ -114,7 +117,8 @@ class ClippedCells(PublicModel):
             cell = self.pattern(records.frame)
             order = np.argsort(cell, kind="stable")
             rows = np.split(order, np.searchsorted(cell[order], np.arange(1, len(self.labels))))
-            cells = [Cell.of(records.weight[k], records.outcomes[k, 0], bounds, self.weighted) for k in rows]
+            weight = records.weight if self.weighted else np.ones(len(cell))
+            cells = [Cell.of(weight[k], records.outcomes[k, 0], bounds, self.weighted) for k in rows]
             if sizes is not None:
                 cells = [replace(cell, records=max(1, int(n))) for cell, n in zip(cells, sizes, strict=True)]
             summary.append(complete(cells, self.codes))
@@ -182,8 +186,8 @@ def weight_bounds(job: Job) -> tuple[float, float] | None:
 
 
 def public_weights(job: Job) -> tuple[float, float]:
-    """Public bounds of the weight: 1 and 1 without weights, 0 and infinity where the job states none."""
-    if job.survey.weight is None:
+    """Public bounds of the measured weight: 1 and 1 without one, 0 and infinity where the job states none."""
+    if job.survey.measured_weight is None:
         return 1.0, 1.0
-    declared = job.columns.get(job.survey.weight)
+    declared = job.columns.get(job.survey.measured_weight)
     return (0.0, np.inf) if declared is None or declared.bounds is None else declared.bounds

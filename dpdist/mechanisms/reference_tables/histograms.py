@@ -68,7 +68,8 @@ class Histograms:
     @classmethod
     def build(cls, job: Job, model: SizedCells, epsilon: Fraction) -> Histograms:
         """The histograms of weights as they are. Their counts may lose this ε of a record."""
-        weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
+        measured = job.survey.measured_weight
+        weight = job.columns[measured].bounds if measured is not None else None
         bins = [] if weight is None else [Bins.within(*weight, atoms=(False, True))]
         bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)

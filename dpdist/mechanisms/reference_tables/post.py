@@ -122,9 +122,9 @@ class ReferenceCells(ClippedCells):
     def clipping_inverted(self, sums: Floats, summary: CellsByOutcome) -> Draws:
         """The released parameters, from noisy sums of units and the reference."""
         assert self.unit is not None
+        assert self.limits is not None
         unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
         if self.weight_bounds is not None:
-            assert self.limits is not None
             sums_of_cells, sizes = sized.sums[unit] / UNIT, sized.size[unit]
             v = 1.0 - sums_of_cells[:, 0] / np.maximum(sizes, 1.0)
             summary = rescaled(summary, self.limits.cap, v, sizes, self.noise.weight, self.public_weights)
@@ -134,10 +134,14 @@ class ReferenceCells(ClippedCells):
         means = [column.estimate[:, 1] for column in spreads]
         if ends:
             weight, *means = (set_into(value, span) for value, span in zip((weight, *means), ends, strict=True))
+        limits = self.limits
+        if self.design_weight is not None:
+            weight, limits = weight * self.design_weight, limits._replace(cap=limits.cap * self.design_weight)
+            ends = [ends[0] * self.design_weight[:, None], *ends[1:]] if ends else []
         values = {
             "sums": sums[unit],
             "unit": unit.astype(np.float64),
-            "limits": np.column_stack(self.limits or ()),
+            "limits": np.column_stack(limits),
             "means": np.column_stack([weight, *means]),
             "departure": _by_column(departure),
             "kept": _by_column(kept),

@@ -85,7 +85,9 @@ class ClippedSums(Summing):
         assert limits is not None
         assert unit is not None
         cell, units = self.model.pattern(records.frame), int(unit.max()) + 1
-        clipped = (simplex if self.model.simplex else cone)(limits, cell, records.weight, records.outcomes)
+        # Public weights are not read: whatever a file has there, its sums are those of weights of 1.
+        weight = records.weight if self.model.design_weight is None else np.ones(len(cell))
+        clipped = (simplex if self.model.simplex else cone)(limits, cell, weight, records.outcomes)
         return np.column_stack([np.bincount(unit[cell], weights=column, minlength=units) for column in clipped.T])
 
 

@@ -2,6 +2,7 @@
 
 A record of a base cell has a weight w and outcomes y_k, k = 1 … K. Its contribution depends on v = clip(w, 0, U)/U ∈
 [0, 1] and c_k = clip((y_k − μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.
+If weights are public, no record's weight is read, and v = 1.
 
 Cone (public sizes): the statistics are (1 − v, vc_1, …, vc_K). Because |vc_k| ≤ v, the L1 norm is at most (1 − v) + v =
 1, if each vc_k is divided by K. This is attained if all |c_k| = 1, and if v = 0. A record that is switched off
@@ -95,7 +96,7 @@ def histograms_of(job: Job) -> int:
     """
     outcomes = job.outcome_columns.values()
     shaped = [column for column in outcomes if not column.two_valued] if job.refreshes else list(outcomes)
-    return (job.survey.weight is not None) + len(shaped)
+    return (job.survey.measured_weight is not None) + len(shaped)
 
 
 def histogram_counts(number: int, scale: Fraction) -> NoisyQuery:
@@ -124,12 +125,12 @@ OF_TYPICAL_WEIGHTS = (Fraction(1, 60), Fraction(1, 30), Fraction(1, 5))
 def shares_of_histograms(job: Job) -> tuple[tuple[Fraction, Fraction, Fraction], Fraction]:
     """The ε of one record for each step of typical weights, and for the counts of histograms.
 
-    Nothing is learned without a weight, if every stratum is one cell, or if histograms update an earlier release.
+    Nothing is learned without a protected weight, if every stratum is one cell, or if histograms update an earlier release.
     """
     assert job.reference is not None
     assert job.reference.paid is not None
     epsilon = record_epsilon(job, job.reference.paid.epsilon)
-    if not job.on_histograms or job.survey.weight is None or set(job.cell_columns) <= set(job.strata):
+    if not job.on_histograms or job.survey.measured_weight is None or set(job.cell_columns) <= set(job.strata):
         return (Fraction(0), Fraction(0), Fraction(0)), epsilon
     of_total, of_choice, of_levels = (epsilon * share for share in OF_TYPICAL_WEIGHTS)
     return (of_total, of_choice, of_levels), epsilon - of_total - of_choice - of_levels

@@ -31,6 +31,10 @@ ONE_WEIGHT = (
     "All records of a combination of {} have one weight, as the job states of the survey. So outcomes, not weights, are "
     "moved until a cell has its released means."
 )
+DECLARED = (
+    "No record's weight was read, and no noise is in it: it is the one that the job declares. Records of the reference "
+    "were given these weights, too."
+)
 MICRODATA = (
     "By the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
     "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where "
@@ -137,15 +141,15 @@ class ReferenceWords(Words):
 def _weights(release: ReleaseView) -> list[str]:
     """Sentences on the weights of synthetic records, and on weights that are equal within a stratum."""
     survey = release.job.survey
-    if survey.weights_constant_in:
-        return [ONE_WEIGHT.format(", ".join(survey.weights_constant_in))]
+    if columns := survey.one_weight_in:
+        return [ONE_WEIGHT.format(", ".join(columns)), *([DECLARED] if survey.design_weights is not None else [])]
     return [TILTED, VARYING] if survey.design_strata else [TILTED]
 
 
 def publicly_limited(release: ReleaseView) -> tuple[int, int]:
     """Number of cells whose only limits are public bounds, in the weight and in every outcome; and the number of cells."""
     bounds = [column.bounds or (0.0, 1.0) for column in release.job.outcome_columns.values()]
-    width, weight = np.array([high - low for low, high in bounds]), release.job.survey.weight
+    width, weight = np.array([high - low for low, high in bounds]), release.job.survey.measured_weight
     most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0
     wide, cells, outcomes = 0, 0, len(bounds)
     for stratum in range(len(release.frame.stratum_labels)):

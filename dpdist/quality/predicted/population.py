@@ -20,8 +20,7 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Frame, Ints
 from dpdist.job import Job
-from dpdist.survey.placement import place
-from dpdist.survey.reference_file import ReferenceFile
+from dpdist.survey.reference_file import ReferenceFile, records_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Population:
     @classmethod
     def of(cls, job: Job, reference: ReferenceFile, frame: Frame) -> Population:
         with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-            placed = place(job.by_record, reference.source, reference.census, Path(folder), weights_clipped=False)
+            placed = records_of(job, reference, Path(folder))
             fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
             records = Records(*fields)
         other, keys = reference.census.frame, (tuple(frame.codes), _cell_columns(job), ())
