@@ -1,4 +1,4 @@
-"""Key `survey.design_weights` of a job, for `job.design`: public weights, one for each design stratum, also from CSV."""
+"""Public weights of design strata in a job's survey section, for `job.design`; `job.loading` reads them from CSV."""
 
 from __future__ import annotations
 
