@@ -267,7 +267,7 @@ def _shape_problems(job: Job, frame: Frame) -> list[Problem]:
         shaped = [statistic.text for statistic in table.statistics if statistic.of_shape]
         if not shaped:
             continue
-        cells = cross(frame, table.by, False)
+        cells = cross(frame, table.by, False, table.universe)
         holds = np.asarray(cells.membership @ np.eye(groups)[group] > 0)
         mixed = (holds & (holds.sum(axis=0) > 1)).any(axis=1)
         if mixed.any():

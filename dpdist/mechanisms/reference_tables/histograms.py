@@ -218,7 +218,8 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
     for table in job.tables:
         by = [columns.index(name) for name in table.by if name in columns]
         sizes = range(len(by) + 1) if table.margins else (len(by),)
-        margins += [margin for size in sizes for margin in combinations(by, size)]
+        within = [columns.index(name) for name in table.universe if name in columns]
+        margins += [tuple(dict.fromkeys((*margin, *within))) for size in sizes for margin in combinations(by, size)]
     return margins
 
 

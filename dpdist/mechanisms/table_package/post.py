@@ -18,6 +18,7 @@ import scipy
 
 from dpdist.core.digests import digest
 from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.table_cells import codes_of
 from dpdist.core.this_process import available_memory
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job, NoiseName, Statistic
@@ -126,7 +127,14 @@ class PackageCells(PublicModel):
         codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         tables = tuple(
-            PackageTable(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority)
+            PackageTable(
+                *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
+                tuple(
+                    sorted(
+                        (columns.index(name), codes_of(frame.levels[name], kept)) for name, kept in table.universe.items()
+                    )
+                ),
+            )
             for table in job.tables
         )
         statistics = tuple((table.name, tuple(table.statistics)) for table in job.tables)
