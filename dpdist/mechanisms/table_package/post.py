@@ -241,6 +241,9 @@ class PackageCells(PublicModel):
             for one in statistics[of_table.table]
         ]
 
+    def by_strategy(self) -> Mapping[str, Self]:
+        return {one.name: replace(self, strategy=one.name) for one in STRATEGIES if one.suits(self.workload)}
+
     def shaped(self, histograms: Histograms, noisy: Floats) -> Self:
         """This model with shapes from noisy counts of histograms, (group, bin), in place of a reference."""
         laws = tuple(GroupLaw(cell.weight, cell.outcome) for (cell,) in histograms.of_groups(noisy))
