@@ -507,6 +507,43 @@ def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
     assert (code, "the file has no column 'psux'" in text, "did you mean 'psu'?" in text) == (2, True, True)
 
 
+def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path) -> None:
+    """The job validates as it is, and needs no bounds of the weight. Control: without the file a comment asks for it."""
+    weights = {"north": 12.5, "south": 40.0}
+    people(1).assign(weight=lambda rows: rows["region"].map(weights)).to_parquet("people-2024.parquet")
+    Path("weights.csv").write_text("region,weight\nnorth,12.5\nsouth,40\n", encoding="utf-8")
+    said = ("people-2024.parquet", "--public", "people-2022.parquet", "--reference", "none", "--outcome", "income")
+    said += ("--design-strata", "region", "--by", "region", "--by", "sex", "--weight", "weight", "--out")
+    Path("jobs").mkdir()
+    code, text = command("init", *said, "jobs/job.yaml", "--design-weights", "weights.csv")
+    assert code == 0, text
+    job = load_job("jobs/job.yaml")
+    assert job.survey.design_weights is not None
+    assert (job.survey.design_weights.by, job.survey.design_weights.weights) == (("region",), weights)
+    assert "weight" not in job.columns
+    assert command("validate", "jobs/job.yaml")[0] == 0
+    assert command("init", *said, "without.yaml")[0] == 0
+    assert "Is the weight of every design stratum public?" in Path("without.yaml").read_text(encoding="utf-8")
+    none = (*said[:-2], "none", "--out")
+    code, text = command("init", *none, "c.yaml", "--design-weights", "weights.csv")
+    assert (code, "weights of design strata, and no strata or no weight" in text) == (2, True), text
+    outer, inner = pty.openpty()
+    os.write(outer, b"weights.csv\ny\n")
+    program = [sys.executable, "-m", "dpdist", "init", *said[:-1], "--reference-period", "2022", "--tables-only"]
+    asked = subprocess.run(
+        [*program, "--psu", "none", "--out", "asked.yaml"],
+        stdin=inner,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    os.close(outer)
+    os.close(inner)
+    assert "A public CSV file of each design stratum's weight" in asked.stdout
+    assert load_job("asked.yaml").survey.design_weights == job.survey.design_weights
+
+
 def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_for(files: Path) -> None:
     """A line to fill names them; with the method the job validates. Control: seven such columns are taken for no design."""
     for name, seed in (("people-2024", 1), ("people-2022", 2)):
