@@ -110,7 +110,7 @@ def init(
         read = shown or (file if confidential else None)
         across = tuple(by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
         method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, both.get(number or ""), to)
-        design = replace(design, weights=_public_weights(design_weights, design, weights, method, to, asks))
+        design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
         name, when = named(file or shown, period)
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
@@ -127,7 +127,7 @@ def init(
     guarded(act)
 
 
-def _public_weights(
+def public_weights(
     answer: Path | None, design: DesignColumns, weight: str | None, mechanism: str, to: Path, asks: bool
 ) -> str | None:
     """Returns the public file of the strata's weights, as the job names it. Raises `JobError` for one without strata."""

@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import pyreadstat
 import pytest
 from typer.testing import CliRunner
 
+from dpdist.cli.design_columns import DesignColumns
+from dpdist.cli.init import public_weights
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import load_job, to_do
@@ -507,7 +510,7 @@ def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
     assert (code, "the file has no column 'psux'" in text, "did you mean 'psu'?" in text) == (2, True, True)
 
 
-def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path) -> None:
+def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job validates as it is, and needs no bounds of the weight. Control: without the file a comment asks for it."""
     weights = {"north": 12.5, "south": 40.0}
     people(1).assign(weight=lambda rows: rows["region"].map(weights)).to_parquet("people-2024.parquet")
@@ -527,21 +530,10 @@ def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path) ->
     none = (*said[:-2], "none", "--out")
     code, text = command("init", *none, "c.yaml", "--design-weights", "weights.csv")
     assert (code, "weights of design strata, and no strata or no weight" in text) == (2, True), text
-    outer, inner = pty.openpty()
-    os.write(outer, b"weights.csv\ny\n")
-    program = [sys.executable, "-m", "dpdist", "init", *said[:-1], "--reference-period", "2022", "--tables-only"]
-    asked = subprocess.run(
-        [*program, "--psu", "none", "--out", "asked.yaml"],
-        stdin=inner,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    os.close(outer)
-    os.close(inner)
-    assert "A public CSV file of each design stratum's weight" in asked.stdout
-    assert load_job("asked.yaml").survey.design_weights == job.survey.design_weights
+    monkeypatch.setattr("sys.stdin", StringIO("weights.csv\n"))
+    strata = DesignColumns(("region",))
+    assert public_weights(None, strata, "weight", "reference_tables", Path("job.yaml"), asks=True) == "weights.csv"
+    assert public_weights(None, strata, "weight", "laplace_strict", Path("job.yaml"), asks=True) is None, "nothing is read"
 
 
 def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_for(files: Path) -> None:
