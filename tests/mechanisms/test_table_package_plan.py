@@ -20,7 +20,7 @@ from dpdist.job.loading import find_job, parse_job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.table_package.post import PackageCells
 from dpdist.planning.plan import Plan
-from dpdist.quality.predicted.alternatives import alternatives
+from dpdist.quality.predicted.alternatives import alternatives, grid
 from dpdist.quality.predicted.errors import Figures, Replicate, _at_sizes, direct_of, published
 from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.prediction import errors, predicted
@@ -115,6 +115,8 @@ def test_alternatives_are_what_the_changed_job_predicts(tmp_path: Path, monkeypa
         spreads.append(
             {(one.table, one.statistic.text): np.nanmedian(one.error) for one in model.predicted_errors(learned)}
         )
+    shown = {row[0].text: float(row[1].value) for row in grid([*changes.values()]).rows}
+    assert shown == pytest.approx({change: one.ratio for change, one in changes.items()})
     ratios = changes["without t-sex-age"].ratios
     assert len(ratios) == 4
     for key, ratio in ratios.items():

@@ -25,7 +25,7 @@ from dpdist.quality.predicted.cache import kept
 from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.prediction import PUBLIC, identity, number, public_sizes, with_epsilon
 from dpdist.quality.predicted.replicates import taught
-from dpdist.quality.report_parts import Cell, Grid, cell
+from dpdist.quality.report_parts import Cell, Grid
 from dpdist.sampling import sampler_of
 from dpdist.survey.reference_file import ReferenceFile
 
@@ -146,13 +146,14 @@ def described(one: Alternative) -> dict[str, object]:
 
 def grid(every: Sequence[Alternative]) -> Grid:
     """All alternatives as a table of a page."""
-    heads = ["change", "median ratio", "smallest", "largest", "not possible, because"]
-    rows = []
+    heads, rows = ["change", "median ratio", "smallest", "largest"], []
+    impossible = [f"Not possible: {one.change}, because {one.why}" for one in every if one.why]
     for one in every:
         finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)] or [np.nan]
-        ratios = [cell(value) for value in (one.ratio, min(finite), max(finite))]
-        rows.append([Cell(one.change), *ratios, Cell(one.why)])
-    return Grid("Predicted errors of the other tables, over those of the job as it is", heads, rows)
+        ratios = [Cell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite))]
+        if not one.why:
+            rows.append([Cell(one.change), *ratios])
+    return Grid("Predicted errors of the other tables, over those of the job as it is", heads, rows, notes=impossible)
 
 
 def in_words(every: Sequence[Alternative], most: int = 8) -> Iterator[str]:
