@@ -84,6 +84,10 @@ class Histograms:
         weight = Bins.within(low / typical.max(), high / typical.min(), atoms=(False, True), decades=decades)
         return replace(self, bins=(weight, *self.bins[1:]), typical=typical, typical_error=error)
 
+    def recalled(self, typical: Floats, error: Floats) -> Histograms:
+        """The histograms of a release. No typical weights were learned for it: they are 1, without errors."""
+        return self
+
     @property
     def query(self) -> NoisyQuery:
         """The query of all histograms' counts, with their loss."""

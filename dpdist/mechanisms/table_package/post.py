@@ -40,7 +40,7 @@ from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.large import refuse_beyond_memory
-from dpdist.packages.package import Chosen, Law, Package, Parts, Source, best_package, package
+from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned
 from dpdist.packages.strategy import STRATEGIES, TopDown, least_share, middles
@@ -255,7 +255,7 @@ class PackageCells(PublicModel):
         if self.shapes is not None:
             return self.shapes
         assert self.donors is not None
-        return levels.ReferenceRecords(self.donors.cell, self.donors.weight, self.donors.outcomes)
+        return Reference(self.donors.cell, self.donors.weight, self.donors.outcomes)
 
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
@@ -309,11 +309,7 @@ class PackageCells(PublicModel):
         """This model with the shapes of released histograms, if the job has no reference."""
         if self.first_stage is None:
             return self
-        stage = self.first_stage
-        histograms = stage if isinstance(stage, Histograms) else stage.histograms
-        typical, error = theta["typical"][0].T
-        if (error > 0.0).any():
-            histograms = histograms.relative_to(typical, error)
+        histograms = self.first_stage.recalled(*theta["typical"][0].T)
         return self.shaped(histograms, theta["counts"][0])
 
     def posterior(self, theta: Draws) -> Posterior:
