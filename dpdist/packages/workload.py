@@ -133,6 +133,11 @@ class Workload:
         """Adds base cells up to the occurring combinations of these columns, (group, cell)."""
         return indicator(self.groups(by))
 
+    def published_cells(self, table: PackageTable) -> int:
+        """The number of a table's published cells, margins included."""
+        kept = dict(table.universe)
+        return math.prod(len(kept.get(column, range(self.sizes[column]))) + table.margins for column in table.by)
+
     def published(self, table: PackageTable) -> scipy.sparse.csr_array:
         """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last.
 

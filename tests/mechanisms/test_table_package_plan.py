@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sized_package import sized_job
 
 import dpdist
 from dpdist.cli.cautions import cautions
@@ -16,10 +17,10 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
 from dpdist.job import Job
-from dpdist.job.loading import find_job, parse_job
+from dpdist.job.loading import find_job, load_job, parse_job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.table_package.post import PackageCells
-from dpdist.planning.plan import Plan
+from dpdist.planning.plan import Plan, sizes
 from dpdist.quality.predicted.alternatives import alternatives, grid
 from dpdist.quality.predicted.errors import Figures, Replicate, _at_sizes, direct_of, published
 from dpdist.quality.predicted.population import Population
@@ -128,6 +129,22 @@ def test_alternatives_are_refused_without_formulas(tmp_path: Path) -> None:
     people(0, 300).to_parquet(tmp_path / "current.parquet")
     with pytest.raises(JobError, match="do not follow from formulas"):
         alternatives(dpdist.plan(job(tmp_path / "current.parquet", None)))
+
+
+def test_a_package_that_no_worker_can_hold_is_refused_before_it_is_ended_there(tmp_path: Path) -> None:
+    """It was planned as a task of 420 MiB, whatever its tables, and a worker would have ended. Controls: it is planned with
+    memory for it, and where no worker has a limit. The plan has its time, too."""
+    serial = dpdist.plan(load_job(sized_job(tmp_path, (44, 44), [["c0", "c1"]], 4000)))
+    assert serial.largest_task_bytes > serial.layout.largest_task_bytes
+    assert "one worker" in sizes(serial)["time"]
+
+    def held(memory: int) -> Plan:
+        runtime = {"executor": "dask", "memory_per_worker": memory}
+        return dpdist.plan(load_job(sized_job(tmp_path, (44, 44), [["c0", "c1"]], 4000, runtime=runtime)))
+
+    assert held(serial.largest_task_bytes).largest_task_bytes == serial.largest_task_bytes
+    with pytest.raises(JobError, match=r"the task of all tables needs about .* GiB"):
+        held(serial.largest_task_bytes - 1)
 
 
 @pytest.mark.long

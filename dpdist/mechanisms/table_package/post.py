@@ -33,9 +33,10 @@ from dpdist.mechanisms.table_package.words import WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, Improper, Parameter, describe_draws, recall_draws
+from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
 from dpdist.packages import levels
+from dpdist.packages.cost import SECONDS, Amounts, peak_bytes, processor_seconds
 from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
@@ -43,7 +44,7 @@ from dpdist.packages.large import refuse_beyond_memory
 from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned
-from dpdist.packages.strategy import STRATEGIES, TopDown, least_share, middles
+from dpdist.packages.strategy import STRATEGIES, Strategy, TopDown, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -169,8 +170,7 @@ class PackageCells(PublicModel):
         if self.first_stage is None:
             return ""
         workload = self.workload
-        tried = [one for one in STRATEGIES if one.name == self.strategy or (self.strategy == AUTO and one.suits(workload))]
-        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in tried)
+        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in self.tried)
         if (number := (1 + len(self.outcomes)) * rows) > MOST_SUMS:
             return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,}"
         if levels.Terms.of(workload).large:
@@ -180,6 +180,18 @@ class PackageCells(PublicModel):
         except ValueError as fault:
             return str(fault)
         return ""
+
+    @property
+    def tried(self) -> list[Strategy]:
+        """The strategies that the job names, or that `auto` tries."""
+        workload, auto = self.workload, self.strategy == AUTO
+        return [one for one in STRATEGIES if one.name == self.strategy or (auto and one.suits(workload))]
+
+    def cost(self, records: int) -> Cost:
+        """The projected cost of a run, from public sizes."""
+        amounts = Amounts.of(self.workload, records, self.tried)
+        shared = records * SECONDS.records
+        return Cost(processor_seconds(amounts), shared, peak_bytes(amounts, self.workload))
 
     @property
     def identified(self) -> int:
