@@ -5,8 +5,9 @@ inverted. A mean weight is the clipped mean plus a part of the group's weight be
 outcome is the clipped mean plus the shape's part beyond the clipping interval.
 
 The standard deviation of this part's error is half of the part. Noise may hide records: at most one standard deviation
-of a count, between the last sure bin and the public bound, evenly in logarithms. Cells share errors of tails, so
-squares of these errors count `in_common` times (`histograms.in_common`).
+of a count, between the last sure bin and the public bound. They fall there as the histogram falls at that bin, since its
+logarithm is concave. Cells share errors of tails, so squares of these errors count `in_common` times
+(`histograms.in_common`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.estimation.small_area import shrunk
 from dpdist.reference.clipping import FLAT, LARGEST_LOG_SCALE, MISFIT, Cell, Slopes, bisect, cut_off
+from dpdist.reference.histograms import paired_levels
 
 LEAST_V = 1e-3
 """Smallest mean v by which a mean outcome is divided."""
@@ -32,6 +34,14 @@ Limit = tuple[float, float, float]
 """Centre, weight cap and half width of clipping."""
 
 
+class Ends(NamedTuple):
+    """Values from `first` to `last`, whose density by their logarithm falls with the power `fall` of the value."""
+
+    first: float
+    last: float
+    fall: float = 0.0
+
+
 class Hidden(NamedTuple):
     """Records that histograms' noise may hide: their share of the group, and the ends between which they lie.
 
@@ -40,22 +50,29 @@ class Hidden(NamedTuple):
     """
 
     share: float
-    weight: tuple[float, float]
-    below: tuple[float, float]
-    above: tuple[float, float]
+    weight: Ends
+    below: Ends
+    above: Ends
 
 
-NOTHING = Hidden(0.0, (1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
+NOTHING = Hidden(0.0, Ends(1.0, 1.0), Ends(1.0, 1.0), Ends(1.0, 1.0))
 """No hidden records."""
 
 
-def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
-    """Mean excess over a limit of values between two ends, evenly in logarithms if both ends are positive."""
-    first, last = ends
-    start = np.clip(limit, first, last)
+def beyond(limit: Floats | float, ends: Ends) -> Floats:
+    """Mean excess over a limit of values between two ends. If an end is not positive, all values are at the last."""
+    first, last, fall = ends
     if not 0.0 < first < last:
         return np.asarray(np.maximum(last - limit, 0.0))
-    return np.asarray(((last - start) - limit * np.log(last / start)) / np.log(last / first))
+    least, most = np.clip(limit, first, last) / first, np.asarray(last / first)
+    excess = first * _power(1.0 - fall, least, most) - limit * _power(-fall, least, most)
+    return np.asarray(excess / _power(-fall, np.asarray(1.0), most))
+
+
+def _power(exponent: float, low: Floats, high: Floats) -> Floats:
+    """The integral of t^(exponent − 1) from `low` to `high`."""
+    whole = np.log(high / low)
+    return np.asarray(low**exponent * (np.expm1(exponent * whole) / exponent if exponent else whole))
 
 
 @dataclass(frozen=True)
@@ -80,12 +97,12 @@ class HistogramCell(Cell):
     def of_size(self, typical: float, bounds: tuple[float, float]) -> HistogramCell:
         """The cell with weights that are `typical` times these, within public bounds."""
         assert self.blur is not None
-        first, last = self.hidden.weight
+        first, last, fall = self.hidden.weight
         return replace(
             self,
             weight=np.clip(typical * self.weight, *bounds),
             blur=self.blur._replace(weight=np.clip(typical * self.blur.weight, *bounds)),
-            hidden=self.hidden._replace(weight=(min(typical * first, bounds[1]), min(typical * last, bounds[1]))),
+            hidden=self.hidden._replace(weight=Ends(min(typical * first, bounds[1]), min(typical * last, bounds[1]), fall)),
         )
 
     @cached_property
@@ -208,7 +225,8 @@ class HistogramCell(Cell):
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
-        return self.shape.transported(mean_weight, mean, points)
+        few = self.shape if self.two_valued else replace(self.shape, **_fewer(self.weight, self.outcome, points))
+        return few.transported(mean_weight, mean, points)
 
     def misfit(self, scales: tuple[float, float], limits: Limit) -> Floats:
         """Half of the shape's part beyond the limits, with what noise may hide there, (2,)."""
@@ -268,6 +286,27 @@ class HistogramCell(Cell):
             )[:, 0] ** 2
             total = (lost + self.in_common * misfit) / variance
         return np.where(np.isfinite(total), total, np.inf)
+
+
+TOGETHER = 10
+"""Number of points in a block of neighbouring outcomes."""
+
+
+def _fewer(weight: Floats, outcome: Floats, points: int) -> dict[str, Floats]:
+    """At most `points` of these pairs: in blocks by outcome, means of neighbours in outcome and of neighbours in weight.
+
+    So shares of the weight up to every block stay. `condensed` has blocks by weight, which heap outcomes at the same ranks.
+    """
+    if len(weight) <= points:
+        return {"weight": weight, "outcome": outcome}
+    starts = np.linspace(0, len(weight), points, endpoint=False).astype(np.int64)
+    order, size = np.argsort(outcome, kind="stable"), np.diff(np.append(starts, len(weight)))
+    blocks = np.split(order, starts[TOGETHER::TOGETHER])
+    by_weight = np.concatenate([block[np.argsort(weight[block], kind="stable")] for block in blocks])
+    weights, outcomes = (np.add.reduceat(values, starts) / size for values in (weight[by_weight], outcome[order]))
+    mixed = np.argsort(paired_levels(1)[0][:TOGETHER])
+    within = [first + mixed[mixed < points - first] for first in range(0, points, TOGETHER)]
+    return {"weight": weights[np.concatenate(within)], "outcome": outcomes}
 
 
 ROUNDS = 6

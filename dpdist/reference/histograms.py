@@ -91,7 +91,7 @@ MOSTLY = 0.75
 """An outcome with this share of records on its two bounds may be a yes or no."""
 ROUGHNESS = (0.002, 0.01, 0.05)
 """Prior standard deviations of a third difference of log p that are tried."""
-WIDTH = 10.0
+WIDTH = 100.0
 """Prior standard deviation of log p about its mean."""
 JUMP = 1.5
 """Prior standard deviation of the difference in log p between a single value's bin and its neighbour."""
@@ -103,6 +103,8 @@ NO_START = 3.0
 """The search starts this many standard deviations of a count's noise below the noisy counts."""
 SURE_SUM = 6.0
 """If a sum of counts exceeds this many standard deviations of noise, its bins surely have records."""
+FALLING = 3
+"""Number of bins over which the fall of a tail is measured: a factor of two."""
 FIT_STEPS = 200
 """Largest number of Newton steps."""
 SHORTEST = 1e-6
@@ -287,14 +289,29 @@ def holds_two_values(noisy: Floats, variance: float, bins: Bins) -> bool:
     return bool(alone and inner.sum() <= sum_of_noise and ends > MOSTLY * (ends + max(float(inner.sum()), 0.0)) > 0.0)
 
 
-def sure_ends(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
-    """Outer ends of the sure bins; the public bounds if there are none."""
+def sure_ends(noisy: Floats, variance: float) -> tuple[int, int]:
+    """Numbers of the first and the last sure bin; of the outer bins if there are none."""
     sure = np.flatnonzero(noisy > explained(np.zeros(len(noisy)), 0.0, variance))
-    return (
-        (float(bins.left[sure[0]]), float(bins.right[sure[-1]]))
-        if len(sure)
-        else (float(bins.left[0]), float(bins.right[-1]))
-    )
+    return (int(sure[0]), int(sure[-1])) if len(sure) else (0, len(noisy) - 1)
+
+
+def fall(share: Floats, covariance: Floats, bins: Bins, number: int, step: int) -> float:
+    """By which power of the value shares fall towards bin `number`, less one standard deviation; at least 0.
+
+    They are compared with those FALLING bins before it; `step` is 1 for an upper tail and −1 for a lower one. With a
+    concave logarithm they fall at least as steeply beyond. 0 if a bin between holds a single value or touches 0.
+    """
+    before = number - FALLING * step
+    rows = [before, number]
+    if not 0 <= before < len(share) or (bins.left * bins.right <= 0.0)[rows].any() or (share[rows] <= 0.0).any():
+        return 0.0
+    wide = np.log(bins.right[rows] / bins.left[rows])
+    if not wide.all():
+        return 0.0
+    middle = 0.5 * np.log(np.abs(bins.left[rows] * bins.right[rows]))
+    density, error = np.log(share[rows] / np.abs(wide)), covariance[np.ix_(rows, rows)] / np.outer(share[rows], share[rows])
+    fallen = density[0] - density[1] - np.sqrt(max(error[0, 0] + error[1, 1] - 2.0 * error[0, 1], 0.0))
+    return max(0.0, float(fallen / abs(middle[1] - middle[0])))
 
 
 def evenly_placed(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:

@@ -23,7 +23,7 @@ from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of, histogram_counts
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 from dpdist.reference.clipping import AT_THE_BOUND, Blur, Cell
-from dpdist.reference.histogram_cells import Hidden, HistogramCell
+from dpdist.reference.histogram_cells import Ends, Hidden, HistogramCell
 from dpdist.reference.histograms import (
     DECADES,
     FEWEST_POOLED,
@@ -32,6 +32,7 @@ from dpdist.reference.histograms import (
     Bins,
     evenly_placed,
     explained,
+    fall,
     grouped,
     holds_two_values,
     in_common,
@@ -176,7 +177,7 @@ class Histograms:
         if not self.model.weighted:
             spread, places = [np.ones(HISTOGRAM_POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
-        hidden = self._hidden(counts, n)
+        hidden = self._hidden(counts, n, fitted)
         at_bound = self._at_bound(counts[0], float(fitted[0][0][-1]), counted, variance) if self.model.weighted else 0.0
         return [
             HistogramCell(
@@ -204,13 +205,25 @@ class Histograms:
             return share
         return 0.0 if noise <= AT_THE_BOUND * n else np.nan
 
-    def _hidden(self, counts: list[Floats], n: float) -> list[Hidden]:
+    def _hidden(self, counts: list[Floats], n: float, fitted: Sequence[tuple[Floats, Floats]]) -> list[Hidden]:
         """For each outcome, the records that the noise of a group's histograms may hide, with the ends for the weight."""
         variance, share = 2.0 * float(self.scale) ** 2, 2.0**0.5 * float(self.scale) / n
-        ends = [sure_ends(row, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
-        weight = (ends[0][1], float(self.bins[0].right[-1])) if self.model.weighted else (1.0, 1.0)
+        ends = [
+            _ends(sure_ends(row, variance), fit, bins) for row, fit, bins in zip(counts, fitted, self.bins, strict=True)
+        ]
+        weight = ends[0][1]._replace(last=float(self.bins[0].right[-1])) if self.model.weighted else Ends(1.0, 1.0)
         outcomes = zip(ends[-len(self.model.bounds) :], self.model.bounds, strict=True)
-        return [Hidden(share, weight, (-least, -low), (most, top)) for (least, most), (low, top) in outcomes]
+        return [
+            Hidden(share, weight, lower._replace(last=-low), upper._replace(last=top))
+            for (lower, upper), (low, top) in outcomes
+        ]
+
+
+def _ends(sure: tuple[int, int], fit: tuple[Floats, Floats], bins: Bins) -> tuple[Ends, Ends]:
+    """The lower and the upper tail beyond the sure bins, without their last values; signs of the lower one are turned."""
+    first, last = sure
+    lower = Ends(-float(bins.left[first]), np.nan, fall(*fit, bins, first, -1))
+    return lower, Ends(float(bins.right[last]), np.nan, fall(*fit, bins, last, 1))
 
 
 def _margins(job: Job) -> list[tuple[int, ...]]:

@@ -64,7 +64,8 @@ FROM_REFERENCE = (
 )
 FROM_HISTOGRAMS = (
     "Limits, and what estimates hold beyond them, come from the noisy histograms alone. Errors hold their noise and, as a "
-    "bias, half of what a group's histogram has beyond the limits. They hold as many records as noise may hide there, too. "
+    "bias, half of what a group's histogram has beyond the limits. They hold as many records as noise may hide there, too, "
+    "if these fall as the histogram does. "
     "A cell's own tail may be farther from its group's. Weights and outcomes may depend on each other there in another way "
     "than below the limits. That part of the bias is in no standard error. Where noise is as large as the counts of a long "
     "tail, means lean upwards, because no count is below 0."
