@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from first_year import FILES, job_text, rows_of
+from first_year import FILES, RECORDS, job_text, rows_of
 from pages import ROOT, blocks
 
 import dpdist
@@ -120,13 +120,13 @@ def cells_of(name: str, how: str, sample: int, folder: Path) -> pd.DataFrame:
 
 
 def true_figures(name: str) -> pd.DataFrame:
-    """Mean weights and outcomes of base cells in a million further records."""
+    """Expected counts and mean outcomes of base cells, from a million further records."""
     rows = pd.concat([rows_of(name, 1000 + seed) for seed in range(50)])
     sums = (
         rows.assign(product=rows["weight"] * rows["income"]).groupby(["kind", "region"])[["weight", "product"]].agg("sum")
     )
     number = rows.groupby(["kind", "region"]).size()
-    return pd.DataFrame({"weight": sums["weight"] / number, "income": sums["product"] / sums["weight"]})
+    return pd.DataFrame({"count": sums["weight"] * RECORDS / number.sum(), "income": sums["product"] / sums["weight"]})
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -141,7 +141,7 @@ def test_a_first_release_without_settings_is_as_good_as_by_hand(name: str, tmp_p
         cells = pd.concat([cells_of(name, how, k, tmp_path / f"{way}-{k}") for k in range(SAMPLES)])
         cells = cells.merge(truth.reset_index(), on=["kind", "region"])
         for statistic, group in cells.groupby("statistic"):
-            true = group["records"] * group["weight"] if statistic == "count" else group["income"]
+            true = group["count" if statistic == "count" else "income"]
             low, high = group["synthetic_lower"], group["synthetic_upper"]
             error, held = group["synthetic_error_in_se"].abs(), ((low <= true) & (true <= high)).mean()
             needed = 2 * 1.645 * ((group["synthetic"] - true) ** 2).groupby([group["kind"], group["region"]]).mean() ** 0.5
