@@ -225,8 +225,10 @@ class HistogramCell(Cell):
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
-        few = self.shape if self.two_valued else replace(self.shape, **_fewer(self.weight, self.outcome, points))
-        return few.transported(mean_weight, mean, points)
+        if self.two_valued:
+            return self.shape.transported(mean_weight, mean, points)
+        weight, outcome = _fewer(self.weight, self.outcome, points)
+        return replace(self.shape, weight=weight, outcome=outcome).transported(mean_weight, mean, points)
 
     def misfit(self, scales: tuple[float, float], limits: Limit) -> Floats:
         """Half of the shape's part beyond the limits, with what noise may hide there, (2,)."""
@@ -292,13 +294,13 @@ TOGETHER = 10
 """Number of points in a block of neighbouring outcomes."""
 
 
-def _fewer(weight: Floats, outcome: Floats, points: int) -> dict[str, Floats]:
+def _fewer(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:
     """At most `points` of these pairs: in blocks by outcome, means of neighbours in outcome and of neighbours in weight.
 
     So shares of the weight up to every block stay. `condensed` has blocks by weight, which heap outcomes at the same ranks.
     """
     if len(weight) <= points:
-        return {"weight": weight, "outcome": outcome}
+        return weight, outcome
     starts = np.linspace(0, len(weight), points, endpoint=False).astype(np.int64)
     order, size = np.argsort(outcome, kind="stable"), np.diff(np.append(starts, len(weight)))
     blocks = np.split(order, starts[TOGETHER::TOGETHER])
@@ -306,7 +308,7 @@ def _fewer(weight: Floats, outcome: Floats, points: int) -> dict[str, Floats]:
     weights, outcomes = (np.add.reduceat(values, starts) / size for values in (weight[by_weight], outcome[order]))
     mixed = np.argsort(paired_levels(1)[0][:TOGETHER])
     within = [first + mixed[mixed < points - first] for first in range(0, points, TOGETHER)]
-    return {"weight": weights[np.concatenate(within)], "outcome": outcomes}
+    return weights[np.concatenate(within)], outcomes
 
 
 ROUNDS = 6
