@@ -88,7 +88,8 @@ class ReleaseBudget(Frozen):
     )
     exchange: Exchange = Field(
         default="same_x",
-        description="of substitution: same_x, outcome and weight alone; anywhere, table columns too, of reference_tables",
+        description="of substitution: same_x, outcome and weight alone; anywhere, table columns too, of reference_tables "
+        "and table_package",
     )
     delta: Delta | None = Field(default=None, description="of Gaussian noise: the δ at which epsilon holds")
     rho: Budget | None = Field(default=None, description="of Gaussian noise, in place of epsilon: of zCDP")

@@ -54,6 +54,8 @@ class MechanismSpec(Frozen):
     """
     cuts_weights: ClassVar[bool] = False
     """True if fixed privacy weights are set to 0 if a record's bound is above the target."""
+    sizes_by_sums: ClassVar[bool] = False
+    """True if secret numbers of records can be estimated from the mechanism's noisy sums."""
     tabulates: ClassVar[bool] = False
     """True if the mechanism releases figures of the tables' cells, and no model of the records."""
     whole_tables: ClassVar[bool] = False

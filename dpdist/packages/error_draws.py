@@ -39,8 +39,9 @@ AT_ONCE = 16
 
 
 def by_sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> CellErrors:
-    """Errors of estimates by the sample of records, given the population's means."""
-    root = sampling_root(posterior.prior)
+    """Errors of estimates by the sample of records, given the population's means and numbers of records."""
+    prior = posterior.prior
+    root = sampling_root(prior.workload.count[:, None, None] * prior.within)
 
     def drawn(few: int) -> Floats:
         return posterior.answers(np.array([posterior.measured.of(sampled(root, rng)) for _ in range(few)]))
@@ -74,9 +75,9 @@ def _in_batches(posterior: Posterior, draws: int, drawn: Callable[[int], Floats]
     return CellErrors(*map(np.concatenate, zip(*made, strict=True)))
 
 
-def sampling_root(prior: Prior) -> Floats:
+def sampling_root(covariances: Floats) -> Floats:
     """Roots of the sums' covariances by the sample, (cell, sum, sum)."""
-    values, vectors = np.linalg.eigh(prior.sampling)
+    values, vectors = np.linalg.eigh(covariances)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
 
 
@@ -88,7 +89,7 @@ def sampled(root: Floats, rng: np.random.Generator) -> Floats:
 def deviated(prior: Prior, drift: Drift, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draws of the levels' deviations by the reference's errors, and by drift since, (cell, level) each."""
     terms = prior.terms.matrix
-    d = rng.standard_normal((len(prior.workload), len(prior.tails))) * np.sqrt(prior.alone)
+    d = rng.standard_normal(prior.alone.shape) * np.sqrt(prior.alone)
     drifted = np.empty_like(d)
     for k, (level, size) in enumerate(zip(prior.levels.errors, drift, strict=True)):
         d[:, k] += level.shared * (terms @ level.terms.drawn(rng))

@@ -41,6 +41,10 @@ def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, 
         raise ValueError(
             f"{fault}: it may have {MOST_SUMS:,}, so coarsen columns of its largest tables, or give a reference"
         )
+    if large and prior.workload.secret:
+        fault = f"{len(measured):,} sums to measure where numbers of records are secret"
+        remedy = f"it may have {MOST_SUMS:,}, so coarsen columns of its largest tables, or take adjacency: substitution"
+        raise ValueError(f"{fault}: {remedy}")
     return (LargePosterior if large else Posterior)(prior, measured, constant, noise, drift)
 
 
@@ -234,7 +238,7 @@ class LargePosterior(Posterior):
     def _drawn(self) -> tuple[Floats, Floats, Floats]:
         """Drawn errors of Σe and every Σer, (cell, level, draw): about the file's sums and the population's, and
         of the reference alone about the file's without drift."""
-        prior, rng, root = self.prior, np.random.default_rng(SEED), sampling_root(self.prior)
+        prior, rng, root = self.prior, np.random.default_rng(SEED), sampling_root(self.prior.sampling)
         levels = len(prior.tails)
         file, population, alone = (np.empty((len(root), levels, DRAWN)) for _ in range(3))
         for start in range(0, DRAWN, AT_ONCE):

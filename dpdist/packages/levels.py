@@ -129,11 +129,14 @@ class Levels:
     weight: Floats
     of_weight: Deviations
     outcomes: tuple[OutcomeLevels, ...]
+    of_size: Deviations | None = None
+    """Errors of the expected numbers of records, if the file's are secret."""
 
     @property
     def errors(self) -> tuple[Deviations, ...]:
-        """Errors of the level of weights, and of that of every outcome."""
-        return self.of_weight, *(outcome.errors for outcome in self.outcomes)
+        """Errors of the level of weights, of that of every outcome, and of sizes if these are secret."""
+        of_size = () if self.of_size is None else (self.of_size,)
+        return self.of_weight, *(outcome.errors for outcome in self.outcomes), *of_size
 
     @property
     def mean(self) -> Floats:
@@ -175,6 +178,15 @@ def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bound
     outcomes = zip(records.outcomes, bounds, strict=True)
     of_outcomes = tuple(_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
     return Levels(main * grown, of_weight.relative_to(grown), of_outcomes)
+
+
+def sizes_of(workload: Workload, terms: Terms, records: ReferenceRecords) -> tuple[Floats, Deviations]:
+    """Numbers of records that the reference lets expect in all base cells, (cell,), and errors of their deviations."""
+    number = np.bincount(records.cell, minlength=len(workload)).astype(np.float64)
+    main = _products(workload, np.ones(len(workload)), number, PSEUDO_RECORDS)
+    deviation = deviations(terms, number / main - 1.0, 1.0 / main)
+    grown = np.maximum(1.0 + deviation.value, LEAST_LEVEL)
+    return main * grown, deviation.relative_to(grown)
 
 
 def _levels_of_outcome(
@@ -283,10 +295,14 @@ def _mean_residuals(cell: Ints, e: Floats, r: Floats, scaled: bool, two_valued: 
     return cell_means(cell, (clipped - np.average(clipped, weights=e)) / slope, e, cells)
 
 
-def _products(workload: Workload, base: Floats, total: Floats) -> Floats:
-    """Products of main effects, (cell,): times `base`, they have the sums of `total` over every column's levels."""
+def _products(workload: Workload, base: Floats, total: Floats, added: float | None = None) -> Floats:
+    """Products of main effects, (cell,): times `base`, they have the sums of `total` over every column's levels.
+
+    `added` is what every level has more of both, so that few records do not move it far.
+    """
     overall = float(total.sum() / base.sum())
-    level, added = np.full(len(base), overall), PSEUDO_RECORDS * overall * float(base.sum() / max((base > 0).sum(), 1))
+    level = np.full(len(base), overall)
+    added = PSEUDO_RECORDS * overall * float(base.sum() / max((base > 0).sum(), 1)) if added is None else added
     adding = [workload.groups((column,)) for column in range(len(workload.sizes))]
     for _ in range(MAIN_EFFECT_PASSES):
         for group in adding:

@@ -6,10 +6,10 @@ All of it is a function of the workload, the reference and the law of the noise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -17,8 +17,9 @@ import scipy
 from dpdist.core.records import Floats
 from dpdist.core.this_process import available_memory
 from dpdist.packages.estimates import mean_sums
+from dpdist.packages.group_shapes import GroupShapes
 from dpdist.packages.large import posterior_of, refuse_beyond_memory
-from dpdist.packages.levels import Levels, ReferenceRecords, Terms, levels_of
+from dpdist.packages.levels import Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
 from dpdist.packages.posterior import Posterior, Prior, Sums, measured_sums, published_sums
 from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, outcome_parts, whole_shares
@@ -149,48 +150,37 @@ class Parts(NamedTuple):
         return cls(whole_shares([1.0] * measurements), (outcome_parts([1.0] * outcomes),) * measurements)
 
 
-class Source(Protocol):
-    """The source of levels, limits and what lies beyond them: a reference's records, or noisy histograms in their place.
-
-    Methods raise `ValueError` for a source that cannot serve. `bounds` are the outcomes' public bounds. `size` and
-    `noise` are those of `limits_of`.
-    """
-
-    def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
-        """The levels of all base cells, with errors."""
-        ...
-
-    def prior(
-        self,
-        workload: Workload,
-        terms: Terms,
-        levels: Levels,
-        bounds: Sequence[tuple[float, float]],
-        size: Floats,
-        noise: Floats,
-    ) -> Prior:
-        """The prior with the limits of the least predicted error."""
-        ...
+Source = ReferenceRecords | GroupShapes
+"""The source of levels, limits and what lies beyond them: a reference's records, or noisy histograms in their place."""
 
 
-class Reference(ReferenceRecords):
-    """A reference's records as a source."""
+def _levels(
+    source: Source, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]
+) -> tuple[Workload, Levels]:
+    """The workload, with expected sizes of base cells if these are secret, and the levels."""
+    if isinstance(source, GroupShapes):
+        return workload, source.levels(workload, terms, bounds)
+    levels = levels_of(workload, terms, source, bounds)
+    if not workload.secret:
+        return workload, levels
+    expected, of_size = sizes_of(workload, terms, source)
+    return replace(workload, count=expected), replace(levels, of_size=of_size)
 
-    def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
-        return levels_of(workload, terms, self, bounds)
 
-    def prior(
-        self,
-        workload: Workload,
-        terms: Terms,
-        levels: Levels,
-        bounds: Sequence[tuple[float, float]],
-        size: Floats,
-        noise: Floats,
-    ) -> Prior:
-        limits = limits_of(workload, levels, self, bounds, size, noise)
-        prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, self))
-        return prior.tied(self)
+def _prior(
+    source: Source,
+    workload: Workload,
+    terms: Terms,
+    levels: Levels,
+    bounds: Sequence[tuple[float, float]],
+    size: Floats,
+    noise: Floats,
+) -> Prior:
+    if isinstance(source, GroupShapes):
+        return source.prior(workload, terms, levels, bounds, size, noise)
+    limits = limits_of(workload, levels, source, bounds, size, noise)
+    prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, source))
+    return prior.tied(source)
 
 
 class Chosen(NamedTuple):
@@ -215,7 +205,7 @@ def package(
     if chosen is None:  # a package that was released once is made again wherever it can be
         refuse_beyond_memory(workload, available_memory())
     terms = Terms.of(workload)
-    levels = reference.levels(workload, terms, bounds)
+    workload, levels = _levels(reference, workload, terms, bounds)
     return _package(workload, terms, levels, reference, bounds, law, strategy, chosen)
 
 
@@ -229,7 +219,7 @@ def best_package(
     """The packages of all strategies, the one of the least predicted objective first."""
     refuse_beyond_memory(workload, available_memory())
     terms = Terms.of(workload)
-    levels = reference.levels(workload, terms, bounds)
+    workload, levels = _levels(reference, workload, terms, bounds)
     kept = [strategy for strategy in strategies if strategy.suits(workload)]
     made = [_package(workload, terms, levels, reference, bounds, law, strategy) for strategy in kept]
     gains = {strategy.name: strategy.least_gain for strategy in kept}
@@ -249,7 +239,7 @@ def _package(
     aggregations = strategy.aggregations(workload)
     fine = min(sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations), len(workload.measured))
     size, noise = _typical(workload, aggregations, law.variance(whole_shares([1.0] * max(fine, 1))[0]))
-    prior = reference.prior(workload, terms, levels, bounds, size, noise)
+    prior = _prior(reference, workload, terms, levels, bounds, size, noise)
     if chosen is not None:
         return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.parts)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
@@ -276,11 +266,13 @@ def _measuring(
     def under(kept: Sequence[Aggregation], parts: Sequence[Sequence[Fraction]]) -> tuple[Measured, ...]:
         named = zip(kept, parts, strict=True)
         bounds, count = (limits.cap, limits.centre, limits.half), workload.count
-        return tuple(measured(one, *bounds, count, group_centred, list(map(float, of_one))) for one, of_one in named)
+        return tuple(
+            measured(one, *bounds, count, group_centred, list(map(float, of_one)), workload.secret) for one, of_one in named
+        )
 
     def posterior(made: tuple[Measured, ...], shares: Sequence[Fraction]) -> Posterior:
-        sums = measured_sums(made, limits, workload.count)
-        return posterior_of(prior, *sums, _noise(made, shares, law), prior.drifting.before(outcomes))
+        sums = measured_sums(made, limits, workload.count, workload.secret)
+        return posterior_of(prior, *sums, _noise(made, shares, law), prior.drifting.before(len(prior.levels.errors) - 1))
 
     parts = chosen or Parts.equal(len(aggregations), outcomes)
     if chosen is None and (len(aggregations) > 1 or outcomes > 1):
@@ -303,12 +295,13 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law, leave_out:
     """
     published, weight = _objective(posterior.prior)
     slopes, rows = posterior.slopes(published, weight), np.array([one.rows for one in whole])
-    outcomes, parts = len(whole[0].of_outcome), Parts.equal(len(whole), len(whole[0].of_outcome))
+    outcomes = len(posterior.prior.tails) - 1
+    parts, times = Parts.equal(len(whole), outcomes), len(whole[0].of_outcome) // outcomes
     kept, every = np.arange(len(whole)), parts.outcomes
     for number in range(LEAVING_ROUNDS if leave_out else SHARING_ROUNDS):
         tried = [whole[k] for k in kept.tolist()]
         scales = [
-            np.repeat([1.0, *map(float, of_one)], one.of_weight.shape[0])
+            np.repeat([1.0, *times * tuple(map(float, of_one))], one.of_weight.shape[0])
             for one, of_one in zip(tried, parts.outcomes, strict=True)
         ]
         held = np.repeat(np.isin(np.arange(len(whole)), kept), rows)
@@ -323,7 +316,10 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law, leave_out:
             by_measurement = [one for one, stays in zip(by_measurement, large, strict=True) if stays]
         parts = Parts(
             whole_shares(wanted.tolist()),
-            tuple(outcome_parts(np.cbrt(one.reshape(1 + outcomes, -1).sum(axis=1)[1:])) for one in by_measurement),
+            tuple(
+                outcome_parts(np.cbrt(one.reshape(1 + times * outcomes, -1).sum(axis=1)[1:].reshape(times, -1).sum(axis=0)))
+                for one in by_measurement
+            ),
         )
     if not leave_out:
         return parts
@@ -362,6 +358,7 @@ def _typical(workload: Workload, aggregations: Sequence[Aggregation], noise: flo
         group = workload.groups(by)
         sizes.append(np.bincount(group, weights=workload.count)[group])
         sums.append(np.bincount(group)[group].astype(float))
+    noise *= 2.0 if workload.secret else 1.0  # a count, and an outcome, are then the sum and difference of two sums
     by_cell = aggregations[0].matrix.shape[0] == len(workload)
     added = np.median(sums, axis=0) if by_cell else np.ones(len(workload))
     return np.median(sizes, axis=0), noise * added

@@ -7,6 +7,9 @@ terms τZγ that cells share. Noisy measurements teach τ. Measurements are M z 
     E = P m + C V⁻¹ (x − M m),   Cov = P D Pᵀ − C V⁻¹ Cᵀ,   C = P D Mᵀ,   V = M D Mᵀ + R,
 
 with D block-diagonal plus what cells share. No matrix of base cells by base cells is formed.
+
+Where numbers of records are secret, n itself is a sum of z, and has a level with deviations. Records are then a Poisson
+sample: given the levels, z has the covariance n·E(zz') of one record's sums.
 """
 
 from __future__ import annotations
@@ -45,6 +48,10 @@ LINEARISATIONS = 3
 """Number of times that clipped sums are linearised again, at the latest estimated deviations."""
 LARGEST_DEVIATION = 0.9
 """Largest deviation at which the sums are linearised."""
+LARGEST_SIZE = 20.0
+"""The same of a number of records, in which sums are linear."""
+LEAST_GROWTH = 1e-3
+"""Smallest number of the file's records, relative to the reference's, that is assumed."""
 
 
 Drift = tuple[float, ...]
@@ -122,25 +129,57 @@ class Prior:
         drifting: DriftPrior = SINCE_REFERENCE,
     ) -> Prior:
         """The prior at the reference's levels."""
-        still, ties = (np.zeros((len(workload), factor * len(tails))) for factor in (1, 2))
+        secret = workload.secret
+        still, ties = (np.zeros((len(workload), factor * len(tails) + secret)) for factor in (1, 2))
         return cls(workload, terms, levels, limits, tails, still, ties, drifting)
 
     @property
     def sums(self) -> int:
-        """Number of a base cell's sums."""
-        return 2 * len(self.tails)
+        """Number of a base cell's sums; the last is the number of records, if that is secret."""
+        return 2 * len(self.tails) + self.workload.secret
 
     def tied(self, records: ReferenceRecords) -> Prior:
         """This prior, tied to the reference's own margins."""
-        return replace(self, ties=ties_of(self.workload, self.levels, self.limits, records, self._per_record))
+        measured = self._per_record[:, : 2 * len(self.tails)]
+        ties = ties_of(self.workload, self.levels, self.limits, records, measured)
+        return replace(self, ties=np.pad(ties, ((0, 0), (0, int(self.workload.secret)))))
 
     @cached_property
     def _linear(self) -> tuple[Floats, Floats, Floats]:
+        """Means (cell, sum), slopes (cell, sum, level) and covariances (cell, sum, sum) of an expected record's sums."""
+        mean, slope, spread = self._of_record
+        if not self.workload.secret:
+            return mean, slope, spread
+        grown, beside = 1.0 + self.linearised_at[:, -1:], self._beside
+        mean = np.column_stack([mean, np.ones(len(mean))])
+        slope = np.concatenate([slope, np.zeros_like(slope[:, :1])], axis=1) * grown[..., None]
+        slope = np.concatenate([slope, (mean + beside)[..., None]], axis=2)
+        return grown * (mean + beside) - beside, slope, self.within + grown[..., None] * mean[:, :, None] * mean[:, None]
+
+    @property
+    def within(self) -> Floats:
+        """Covariances of an expected record's sums, given the number of records, (cell, sum, sum)."""
+        if not self.workload.secret:
+            return self._of_record[2]
+        grown = 1.0 + self.linearised_at[:, -1, None, None]
+        return np.asarray(grown * np.pad(self._of_record[2], ((0, 0), (0, 1), (0, 1))))
+
+    @cached_property
+    def _beside(self) -> Floats:
+        """Changes of a record's mean sums by ties and tails, (cell, sum)."""
+        changes = self.ties.copy()
+        changes[:, : len(self.tails)] += np.column_stack([tail.value for tail in self.tails])
+        return changes
+
+    @cached_property
+    def _of_record(self) -> tuple[Floats, Floats, Floats]:
         """Means (cell, sum), slopes (cell, sum, level) and covariances (cell, sum, sum) of a record's sums."""
-        shape_of_mean, levels = (len(self.workload), self.sums), len(self.tails)
+        levels = len(self.tails)
+        shape_of_mean = len(self.workload), 2 * levels
         mean, slope = np.empty(shape_of_mean), np.empty((*shape_of_mean, levels))
-        spread = np.empty((*shape_of_mean, self.sums))
-        still = not self.linearised_at.any()
+        spread = np.empty((*shape_of_mean, 2 * levels))
+        deviations = self.linearised_at[:, :levels]
+        still = not deviations.any()
         for number, (shape, clipping) in enumerate(zip(self.limits.shapes, self.limits.clippings, strict=True)):
             members = np.flatnonzero(self.limits.group == number)
             sums = shape.sums(clipping)
@@ -151,10 +190,10 @@ class Prior:
             few, of_all = shape.thinned, shape.slopes(clipping)
             mean_of_few, slope_of_few = few.sums(clipping).mean(axis=0), few.slopes(clipping)
             for cell in members:
-                moved = few.moved(*self.linearised_at[cell])
+                moved = few.moved(*deviations[cell])
                 mean[cell] = sums.mean(axis=0) + moved.sums(clipping).mean(axis=0) - mean_of_few
                 changed = moved.slopes(clipping)
-                changed[:, 0] /= 1.0 + self.linearised_at[cell, 0]
+                changed[:, 0] /= 1.0 + deviations[cell, 0]
                 slope[cell] = of_all + changed - slope_of_few
         return mean, slope, spread
 
@@ -274,22 +313,31 @@ def _added(parts: Sequence[Any]) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array(whole)
 
 
-def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: Floats) -> tuple[Sums, Floats]:
-    """Measurements in records, as functions of the base cells' sums, and the added constants, (row,)."""
+def measured_sums(
+    measurements: Sequence[Measured], limits: CellLimits, count: Floats, secret: bool = False
+) -> tuple[Sums, Floats]:
+    """Measurements in records, as functions of the base cells' sums, and the added constants, (row,).
+
+    If numbers of records are `secret`, they are the last sum, and no constant depends on them.
+    """
     outcomes = limits.half.shape[1]
     parts, constants = list[list[scipy.sparse.csr_array]](), list[Floats]()
     for one in measurements:
         weight, none = _scaled(one.of_weight), scipy.sparse.csr_array(one.of_weight.shape)
-        rows = [[*[none] * (1 + outcomes), weight, *[none] * outcomes]]
+        rows = [[*[none] * (1 + outcomes), weight, *[none] * (outcomes + secret)]]
         constants.append(np.zeros(weight.shape[0]))
-        for k, factors in enumerate(zip(one.of_outcome, one.of_level, strict=True)):
+        for number, factors in enumerate(zip(one.of_outcome, one.of_level, strict=True)):
             outcome, level = map(_scaled, factors)
+            k = number % outcomes
             tilt, share = limits.tilt[:, k], limits.share[:, k]
-            row = [none] * (2 + 2 * outcomes)
-            row[1 + outcomes] = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(-tilt) - level)
+            of_v = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(tilt) + level)
+            row = [none] * (2 + 2 * outcomes + secret)
+            row[1 + outcomes] = -of_v
             row[2 + outcomes + k] = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(share))
+            if secret:
+                row[-1] = of_v
             rows.append(row)
-            constants.append(np.asarray(outcome @ (tilt * count) + level @ count))
+            constants.append(np.zeros(weight.shape[0]) if secret else np.asarray(outcome @ (tilt * count) + level @ count))
         parts += rows
     return Sums(tuple(_stacked(column) for column in zip(*parts, strict=True))), np.concatenate(constants)
 
@@ -338,6 +386,8 @@ class Posterior:
     constant: Floats
     noise: Floats
     drift: Drift
+    growth: float = 1.0
+    """The file's number of records over the expected one, where it is secret."""
 
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
@@ -464,11 +514,30 @@ class Posterior:
 
 def learned(posterior: Posterior, x: Floats) -> Posterior:
     """The posterior with drift learned from noisy measurements, linearised at the deviations that these show."""
-    drifted = _drifted(posterior, x)
+    most = [LARGEST_DEVIATION] * len(posterior.prior.tails) + [LARGEST_SIZE] * posterior.prior.workload.secret
+    drifted = _drifted(resized(posterior, growth(posterior, x)), x)
     for _ in range(LINEARISATIONS):
-        deviations = np.clip(drifted.deviations(x), -LARGEST_DEVIATION, LARGEST_DEVIATION)
+        deviations = np.clip(drifted.deviations(x), -LARGEST_DEVIATION, most)
         drifted = replace(drifted, prior=replace(drifted.prior, linearised_at=deviations))
     return drifted
+
+
+def growth(posterior: Posterior, x: Floats) -> float:
+    """The file's number of records over the expected one, from noisy measurements; 1 if it is public."""
+    if not posterior.prior.workload.secret:
+        return 1.0
+    expected = posterior.measured.of(posterior.prior.mean)
+    spread = posterior.noise + variances(posterior.measured, posterior.prior.sampling)
+    return max(float(expected @ (x / spread) / (expected @ (expected / spread))), LEAST_GROWTH)
+
+
+def resized(posterior: Posterior, factor: float) -> Posterior:
+    """The posterior with expected numbers of records times a factor."""
+    prior = posterior.prior
+    workload = replace(prior.workload, count=factor * prior.workload.count)
+    if factor == 1.0:
+        return posterior
+    return replace(posterior, prior=replace(prior, workload=workload), growth=factor)
 
 
 def _drifted(posterior: Posterior, x: Floats) -> Posterior:

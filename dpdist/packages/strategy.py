@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import cycle
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -39,7 +40,10 @@ class Aggregation(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """An aggregation with whole factors f, and λg and λh of every outcome, (group, cell) each, in 1/`FACTOR_STEPS`."""
+    """An aggregation with whole factors f, and λg and λh of every outcome, (group, cell) each, in 1/`FACTOR_STEPS`.
+
+    If numbers of records are secret, every outcome has two sums: (f v + g q + h v)/2 of all, then (f v − g q − h v)/2.
+    """
 
     name: str
     of_weight: scipy.sparse.csr_array
@@ -48,8 +52,27 @@ class Measured(NamedTuple):
 
     def exact(self, sums: Floats) -> Floats:
         """The exact measurement from sums of base cells, (cell, 2 + outcomes): by group, weights first; whole."""
-        pairs = zip(self.of_level, self.of_outcome, sums.T[2:], strict=True)
+        pairs = zip(self.of_level, self.of_outcome, cycle(sums.T[2:]), strict=False)
         return np.concatenate([self.of_weight @ sums[:, 0], *(level @ sums[:, 1] + g @ q for level, g, q in pairs)])
+
+    def saturated(self, sums: Floats, most: int) -> Floats:
+        """The exact measurement of a secret number of records. Sums beyond `most` are set to it: none is rounded."""
+        whole = (factors.astype(np.int64) for factors in (self.of_weight, *self.of_outcome, *self.of_level))
+        of_weight, *others = map(scipy.sparse.csr_array, whole)
+        number = len(self.of_outcome)
+        exact = Measured(self.name, of_weight, tuple(others[:number]), tuple(others[number:])).exact(sums.astype(np.int64))
+        return np.clip(exact, -most, most).astype(np.float64)
+
+    def moves(self, outcomes: int) -> tuple[Floats, Floats]:
+        """By how much a record of a base cell with a = 1, and with v = 1, moves all sums in L1 at most, (cell,) each.
+
+        Sums are linear in every q, and convex in L1: each outcome moves its sums most at q = v or q = −v.
+        """
+        alone, pairs = np.zeros(self.of_weight.shape[1]), list(zip(self.of_level, self.of_outcome, strict=True))
+        for k in range(outcomes):
+            ends = ([abs(level + sign * g).sum(axis=0) for level, g in pairs[k::outcomes]] for sign in (1.0, -1.0))
+            alone = alone + np.max([np.sum(end, axis=0) for end in ends], axis=0)
+        return np.asarray(abs(self.of_weight).sum(axis=0)), alone
 
     @property
     def rows(self) -> int:
@@ -152,13 +175,26 @@ def measured(
     count: Floats,
     group_centred: bool,
     parts: Sequence[float],
+    secret: bool = False,
 ) -> Measured:
     """The factors of an aggregation from the base cells' limits: U, (cell,), and μ and R, (cell, outcome) each.
 
     With `group_centred`, outcomes are measured about one centre for each group, the mean of its cells' centres by U and
-    `count`. `parts` are the λ of the outcomes.
+    `count`. `parts` are the λ of the outcomes. With `secret`, numbers of records are secret.
     """
     matrix = aggregation.matrix
+    if secret:
+        halves = [part / 2.0 for part in parts]
+        half_of = measured(aggregation, cap, centre, half, count, group_centred, halves)
+        weights = [_factors(matrix, cap, part) for part in halves]
+        signed = [
+            [scipy.sparse.csr_array(of + sign * level) for of, level in zip(weights, half_of.of_level, strict=True)]
+            for sign in (1.0, -1.0)
+        ]
+        below = tuple(-outcome for outcome in half_of.of_outcome)
+        return Measured(
+            aggregation.name, _factors(matrix, cap, 1.0), (*half_of.of_outcome, *below), (*signed[0], *signed[1])
+        )
     pairs = [
         _of_outcome(matrix, cap, middle, reach, count, group_centred, part)
         for middle, reach, part in zip(centre.T, half.T, parts, strict=True)

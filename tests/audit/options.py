@@ -56,6 +56,8 @@ CROSSING: list[Said] = [
     {"name": "t", "by": [["field", "sex"], ["field", "place"], ["sex", "place"]], "statistics": ["count", {"mean": "pay"}]}
 ]
 """Tables of which none contains another, so that each is measured."""
+SECRET: Said = {"predictors": None}
+"""Secret sizes that noisy sums give, and no noisy sample counts."""
 CHOSEN: Said = {"outcome": ["paid", "kids", "grade"], "tables": CODED["tables"]}
 PLAIN: dict[str, Said] = {
     "reference_tables": {"reference": {"path": "before.parquet"}},
@@ -118,6 +120,10 @@ VARIANTS: dict[str, list[Said]] = {
         {"tables": CROSSING, "mechanism": {"strategy": "per_table", "noise": "gaussian"}},
         {"privacy_unit": {"column": "person", "most": 3}, "mechanism": {"strategy": "per_table"}},
         {"privacy_unit": {"column": "person", "most": 3}, "tables": CROSSING, "mechanism": {"noise": "gaussian"}},
+        SECRET,
+        SECRET | {"tables": CROSSING, "mechanism": {"strategy": "per_table"}},
+        SECRET | {"outcome": ["pay", "kids"], "tables": CROSSING, "mechanism": {"strategy": "per_table"}},
+        SECRET | {"mechanism": {"noise": "gaussian"}},
     ],
     "laplace_strict": [{"survey": {}}],
     "laplace_composed": [
@@ -217,6 +223,7 @@ ALL = [
         *VARIANTS[mechanism],
         *({"mechanism": PLAIN[mechanism].get("mechanism", {}) | each} for each in OF_ALL),
     )
+    if "predictors" not in said or "predictors" in KINDS[kind]
 ]
 
 

@@ -33,7 +33,8 @@ REFUSED = {
     "whether a fallback is taken depends on the records": "a fallback",
     "leaves every privacy weight at 1": "privacy weights",
     "noise renormalised to a domain": "sums drawn again at the scale that does not pay for it",
-    "for public numbers of records": "a table package, under secret sizes",
+    "for public numbers of records": "a table package, under noisy sample counts",
+    "attained under Gaussian noise": "a table package under Gaussian noise, under an exchange for any other record",
     "a weight has no rules": "weights that are clipped, without bounds that noise follows",
 }
 """Why a job is refused, by what its message says."""

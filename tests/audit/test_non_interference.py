@@ -69,6 +69,7 @@ VARIANTS: dict[str, dict[str, str]] = {
         "survey": "weight: weight, design_strata: [sex], psu: psu, lonely_psu: centred",
     },
     "reference tables, add_remove": {"adjacency": "add_remove"},
+    "table package, add_remove": {"adjacency": "add_remove", "mechanism": "table_package"},
     "reference tables, two outcomes, strata": {
         "outcome": "[salary, paid]",
         "strata": "field",

@@ -12,8 +12,9 @@ import numpy as np
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.table_package.query import base_sums
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE, law_of
+from dpdist.packages.levels import ReferenceRecords
 from dpdist.packages.limits import CellLimits
-from dpdist.packages.package import Law, Package, Reference, Source, package
+from dpdist.packages.package import Law, Package, Source, package
 from dpdist.packages.strategy import Measured, PerTable, TopDown
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import Neighbour, NoisyQuery, lost
@@ -70,11 +71,11 @@ def workload(count: Floats) -> Workload:
     return Workload(world().codes, SIZES, count, TABLES)
 
 
-def reference(seed: int, n: int = 2500, without: Ints | None = None) -> Reference:
+def reference(seed: int, n: int = 2500, without: Ints | None = None) -> ReferenceRecords:
     """A reference, less the records of some base cells."""
     drawn = world().draw(n, np.random.default_rng(seed))
     kept = np.ones(n, dtype=bool) if without is None else ~np.isin(drawn.cell, without)
-    return Reference(drawn.cell[kept], drawn.weight[kept], drawn.outcome[kept])
+    return ReferenceRecords(drawn.cell[kept], drawn.weight[kept], drawn.outcome[kept])
 
 
 def nested_workload(count: Floats) -> Workload:
@@ -88,7 +89,7 @@ def planned(count: Floats, source: Source, budget: Budget) -> Package:
     return package(workload(count), source, [BOUNDS], budget.law, PerTable())
 
 
-def planned_top_down(count: Floats, source: Reference, budget: Budget) -> Package:
+def planned_top_down(count: Floats, source: ReferenceRecords, budget: Budget) -> Package:
     return package(nested_workload(count), source, [BOUNDS], budget.law, TopDown())
 
 
@@ -96,13 +97,15 @@ def planned_top_down(count: Floats, source: Reference, budget: Budget) -> Packag
 class Budget:
     """ε, or ρ, of all measurements together, and who are neighbours."""
 
-    adjacency: Literal["zero_out", "substitution"]
+    adjacency: Literal["zero_out", "substitution", "add_remove", "anywhere"]
     epsilon: Fraction | None = None
     rho: Fraction | None = None
 
     @property
     def neighbour(self) -> Neighbour:
-        return "off" if self.adjacency == "zero_out" else "same_x"
+        if self.adjacency == "anywhere":
+            return "anywhere"
+        return "same_x" if self.adjacency == "substitution" else "off"
 
     @property
     def joint(self) -> NoisyQuery:

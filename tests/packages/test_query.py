@@ -15,6 +15,7 @@ from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.mechanisms.table_package.query import base_sums, contributions, hold
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE
+from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Package, package
 from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, PerTable, least_share, measured, outcome_parts, whole_shares
 from dpdist.privacy.queries import DIGITS
@@ -99,6 +100,80 @@ def test_no_pair_of_records_with_several_outcomes_costs_more_than_the_budget(bud
     assert set(made.parts.outcomes) != {outcome_parts([1.0] * 3)}
 
 
+SECRET = [Budget("add_remove", epsilon=Fraction(1)), Budget("anywhere", epsilon=Fraction(4))]
+
+
+@pytest.mark.parametrize("budget", SECRET, ids=str)
+@pytest.mark.parametrize("outcomes", [1, 3])
+def test_where_sizes_are_secret_a_stated_record_or_pair_attains_the_loss(budget: Budget, outcomes: int) -> None:
+    """A record beyond the cap, added; and one that is exchanged for any record of another group.
+
+    Controls: a cap that is twice as high costs less, as the other outcomes of one record do. Sums that are not halved
+    would cost more, and are never asked for.
+    """
+    limits = _limits_of_ones(budget, outcomes)
+    apart = Aggregation("cells", csr_array(np.eye(2)))
+    parts = [1.0] if outcomes == 1 else [0.25, 0.5, 0.25]
+    one = measured(apart, limits.cap, limits.centre, limits.half, np.ones(2), False, parts, True)
+    query = JointQuery(limits, (one,), (Fraction(1),), budget)
+    here, there = (base_sums(limits, np.array([cell]), np.array([2.0]), np.full((1, outcomes), 9.0)) for cell in (0, 1))
+    turned = base_sums(limits, np.array([0]), np.array([2.0]), np.full((1, outcomes), -9.0))
+    none, exchanged = np.zeros_like(here), budget.adjacency == "anywhere"
+    assert query.loss_between(here, there if exchanged else none) == query.loss
+    assert query.loss_between(here, turned if exchanged else none) == query.loss
+    light = base_sums(limits, np.array([0]), np.array([0.5]), np.zeros((1, outcomes)))
+    assert query.loss_between(here, light if exchanged else here) < query.loss
+    hold((one,), (Fraction(1),), outcomes)
+    twice = one._replace(of_outcome=tuple(2 * g for g in one.of_outcome), of_level=tuple(2 * h for h in one.of_level))
+    assert replace(query, measurements=(twice,)).loss_between(here, there if exchanged else none) > query.loss
+    with pytest.raises(LossExceeded, match="factors of"):
+        hold((twice,), (Fraction(1),), outcomes)
+
+
+@pytest.mark.parametrize("budget", SECRET, ids=str)
+@pytest.mark.parametrize("levelled", [False, True])
+def test_where_sizes_are_secret_no_pair_of_any_cells_costs_more_than_the_budget(budget: Budget, levelled: bool) -> None:
+    """Any weights and outcomes of a package with three outcomes. The limits do not depend on the file's sizes."""
+    made, other = (_of_three_secret(budget, times) for times in (1, 50))
+    assert made.shares == other.shares
+    limits, count = made.prior.limits, made.prior.workload.count
+    np.testing.assert_array_equal(count, other.prior.workload.count)
+    np.testing.assert_array_equal(limits.cap, other.prior.limits.cap)
+    measurements = tuple(
+        measured(one, limits.cap, limits.centre, limits.half, count, levelled, list(map(float, parts)), True)
+        for one, parts in zip(made.aggregations, made.parts.outcomes, strict=True)
+    )
+    hold(measurements, made.shares, 3)
+    query, rng = replace(query_of(made, budget), measurements=measurements), np.random.default_rng(6)
+    for cells in rng.integers(0, len(count), (100, 2)):
+        weight, outcome = rng.choice(ADVERSARIAL, 2), rng.choice([-x for x in ADVERSARIAL] + ADVERSARIAL, (2, 3))
+        one, two = (base_sums(limits, cells[k : k + 1], weight[k : k + 1], outcome[k : k + 1]) for k in range(2))
+        assert query.loss_between(one, two if budget.adjacency == "anywhere" else np.zeros_like(one)) <= query.loss
+
+
+def test_saturated_sums_are_exact_and_move_no_farther() -> None:
+    """Control: a sum beyond the limit is cut to it."""
+    made = _of_three_secret(SECRET[0], 1)
+    sums = base_sums(made.prior.limits, np.zeros(9, dtype=int), np.full(9, 30.0), np.full((9, 3), 0.5))
+    for one in made.measurements:
+        exact = one.exact(sums)
+        np.testing.assert_array_equal(one.saturated(sums, 2**52), exact)
+        assert np.abs(one.saturated(sums, 2**20)).max() == 2**20 < np.abs(exact).max()
+
+
+def _limits_of_ones(budget: Budget, outcomes: int) -> CellLimits:
+    zeros = np.zeros((2, outcomes))
+    return replace(planned(_count(), reference(2), budget).prior.limits, cap=np.ones(2), centre=zeros, half=zeros + 1.0)
+
+
+@cache
+def _of_three_secret(budget: Budget, times: int) -> Package:
+    one = reference(2)
+    outcomes = np.column_stack([one.outcome, BOUNDS[1] - one.outcome, one.outcome > 60.0])
+    secret = replace(workload(times * _count()), secret=True)
+    return package(secret, one._replace(outcome=outcomes), [BOUNDS, BOUNDS, (0.0, 1.0)], budget.law, PerTable())
+
+
 @pytest.mark.parametrize("wanted", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [-1.0, 0.5], [0.0, 0.0, 0.0], [0.0]])
 def test_parts_are_above_0_and_sum_to_1_whatever_is_wanted(wanted: list[float]) -> None:
     """Outcomes that are constant in the reference want no part at all; 0/0 gave parts whose sum was not 1."""
@@ -111,7 +186,7 @@ def test_parts_are_above_0_and_sum_to_1_whatever_is_wanted(wanted: list[float]) 
 def test_factors_that_move_more_than_is_stated_are_never_asked_for(fault: str) -> None:
     """Whatever chose them. Control: those of a package."""
     made = _of_three(BUDGETS[1])
-    hold(made.measurements, made.shares)
+    hold(made.measurements, made.shares, 3)
     one = made.measurements[0]
     first, *others = one.of_outcome
     changed = {
@@ -125,7 +200,7 @@ def test_factors_that_move_more_than_is_stated_are_never_asked_for(fault: str) -
     }[fault]
     parts = (made.shares[0] + Fraction(1, 4096), *made.shares[1:]) if fault == "part" else made.shares
     with pytest.raises(LossExceeded, match="parts of the budget" if fault == "part" else "factors of"):
-        hold((changed, *made.measurements[1:]), parts)
+        hold((changed, *made.measurements[1:]), parts, 3)
 
 
 @cache

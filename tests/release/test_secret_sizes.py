@@ -32,7 +32,7 @@ columns:
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
 outcome: salary
-mechanism: {{name: reference_tables}}
+mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1/10", adjacency: {adjacency}}}
 reference: {{path: {folder}/before.parquet, period: "2020", provenance: public-use file of 2020}}
 tables:
@@ -42,13 +42,13 @@ runtime: {{executor: serial}}
 Named = Callable[[str], AbstractContextManager[None]]
 
 
-def job(folder: Path, adjacency: str = "add_remove") -> Path:
+def job(folder: Path, adjacency: str = "add_remove", mechanism: str = "reference_tables") -> Path:
     rng = np.random.default_rng(1)
     for name, sizes in (("now", SIZES), ("before", (1500, 1500))):
         salary, weight = rng.uniform(1e4, 1e5, sum(sizes)), rng.uniform(1.0, 3.0, sum(sizes))
         rows = {"unit": np.repeat(["a", "b"], sizes), "salary": salary, "weight": weight}
         pd.DataFrame(rows).to_parquet(folder / f"{name}.parquet")
-    (folder / "job.yaml").write_text(JOB.format(folder=folder, adjacency=adjacency))
+    (folder / "job.yaml").write_text(JOB.format(folder=folder, adjacency=adjacency, mechanism=mechanism))
     return folder / "job.yaml"
 
 
@@ -75,8 +75,11 @@ def command(*said: str) -> str:
     return done.output
 
 
-def test_no_file_no_line_and_no_screen_of_a_run_tells_a_secret_size(tmp_path: Path, noise_of: Named) -> None:
-    file, work, log = str(job(tmp_path)), tmp_path / "work", tmp_path / "log"
+@pytest.mark.parametrize("mechanism", ["reference_tables", "table_package"])
+def test_no_file_no_line_and_no_screen_of_a_run_tells_a_secret_size(
+    mechanism: str, tmp_path: Path, noise_of: Named
+) -> None:
+    file, work, log = str(job(tmp_path, mechanism=mechanism)), tmp_path / "work", tmp_path / "log"
     with noise_of("sizes"):
         screens = [command("run", file, "-w", str(work), "--log", str(log), "--json")]
     screens += [command("status", str(work)), command("status", str(work), "--json"), command("report", str(work))]

@@ -19,6 +19,7 @@ class ReferenceTables(Noisy):
     shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
     statistics: ClassVar[str | None] = "reference_cells"
     by_cell: ClassVar[bool] = True
+    sizes_by_sums: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"

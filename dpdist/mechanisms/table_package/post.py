@@ -17,8 +17,7 @@ import pyarrow as pa
 import scipy
 
 from dpdist.core.digests import digest
-from dpdist.core.records import Codes, Floats, Frame
-from dpdist.core.table_cells import codes_of
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.this_process import available_memory
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job, NoiseName, Statistic
@@ -33,18 +32,17 @@ from dpdist.mechanisms.table_package.words import WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
 from dpdist.packages import levels
-from dpdist.packages.cost import SECONDS, Amounts, peak_bytes, processor_seconds
 from dpdist.packages.error_draws import CellErrors, by_other, by_sample
-from dpdist.packages.estimates import base_estimates
+from dpdist.packages.estimates import base_estimates, projected
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.large import refuse_beyond_memory
-from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Source, best_package, package
+from dpdist.packages.package import Chosen, Law, Package, Parts, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
-from dpdist.packages.posterior import MOST_SUMS, Posterior, learned
-from dpdist.packages.strategy import STRATEGIES, Strategy, TopDown, least_share, middles
+from dpdist.packages.posterior import MOST_SUMS, Posterior, learned, resized
+from dpdist.packages.strategy import STRATEGIES, TopDown, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -62,11 +60,25 @@ OF_OUTCOME = (
 OF_ONE_OF_SEVERAL = (
     f"{OF_OUTCOME}. Both are times the outcome's part of the measurement, outcome_parts in released/set-1.json"
 )
-DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME, "q of": OF_ONE_OF_SEVERAL}
+OF_SIGN = (
+    "half of the sum of f v {} q, with f, v = min(w, u) / u and q as in the sums of a and q that a file with public "
+    "numbers of records has: a = f (1 - v) and q = v (g clip((y - m) / r, -1, 1) + h), times the outcome's part of the "
+    "measurement if there are several. u, m and r are the base cell's limits in released/set-1.json"
+)
+DEFINITIONS = {
+    "a": OF_WEIGHT,
+    "q": OF_OUTCOME,
+    "q of": OF_ONE_OF_SEVERAL,
+    "above": OF_SIGN.format("plus"),
+    "below": OF_SIGN.format("minus"),
+}
 DONORS_OF_CELL = 64
 """Number of made-up donors of a base cell, where the job has no reference."""
 OF_HISTOGRAMS = ("counts", "typical")
 """Released parameters of histograms: noisy counts, (group, bin), and typical weights with errors, (cell, 2)."""
+OF_SECRET_SIZES = ("size", "growth")
+"""Released parameters where numbers of records are secret: estimates of them, (cell,), and the file's relative to the
+reference's, (1,)."""
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
 
 
@@ -91,7 +103,7 @@ class PackageCells(PublicModel):
     codes: Codes
     """Levels of the tables' columns in every cell, (cell, column)."""
     count: Floats
-    """Sample records of every cell, public."""
+    """Sample records of every cell, public; 1 in every cell if they are secret."""
     tables: tuple[PackageTable, ...]
     statistics: tuple[tuple[str, tuple[Statistic, ...]], ...]
     """Statistics of every table, by its name."""
@@ -106,6 +118,8 @@ class PackageCells(PublicModel):
     """Public bounds of the weight."""
     nested: tuple[tuple[int, ...], ...] = ()
     """Columns of every hierarchy, the coarsest first."""
+    secret: bool = False
+    """True if the file's numbers of records are secret."""
     donors: Donors | None = None
     """Records of the reference, once they are known."""
     first_stage: TypicalWeights | Histograms | None = None
@@ -128,14 +142,7 @@ class PackageCells(PublicModel):
         codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         tables = tuple(
-            PackageTable(
-                *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
-                tuple(
-                    sorted(
-                        (columns.index(name), codes_of(frame.levels[name], kept)) for name, kept in table.universe.items()
-                    )
-                ),
-            )
+            PackageTable(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority)
             for table in job.tables
         )
         statistics = tuple((table.name, tuple(table.statistics)) for table in job.tables)
@@ -145,7 +152,7 @@ class PackageCells(PublicModel):
             tuple(tuple(map(str, frame.levels[name])) for name in columns),
             *(
                 codes.astype(np.int32),
-                counted(frame, rows, cells),
+                np.ones(len(first)) if job.sizes_in_sums else counted(frame, rows, cells),
                 tables,
                 statistics,
                 joint,
@@ -154,6 +161,7 @@ class PackageCells(PublicModel):
             *(mechanism.strategy, job.survey.weight is not None, bool(job.survey.weights_constant_in)),
             nested=tuple(tuple(map(columns.index, hierarchy.columns)) for hierarchy in job.hierarchies.values()),
             public_weights=public_weights(job),
+            secret=job.sizes_in_sums,
         )
         if not job.on_histograms:
             return made
@@ -161,8 +169,8 @@ class PackageCells(PublicModel):
 
     @property
     def largest_sum(self) -> int:
-        """The largest sum that any file of as many records can have, in units of 1/WHOLE."""
-        return WHOLE * int(self.count.sum())
+        """The largest sum of any file of as many records, in units of 1/WHOLE; sums of a secret number are cut."""
+        return 0 if self.secret else WHOLE * int(self.count.sum())
 
     @property
     def too_large(self) -> str:
@@ -170,7 +178,8 @@ class PackageCells(PublicModel):
         if self.first_stage is None:
             return ""
         workload = self.workload
-        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in self.tried)
+        tried = [one for one in STRATEGIES if one.name == self.strategy or (self.strategy == AUTO and one.suits(workload))]
+        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in tried)
         if (number := (1 + len(self.outcomes)) * rows) > MOST_SUMS:
             return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,}"
         if levels.Terms.of(workload).large:
@@ -180,18 +189,6 @@ class PackageCells(PublicModel):
         except ValueError as fault:
             return str(fault)
         return ""
-
-    @property
-    def tried(self) -> list[Strategy]:
-        """The strategies that the job names, or that `auto` tries."""
-        workload, auto = self.workload, self.strategy == AUTO
-        return [one for one in STRATEGIES if one.name == self.strategy or (auto and one.suits(workload))]
-
-    def cost(self, records: int) -> Cost:
-        """The projected cost of a run, from public sizes."""
-        amounts = Amounts.of(self.workload, records, self.tried)
-        shared = records * SECONDS.records
-        return Cost(processor_seconds(amounts), shared, peak_bytes(amounts, self.workload))
 
     @property
     def identified(self) -> int:
@@ -207,7 +204,7 @@ class PackageCells(PublicModel):
     def parameters(self) -> tuple[Parameter, ...]:
         cell = ("cell", self.labels)
         several = len(self.outcomes) > 1
-        level = ("level", ("weight", *(self.outcomes if several else ("outcome",))))
+        level = ("level", ("weight", *(self.outcomes if several else ("outcome",)), *(("size",) if self.secret else ())))
         centre, half = ([name + suffix for suffix in self.suffixes] for name in ("centre", "half_width"))
         return (
             Parameter("means", (cell, ("mean", ("weight", *self.outcomes)))),
@@ -225,7 +222,8 @@ class PackageCells(PublicModel):
     def workload(self) -> Workload:
         sizes = tuple(map(len, self.levels))
         outcomes = len(self.outcomes)
-        return Workload(self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns, outcomes, self.nested)
+        columns = self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns
+        return Workload(*columns, outcomes, self.nested, self.secret)
 
     @property
     def law(self) -> Law:
@@ -253,9 +251,6 @@ class PackageCells(PublicModel):
             for one in statistics[of_table.table]
         ]
 
-    def by_strategy(self) -> Mapping[str, Self]:
-        return {one.name: replace(self, strategy=one.name) for one in STRATEGIES if one.suits(self.workload)}
-
     def shaped(self, histograms: Histograms, noisy: Floats) -> Self:
         """This model with shapes from noisy counts of histograms, (group, bin), in place of a reference."""
         laws = tuple(GroupLaw(cell.weight, cell.outcome) for (cell,) in histograms.of_groups(noisy))
@@ -267,7 +262,7 @@ class PackageCells(PublicModel):
         if self.shapes is not None:
             return self.shapes
         assert self.donors is not None
-        return Reference(self.donors.cell, self.donors.weight, self.donors.outcomes)
+        return levels.ReferenceRecords(self.donors.cell, self.donors.weight, self.donors.outcomes)
 
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
@@ -295,7 +290,8 @@ class PackageCells(PublicModel):
         with np.errstate(divide="ignore", invalid="ignore"):
             held = base.counts[:, None]
             mean = np.where(held > 0.0, base.totals / held, np.clip(levels.mean, low, high))
-        weight = base.counts / self.count if self.weighted else np.ones(len(self.count))
+        size = self.sized(posterior, noisy)
+        weight = base.counts / size if self.weighted else np.ones(len(self.count))
         values = {
             "means": np.column_stack([weight, np.clip(mean, low, high)]),
             "limits": np.column_stack([limits.centre, limits.cap, limits.half]),
@@ -306,9 +302,21 @@ class PackageCells(PublicModel):
             "outcome_parts": np.array(package.parts.outcomes, dtype=np.float64),
             "centred": np.array([float(any(level.nnz for one in package.measurements for level in one.of_level))]),
             "strategy": np.array([number_of(package.strategy)], dtype=np.float64),
+            **({"size": size, "growth": np.array([posterior.growth])} if self.secret else {}),
             **(of_histograms or {}),
         }
         return Draws({name: value[None] for name, value in values.items()})
+
+    def sized(self, posterior: Posterior, noisy: Floats) -> Floats:
+        """Sample records of every cell, (cell,), public or estimated: at least one, which has the cell's estimate."""
+        if not self.secret:
+            return self.count
+        estimated = projected(posterior.estimated(noisy / WHOLE)[:, -1], posterior.prior.workload)
+        return np.asarray(np.maximum(np.rint(estimated), 1.0))
+
+    def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
+        """The number of sample records of every frame row, (row,), estimated from noisy sums."""
+        return np.array(described["size"], dtype=np.int64)[self.design.pattern]
 
     def prepared(self, theta: Draws) -> Package:
         """The package of the released parameters, before its measurements, from the reference's records."""
@@ -321,14 +329,19 @@ class PackageCells(PublicModel):
         """This model with the shapes of released histograms, if the job has no reference."""
         if self.first_stage is None:
             return self
-        histograms = self.first_stage.recalled(*theta["typical"][0].T)
+        stage = self.first_stage
+        histograms = stage if isinstance(stage, Histograms) else stage.histograms
+        typical, error = theta["typical"][0].T
+        if (error > 0.0).any():
+            histograms = histograms.relative_to(typical, error)
         return self.shaped(histograms, theta["counts"][0])
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released parameters."""
         made = self.prepared(theta)
-        prior = replace(made.prior, linearised_at=theta["deviations"][0])
-        return replace(made.posterior, prior=prior, drift=tuple(map(float, theta["drift"][0])))
+        whole = resized(made.posterior, float(theta["growth"][0, 0])) if self.secret else made.posterior
+        prior = replace(whole.prior, linearised_at=theta["deviations"][0])
+        return replace(whole, prior=prior, drift=tuple(map(float, theta["drift"][0])))
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
@@ -369,8 +382,9 @@ class PackageCells(PublicModel):
         weight, mean = means[:, :1], means[:, 1:]
         if not self.weighted:
             counts, totals = np.zeros_like(counts), totals - mean * counts[..., None]
-        weights = weight[:, 0] + counts / self.count
-        return Draws({"weights": weights, "products": weight * mean + totals / self.count[:, None]})
+        size = theta["size"][0] if self.secret else self.count
+        weights = weight[:, 0] + counts / size
+        return Draws({"weights": weights, "products": weight * mean + totals / size[:, None]})
 
     def groups(self, matrix: scipy.sparse.csr_array) -> list[dict[str, str]]:
         """The levels of every group of base cells, by the columns that do not vary within any group."""
@@ -392,6 +406,7 @@ class PackageCells(PublicModel):
             "shares": theta["shares"][0].tolist(),
             **({"outcome_parts": theta["outcome_parts"][0].tolist()} if len(self.outcomes) > 1 else {}),
             "noisy": theta["noisy"][0].tolist(),
+            **({name: theta[name][0].tolist() for name in OF_SECRET_SIZES} if self.secret else {}),
             **{name: theta[name][0].tolist() for name in OF_HISTOGRAMS if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-30 at a share of 1",
         }
@@ -403,6 +418,8 @@ class PackageCells(PublicModel):
         whole = [[1.0]] * len(described["shares"])
         made["outcome_parts"] = np.array([described.get("outcome_parts", whole)], dtype=np.float64)
         made["centred"] = np.array([[float(described["centred"])]])
+        if self.secret:
+            made |= {name: np.array([described[name]], dtype=np.float64) for name in OF_SECRET_SIZES}
         return Draws({**made, "strategy": np.array([[float(number_of(described["strategy"]))]])})
 
 
@@ -445,17 +462,20 @@ def model_of(job: Job) -> type[PackageCells]:
 def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy sums of every measurement, group by group."""
     strategy, centred, start = STRATEGIES[int(theta["strategy"][0, 0])], bool(theta["centred"][0, 0]), 0
-    parts, sums = map(Fraction, theta["shares"][0].tolist()), 1 + len(model.outcomes)
+    names = ("above", "below") if model.secret else ("q of" if len(model.outcomes) > 1 else "q",)
+    statistics = ["a", *(name + suffix for name in names for suffix in model.suffixes)]
+    parts, sums = map(Fraction, theta["shares"][0].tolist()), len(statistics)
+    count = model.prepared(theta).prior.workload.count if model.secret else model.count
     for grouped, part in zip(strategy.aggregations(model.workload), parts, strict=True):
         if not part:
             continue
         groups = grouped.matrix.shape[0]
         values = theta["noisy"][0, start : start + sums * groups].reshape(sums, groups).T
         start += sums * groups
-        ends = _ends(grouped.matrix, centred, theta["limits"][0], model.count)
+        ends = _ends(grouped.matrix, centred, theta["limits"][0], count)
         yield Figures(
             cells=model.groups(grouped.matrix),
-            statistics=["a", *("q of" + suffix if suffix else "q" for suffix in model.suffixes)],
+            statistics=statistics,
             values=values,
             scales=[model.joint.share("", part).scale] * sums,
             limits=partial(_limits_of, ends),
@@ -468,7 +488,7 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
 
 def _limits_of(ends: list[Floats], group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
     """A group's centre, weight cap and half-width; those of outcomes are None for a sum of weights."""
-    centre, cap, half = map(float, ends[max(statistic - 1, 0)][group])
+    centre, cap, half = map(float, ends[max(statistic - 1, 0) % len(ends)][group])
     return (None, cap, None) if statistic == 0 else (None if np.isnan(centre) else centre, cap, half)
 
 

@@ -26,12 +26,24 @@ from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Package
 from dpdist.packages.strategy import FACTOR_STEPS, Measured
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.noise import LARGEST_SCORE
 from dpdist.privacy.queries import NoisyQuery
 
 CLIPPED = (
     "A record enters one group of base cells in every measurement, by what its clipped weight leaves of the limit, and "
     "by its centred outcome times what it uses. Job, reference and public sizes fixed the limits. The L1 norm of the two "
     "is at most 1. So switching a record off moves a measurement by at most 1, and other values at the same x by at most 2."
+)
+CLIPPED_SECRET = (
+    "A record enters one group of base cells in every measurement, by what its clipped weight leaves of the limit, and by "
+    "half of the clipped weight with the centred outcome once added and once taken away. Job and reference fixed the "
+    "limits. The L1 norm of the three is at most 1. So adding or removing a record moves a measurement by at most 1, and "
+    "exchanging it for any other by at most 2."
+)
+SHARED_SECRET = (
+    "The groups, the expected numbers of records and the parts of the budget follow from the job and the reference alone. "
+    "The parts sum to 1, so that all measurements together cost the budget. Numbers of records are estimated from the "
+    "noisy sums, and all tables follow from these by post-processing."
 )
 LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
 GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
@@ -88,17 +100,16 @@ def base_sums(limits: CellLimits, cell: Ints, weight: Floats, outcomes: Floats) 
     return np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.cap)) for part in parts.T])
 
 
-def hold(measurements: Sequence[Measured], parts: Sequence[Fraction]) -> None:
+def hold(measurements: Sequence[Measured], parts: Sequence[Fraction], outcomes: int) -> None:
     """Raises `LossExceeded` for factors or parts of the budget under which the stated loss would not hold."""
     if min(parts) <= 0 or sum(parts) > 1:
         raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(parts))}")
     for one in measurements:
-        # A record moves rows by f a and by at most (|g_1| + |h_1| + ...) v. Since a + v = 1, that is at most 1 in L1.
-        for factors in ((one.of_weight,), (*one.of_outcome, *one.of_level)):
-            norm = np.sum([abs(factor).sum(axis=0) for factor in factors], axis=0)
-            whole = all(bool((factor.data == np.rint(factor.data)).all()) for factor in factors)
-            if not (whole and bool((norm <= FACTOR_STEPS).all())):
-                raise LossExceeded(f"factors of '{one.name}' that are not whole, or move it by more than is stated")
+        # A record moves rows by f a, and by at most so much times v. Since a + v = 1, that is at most 1 in L1.
+        factors = (one.of_weight, *one.of_outcome, *one.of_level)
+        whole = all(bool((factor.data == np.rint(factor.data)).all()) for factor in factors)
+        if not (whole and all(bool((norm <= FACTOR_STEPS).all()) for norm in one.moves(outcomes))):
+            raise LossExceeded(f"factors of '{one.name}' that are not whole, or move it by more than is stated")
 
 
 @dataclass(frozen=True)
@@ -132,7 +143,9 @@ class TablePackage(NoisySums[Settings, PackageCells]):
             rest = (shared, MOVES_UNKNOWN, SHAPE_OF_HISTOGRAMS, BINNED_COUNTS, *provenance(job))
             return in_stages(job, promise_of(job, per_set(total, job), f"{clipped} {law}", *rest))
         several = (SEVERAL,) if len(job.outcomes) > 1 else ()
-        texts = (f"{CLIPPED} {law}", *several, SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
+        public = (f"{CLIPPED} {law}", *several, SHARED, MOVES_UNKNOWN)
+        secret = (f"{CLIPPED_SECRET} {law}", *several, SHARED_SECRET)
+        texts = (*(secret if job.sizes_in_sums else public), SHAPE, *referred(job))
         return promise_of(job, per_set(total, job), *texts)
 
     def rounds(
@@ -144,13 +157,14 @@ class TablePackage(NoisySums[Settings, PackageCells]):
         learned: FromReference | None,
     ) -> Rounds:
         package, before, first = (yield from _learned_first(model)) if learned is None else (learned.package, None, 1)
-        hold(package.measurements, package.shares)
+        hold(package.measurements, package.shares, len(model.outcomes))
         limits = replace(package.prior.limits, shapes=(), clippings=())
         sums = yield Pass(BaseSums(model.design.pattern, limits), "sum")
         joint, bound, noisy = joint_query(job, settings.noise), (limits.cap, limits.centre, limits.half), list[Floats]()
         for number, (measurement, part) in enumerate(zip(package.measurements, package.shares, strict=True), start=first):
             stated = joint.share(f"sums by {measurement.name}", part)
-            answer = yield Defined.by_content((bound, measurement)).sums(measurement.exact(sums), stated, number)
+            exact = measurement.saturated(sums, LARGEST_SCORE) if model.secret else measurement.exact(sums)
+            answer = yield Defined.by_content((bound, measurement)).sums(exact, stated, number)
             noisy.append(answer)
         theta = model.estimated(package, np.concatenate(noisy), before)
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))

@@ -7,8 +7,13 @@ is in one group of each measurement. So its L1 norm is at most a + Σ λ_k(g_k +
 larger. Switching a record off moves a measurement by at most 1. Other values at the same x move it by at most 2, attained
 in L1 by all c_k = 1 and all c_k = −1 at w ≥ U where all g_k = 1. So does any other record, in another group.
 
-With one outcome this pair attains 2 in L2, too. With several, Σ λ_k² = 1 would do under Gaussian noise, and would leave
-less noise on outcomes. The parts λ of the L1 norm serve both laws.
+Where numbers of records are secret, a measurement takes f a and, for every outcome, λ_k(f v + s_k)/2 and λ_k(f v −
+s_k)/2 with s_k = g_k q_k + h_k v. Their L1 norm is f a + Σ λ_k max(f v, |s_k|) ≤ a + v = 1. So adding or removing a
+record moves a measurement by at most 1, attained by w ≥ U where f = 1. Any other record in its place moves it by at most
+2, attained in two groups (docs/methods.md, §9c).
+
+With one outcome the pair of public sizes attains 2 in L2, too. With several, Σ λ_k² = 1 would do under Gaussian noise,
+and would leave less noise on outcomes. The parts λ of the L1 norm serve both laws.
 
 All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). The parts, and the
 number of measurements, follow from the reference and public sizes. The joint loss does not depend on them: it is that

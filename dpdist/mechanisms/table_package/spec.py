@@ -31,6 +31,7 @@ class TablePackage(Noisy):
     )
     statistics: ClassVar[str | None] = "package"
     by_cell: ClassVar[bool] = True
+    sizes_by_sums: ClassVar[bool] = True
     fills_empty_cells: ClassVar[bool] = True
     crosses_tables: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
@@ -66,10 +67,13 @@ class TablePackage(Noisy):
         if job.strata:
             fault = f"'{self.name}' measures the tables of the whole file"
             yield Contradiction(("strata",), fault, "leave strata out, and put these columns into tables")
-        if job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere":
-            fault = f"'{self.name}' needs public numbers of records in base cells"
-            remedy = "take adjacency: substitution or zero_out, without exchange: anywhere"
-            yield Contradiction(("budget", "adjacency"), f"{fault}, and under this adjacency they are secret", remedy)
+        if self.gaussian and job.budget.exchange == "anywhere":
+            fault = "the distance of any two records is not known to be attained under Gaussian noise"
+            yield Contradiction(("mechanism", "noise"), fault, "take noise: laplace, or adjacency: add_remove")
+        if (job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere") and job.survey.weight is None:
+            fault = "without weights, tables would be whole numbers of records, and these are secret and estimated"
+            remedy = "name a weight column, or take adjacency: substitution or zero_out without exchange: anywhere"
+            yield Contradiction(("survey", "weight"), fault, remedy)
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' takes its limits from records, or from noisy histograms of the current file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path, or leave it out")
