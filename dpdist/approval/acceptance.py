@@ -89,7 +89,10 @@ def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats
     """
     assert job.accept is not None
     gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.accept.gates]
-    tables = [[table.name, table.by, table.margins] for table in gated_tables(job)]
+    tables = [
+        [table.name, table.by, table.margins, *([list(table.universe.items())] if table.universe else [])]
+        for table in gated_tables(job)
+    ]
     query = digest({"gates": gates, "tables": tables, "bounds": bounds_of(job), "sensitivity": GATE_SENSITIVITY})
     request = Noise(noise_scale(job), len(gates), 0, "laplace", query, digest(dict(sums)))
     return noise_once(space, space.noise("accept", 0, 0), request)
@@ -184,7 +187,7 @@ def gate_value(
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
     for table in gated_tables(job):
-        cells = cross(frame, table.by, table.margins)
+        cells = cross(frame, table.by, table.margins, table.universe)
         figures = _figures(gate, published[table.name])
         scaled = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
         errors, lengths = [*errors, scaled[0]], [*lengths, scaled[1]]
@@ -281,7 +284,7 @@ def refuse_unreachable(job: Job, frame: Frame) -> None:
 def _least_sd(job: Job, gate: Gate, frame: Frame) -> float:
     """Returns the noise sd if every weight were its upper bound, and every mean as far from 0 as its bounds allow."""
     bounds = bounds_of(job)[gate.of.variable or job.outcomes[0]]
-    counts = [cross(frame, table.by, table.margins).membership @ frame.count for table in gated_tables(job)]
+    counts = [cross(frame, table.by, table.margins, table.universe).membership @ frame.count for table in gated_tables(job)]
     records = np.concatenate(counts)
     most = float(records[records > 0].min(initial=np.inf)) * bounds.weight
     if gate.of.name == "mean":

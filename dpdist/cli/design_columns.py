@@ -37,6 +37,8 @@ class DesignColumns:
     """The method that made the replicate weights; None if the user did not state it."""
     fay: float | None = None
     """The constant of the method FAY."""
+    weights: str | None = None
+    """The public CSV file of the strata's weights, as the job names it."""
 
     @property
     def clustered(self) -> bool:
@@ -64,6 +66,8 @@ class DesignColumns:
     def settings(self) -> Mapping[str, Any]:
         """Returns the settings of `survey`. Replicate weights are left out if nobody stated their method."""
         made: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
+        if self.weights is not None:
+            made["design_weights"] = {"by": list(self.strata), "path": self.weights}
         if self.replicates is not None and self.kind is not None:
             prefix, number = self.replicates
             constant = {"fay": self.fay} if self.fay is not None else {}

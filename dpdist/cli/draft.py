@@ -17,6 +17,9 @@ from dpdist.survey.domains import Domain
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
 PREDICTED = "# `dpdist plan` predicts the errors of every table, at this ε and at others; it costs nothing"
+PUBLIC_WEIGHTS = (
+    "# Is the weight of every design stratum public? Then design_weights: {{by: {}, path: FILE.csv}} spends no ε on it"
+)
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
@@ -61,7 +64,11 @@ class Draft:
         spec = self.spec
         paid = spec.own_histograms and self.reference is None
         needed = paid or (spec.adds_noise and not spec.by_cell)
-        return self.weight is not None and (needed or (spec.by_cell and self.weight in self.domains))
+        return (
+            self.weight is not None
+            and self.design.weights is None
+            and (needed or (spec.by_cell and self.weight in self.domains))
+        )
 
     @property
     def counts_codes(self) -> bool:
@@ -137,6 +144,8 @@ class Draft:
         survey = self._stated(design)
         comment = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
         yield f"survey: {flow(survey)}  # {comment}"
+        if design.strata and design.weights is None and self.spec.public_weights:
+            yield PUBLIC_WEIGHTS.format(flow(list(design.strata)))
         if design.replicates is not None and design.kind is None:
             prefix, number = design.replicates
             ready = self._stated(replace(design, kind=FAY, fay=0.5))

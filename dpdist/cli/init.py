@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ import typer
 from rich.text import Text
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.design_columns import NONE, Options, chosen_design
+from dpdist.cli.design_columns import NONE, DesignColumns, Options, chosen_design
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
 
@@ -62,6 +63,9 @@ def init(
         str | None, typer.Option("--replicate-kind", help="brr, fay, jackknife, bootstrap or successive_difference.")
     ] = None,
     fay: Annotated[float | None, typer.Option("--fay", help="Fay's k, such as 0.5; it implies the kind fay.")] = None,
+    design_weights: Annotated[
+        Path | None, typer.Option("--design-weights", help="A public CSV file of the strata's weights.")
+    ] = None,
     mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: by what you have and want.")] = None,
     records: Annotated[
         bool | None, typer.Option("--records/--tables-only", help="Synthetic records too, or tables alone.")
@@ -106,6 +110,7 @@ def init(
         read = shown or (file if confidential else None)
         across = tuple(by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
         method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, both.get(number or ""), to)
+        design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
         name, when = named(file or shown, period)
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
@@ -120,6 +125,23 @@ def init(
         out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
 
     guarded(act)
+
+
+def public_weights(
+    answer: Path | None, design: DesignColumns, weight: str | None, mechanism: str, to: Path, asks: bool
+) -> str | None:
+    """Returns the public file of the strata's weights, as the job names it. Raises `JobError` for one without strata."""
+    from dpdist.job import SPECS
+
+    if answer is not None and not (design.strata and weight):
+        fault, remedy = "weights of design strata, and no strata or no weight", "name --design-strata and --weight, too"
+        raise JobError(str(to), [Problem("--design-weights", fault, "strata with a weight", remedy)])
+    if answer is None and asks and design.strata and weight and SPECS[mechanism].public_weights:
+        question = "A public CSV file of each design stratum's weight (its path, or none)"
+        typed = str(typer.prompt(question, default=NONE))
+        answer = None if typed == NONE else Path(typed)
+    made = _from(to, answer, {})
+    return None if made is None else made["path"]
 
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
@@ -278,7 +300,8 @@ def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dic
     if path is None:
         return None
     there = path.parent.resolve() / path.name
-    return {"path": os.path.relpath(there, job.parent.resolve()), **written[path].model_dump(exclude_none=True)}
+    how = written[path].model_dump(exclude_none=True) if path in written else {}
+    return {"path": os.path.relpath(there, job.parent.resolve()), **how}
 
 
 def _written(path: Path) -> TextFile:

@@ -117,7 +117,7 @@ def worker_memory(plan: Plan) -> int:
     If the job keeps sizes confidential, the job's limit for a worker is used in place of the largest task.
     """
     allowed = int(plan.job.runtime.memory_per_worker)
-    needed = allowed if plan.job.sizes_secret else plan.layout.largest_task_bytes * HEADROOM
+    needed = allowed if plan.job.sizes_secret else plan.largest_task_bytes * HEADROOM
     return ceil((needed + NANNY_BYTES) / STEP) * STEP
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from dpdist.planning.plan import (
 from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
+from dpdist.quality.predicted.alternatives import Alternative, described
+from dpdist.quality.predicted.alternatives import in_words as others_in_words
 from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
 from dpdist.quality.predicted.words import alarms, in_words, proposals
 
 
-def plan_text(plan: Plan, prediction: Prediction) -> RenderableType:
+def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] = ()) -> RenderableType:
     """Formats a plan: what the run would do, and what it would cost."""
     job = plan.job
     facts = {
@@ -53,6 +56,8 @@ def plan_text(plan: Plan, prediction: Prediction) -> RenderableType:
     if noise := list(noise_in_words(plan)):
         facts["noise of counts"] = "\n".join(noise)
     facts["predicted errors"] = "\n".join(in_words(prediction))
+    if others:
+        facts["alternatives"] = "\n".join(others_in_words(others))
     statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     statement["cautions"] = [
         *statement["cautions"],
@@ -77,7 +82,7 @@ def valid_text(plan: Plan) -> str:
     return f"The job is valid: {records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
 
 
-def plan_json(plan: Plan, prediction: Prediction) -> dict[str, Any]:
+def plan_json(plan: Plan, prediction: Prediction, others: Sequence[Alternative] = ()) -> dict[str, Any]:
     """The plan as JSON values: predicted errors, the curve over ε, the guarantee, the account and cautions."""
     curve = [
         {"epsilon": epsilon, "table": one.table, "statistic": one.name, "outcome": one.outcome}
@@ -92,6 +97,7 @@ def plan_json(plan: Plan, prediction: Prediction) -> dict[str, Any]:
         "predicted": prediction.described(),
         "curve": curve,
         "least_worth": prediction.least_worth,
+        **({"alternatives": list(map(described, others))} if others else {}),
         **terms(plan.job, plan.promise.total),
         "cautions": [*cautions(plan), *warned(plan), *alarms(prediction), *proposals(prediction), *advice(plan.job)],
     }

@@ -88,6 +88,12 @@ def plan(
     public: Annotated[
         Path | None, typer.Option("--public", help="Public file on which errors are predicted, without a reference.")
     ] = None,
+    others: Annotated[
+        bool,
+        typer.Option(
+            "--alternatives", help="Also tell what other strategies, and tables left out or coarsened, change in errors."
+        ),
+    ] = False,
     opened: Annotated[
         bool, typer.Option("--open", help="Write predicted errors to JOB.plan.html in the current folder, and open it.")
     ] = False,
@@ -98,6 +104,7 @@ def plan(
     from dpdist.cli.loading import loaded
     from dpdist.cli.plan_text import needed_text, plan_json, plan_text
     from dpdist.core.files import write_text
+    from dpdist.quality.predicted.alternatives import alternatives
     from dpdist.quality.predicted.page import page
     from dpdist.quality.predicted.prediction import predicted
     from dpdist.validating import validate as validate_job
@@ -117,17 +124,18 @@ def plan(
                 answer = needed_text(checked, error, table, listener, public)
             else:
                 prediction = predicted(checked, listener, public)
+                changes = alternatives(checked, listener) if others else []
         if error is not None:
             print(json.dumps({"event": "done", **answer})) if as_json else out.print(answer["in_words"], markup=False)
             return
         written = Path(f"{Path(job).stem}.plan.html").absolute()
         if opened:
-            write_text(written, page(checked, prediction, public))
+            write_text(written, page(checked, prediction, public, changes))
         if as_json:
             shown = {"page": str(written)} if opened else {}
-            print(json.dumps({"event": "done", **plan_json(checked, prediction), **shown}))
+            print(json.dumps({"event": "done", **plan_json(checked, prediction, changes), **shown}))
         else:
-            out.print(plan_text(checked, prediction), markup=False)
+            out.print(plan_text(checked, prediction, changes), markup=False)
             if opened:
                 out.print(str(written), markup=False)
         if opened:

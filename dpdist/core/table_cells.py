@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import TOTAL, Codes, Frame, Ints
 
+Universe: TypeAlias = Mapping[str, Sequence[object]]
+"""Whose figures a table has: for each column the levels of records that are in the table."""
 NAMED = 10
 """Largest number of cells that a line names."""
 
@@ -25,6 +28,8 @@ class Cells:
     by: tuple[str, ...]
     labels: tuple[tuple[str, ...], ...]
     membership: scipy.sparse.csr_array
+    universe: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Columns with the levels that records in any cell have; empty: the cells hold all records."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -35,8 +40,8 @@ class Cells:
 
     @property
     def per_record(self) -> int:
-        """Number of cells that contain a record, which is the same for every record."""
-        return int(self.membership[:, [0]].sum())
+        """Number of cells that contain a record, the same for every record of the table's universe."""
+        return int(self.membership.sum(axis=0).max())
 
 
 def cells_of_record(by: Sequence[str], margins: bool) -> int:
@@ -67,21 +72,32 @@ def counted_and_named(labels: Sequence[Sequence[str]]) -> str:
     return f"{' and '.join(kinds)} ({first_named([cell_name(label) for label in (*margins, *base)])})"
 
 
-def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
-    """All cells of columns `by`, even empty ones, in the declared order of levels; "Total" comes last."""
-    rows = cell_rows(frame, by, margins)
+def cross(frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None = None) -> Cells:
+    """All cells of columns `by`, even empty ones, in the declared order of levels; "Total" comes last.
+
+    Under a `universe`, only rows with its levels are in cells, and other levels of its columns have no cells.
+    """
+    rows = cell_rows(frame, by, margins, universe)
     indptr = np.concatenate([[0], np.cumsum([len(inside) for inside in rows.values()])])
     indices = np.concatenate(list(rows.values())) if rows else np.empty(0, dtype=np.int64)
     matrix = scipy.sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(len(rows), len(frame)))
-    return Cells(tuple(by), tuple(rows), matrix)
+    within = tuple((name, tuple(map(str, levels))) for name, levels in (universe or {}).items())
+    return Cells(tuple(by), tuple(rows), matrix, within)
 
 
-def cell_rows(frame: Frame, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
+def cell_rows(
+    frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None = None
+) -> dict[tuple[str, ...], Ints]:
     """Rows of the frame in each cell of `cross`, by the cell's label."""
-    axes = [range(len(frame.levels[name]) + (1 if margins else 0)) for name in by]
+    kept = {name: codes_of(frame.levels[name], levels) for name, levels in (universe or {}).items()}
+    within = np.ones(len(frame), dtype=bool)
+    for name, codes in kept.items():
+        within &= np.isin(frame.codes[name], codes)
+    every = {name: len(frame.levels[name]) for name in by}
+    axes = [(*kept.get(name, range(every[name])), *([every[name]] if margins else [])) for name in by]
     rows = dict[tuple[str, ...], Ints]()
     for codes in product(*axes):
-        inside = np.ones(len(frame), dtype=bool)
+        inside = within.copy()
         label = []
         for name, code in zip(by, codes, strict=True):
             levels = frame.levels[name]
@@ -92,6 +108,12 @@ def cell_rows(frame: Frame, by: Sequence[str], margins: bool) -> dict[tuple[str,
                 label.append(TOTAL)
         rows[tuple(label)] = np.flatnonzero(inside)
     return rows
+
+
+def codes_of(levels: Sequence[object], kept: Sequence[object]) -> tuple[int, ...]:
+    """Positions of the kept levels among all, in the order of all."""
+    texts = set(map(str, kept))
+    return tuple(code for code, level in enumerate(levels) if str(level) in texts)
 
 
 def split_by(cells: Cells, groups: Codes) -> tuple[scipy.sparse.csr_array, Codes, Codes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Annotated, Any, Literal, Self
 
@@ -153,6 +153,13 @@ class Presentation(Frozen):
     def cell(self, columns: Iterable[str], levels: Iterable[object]) -> str:
         """The labels of a cell's levels; "all" without a column."""
         return ", ".join(map(self.level, columns, levels)) or "all"
+
+    def within(self, universe: Mapping[str, Sequence[object]]) -> str:
+        """A table's universe in words, as in "status: employed or retired; sex: female"; "" for all records."""
+        kept = (
+            (self.label(name), " or ".join(self.level(name, one) for one in levels)) for name, levels in universe.items()
+        )
+        return "; ".join(f"{label}: {levels}" for label, levels in kept)
 
     def with_unit(self, column: str) -> str:
         unit = self.column(column).unit

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import BeforeValidator, Discriminator, Field, GetCoreSchemaHandler, Tag, TypeAdapter, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from dpdist.job.tables import Margins, Precision, Priority, Statistics, Table
+from dpdist.job.tables import Margins, Precision, Priority, Statistics, Table, TableUniverse
 from dpdist.job.values import Frozen, Name
 from dpdist.job.yaml_lines import Where
 
@@ -68,6 +68,7 @@ class TableEntry(Frozen):
     every_triple_of: tuple[str, ...] = Field(
         default=(), description="in place of by: columns of which every three have a table"
     )
+    universe: TableUniverse = Field(default={})
     margins: Margins = True
     statistics: Statistics
     priority: Priority | None = Field(
@@ -120,6 +121,7 @@ class TableEntry(Frozen):
             yield Table(
                 name=name,
                 by=listed.by,
+                universe=self.universe,
                 margins=self.margins,
                 statistics=self.statistics,
                 priority=1.0 if priority is None else priority,

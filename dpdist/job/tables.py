@@ -149,6 +149,13 @@ Statistics = Annotated[
     tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...],
     Field(min_length=1, description="as many as wanted: " + "; ".join(WRITTEN.values())),
 ]
+TableUniverse = Annotated[
+    dict[ColumnName, Annotated[tuple[PublicLevel, ...], Field(min_length=1)]],
+    Field(
+        exclude_if=lambda universe: not universe,
+        description="whose figures these are: columns with the levels that count, as in {status: [employed]}; unset: all",
+    ),
+]
 Priority = Annotated[float, Field(ge=1e-6, le=1e6)]
 Precision = Annotated[
     Annotated[float, Field(ge=1e-3, le=1e3)] | None,
@@ -164,12 +171,18 @@ class Table(Frozen):
 
     name: Name = Field(description="of the table's files")
     by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
+    universe: TableUniverse = Field(default={})
     margins: Margins = True
     statistics: Statistics
     priority: Annotated[Priority, Field(exclude_if=lambda priority: priority == 1.0)] = 1.0
     """Weight of the table's mean squared error, in direct standard errors, which a mechanism minimises."""
     error: Precision = None
     """The target error, in direct standard errors, from which the priority follows."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of its cells and of its universe."""
+        return tuple(dict.fromkeys([*self.by, *self.universe]))
 
     @property
     def weighted(self) -> bool:

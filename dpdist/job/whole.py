@@ -248,7 +248,7 @@ class Job(BudgetShares):
     @property
     def categories(self) -> tuple[str, ...]:
         """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
-        by = [name for table in self.tables for name in table.by] + [name for rake in self.rake for name in rake.by]
+        by = [name for table in self.tables for name in table.columns] + [name for rake in self.rake for name in rake.by]
         design = [*self.survey.design_strata, *self.survey.one_weight_in]
         return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *design, *by]))
 
@@ -256,7 +256,7 @@ class Job(BudgetShares):
     def cell_columns(self) -> tuple[str, ...]:
         """The columns of all tables, and those of public weights. Their combinations are the base cells."""
         public = self.survey.design_weights
-        by = [name for table in self.tables for name in table.by]
+        by = [name for table in self.tables for name in table.columns]
         return tuple(dict.fromkeys([*by, *(public.by if public is not None else ())]))
 
     @property

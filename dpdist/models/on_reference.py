@@ -158,6 +158,13 @@ class PredictsErrors(StratumModel, Protocol):
         ...
 
 
+@runtime_checkable
+class HasStrategies(PredictsErrors, Protocol):
+    def by_strategy(self) -> Mapping[str, Self]:
+        """This model under each strategy that may be named, by its name."""
+        ...
+
+
 def facts_of(learned: object) -> Facts | None:
     """The distributions of a score model, if the reference fixed any."""
     return learned.facts if isinstance(learned, KnowsDistributions) else None

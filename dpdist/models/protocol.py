@@ -118,6 +118,24 @@ class ManySums(Protocol):
         ...
 
 
+class Cost(NamedTuple):
+    """What a run takes of a usual machine: processor seconds of all processes, those of them that workers can share, and
+    bytes of the largest process."""
+
+    seconds: float
+    shared: float
+    bytes: int
+
+
+@runtime_checkable
+class Costly(Protocol):
+    """A model whose preparation and publication, more than its records, decide what a run costs."""
+
+    def cost(self, records: int) -> Cost:
+        """The cost of a run, with the number of records of the file and of the reference."""
+        ...
+
+
 @runtime_checkable
 class Gridded(Protocol):
     """A posterior of at most three parameters, evaluated on a public dense grid and sampled without Markov chains."""

@@ -73,6 +73,9 @@ class GroupShapes:
         diffuse = Deviations(nothing, nothing, ones, TermRoot(np.diag(shared)))
         return Levels(self.typical * weight, diffuse, (OutcomeLevels(mean, unit, scaled, diffuse),))
 
+    def sizes(self, workload: Workload, terms: Terms) -> tuple[Floats, Deviations]:
+        raise ValueError("numbers of records are secret, and noisy histograms do not let expect any: give a reference")
+
     def prior(
         self,
         workload: Workload,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy
@@ -17,9 +17,8 @@ import scipy
 from dpdist.core.records import Floats
 from dpdist.core.this_process import available_memory
 from dpdist.packages.estimates import mean_sums
-from dpdist.packages.group_shapes import GroupShapes
 from dpdist.packages.large import posterior_of, refuse_beyond_memory
-from dpdist.packages.levels import Levels, ReferenceRecords, Terms, levels_of, sizes_of
+from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
 from dpdist.packages.posterior import Posterior, Prior, Sums, measured_sums, published_sums
 from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, outcome_parts, whole_shares
@@ -150,37 +149,66 @@ class Parts(NamedTuple):
         return cls(whole_shares([1.0] * measurements), (outcome_parts([1.0] * outcomes),) * measurements)
 
 
-Source = ReferenceRecords | GroupShapes
-"""The source of levels, limits and what lies beyond them: a reference's records, or noisy histograms in their place."""
+class Source(Protocol):
+    """The source of levels, limits and what lies beyond them: a reference's records, or noisy histograms in their place.
+
+    Methods raise `ValueError` for a source that cannot serve. `bounds` are the outcomes' public bounds. `size` and
+    `noise` are those of `limits_of`.
+    """
+
+    def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
+        """The levels of all base cells, with errors."""
+        ...
+
+    def sizes(self, workload: Workload, terms: Terms) -> tuple[Floats, Deviations]:
+        """Expected numbers of records of all base cells, (cell,), and errors of their deviations."""
+        ...
+
+    def prior(
+        self,
+        workload: Workload,
+        terms: Terms,
+        levels: Levels,
+        bounds: Sequence[tuple[float, float]],
+        size: Floats,
+        noise: Floats,
+    ) -> Prior:
+        """The prior with the limits of the least predicted error."""
+        ...
 
 
 def _levels(
     source: Source, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]
 ) -> tuple[Workload, Levels]:
     """The workload, with expected sizes of base cells if these are secret, and the levels."""
-    if isinstance(source, GroupShapes):
-        return workload, source.levels(workload, terms, bounds)
-    levels = levels_of(workload, terms, source, bounds)
+    levels = source.levels(workload, terms, bounds)
     if not workload.secret:
         return workload, levels
-    expected, of_size = sizes_of(workload, terms, source)
+    expected, of_size = source.sizes(workload, terms)
     return replace(workload, count=expected), replace(levels, of_size=of_size)
 
 
-def _prior(
-    source: Source,
-    workload: Workload,
-    terms: Terms,
-    levels: Levels,
-    bounds: Sequence[tuple[float, float]],
-    size: Floats,
-    noise: Floats,
-) -> Prior:
-    if isinstance(source, GroupShapes):
-        return source.prior(workload, terms, levels, bounds, size, noise)
-    limits = limits_of(workload, levels, source, bounds, size, noise)
-    prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, source))
-    return prior.tied(source)
+class Reference(ReferenceRecords):
+    """A reference's records as a source."""
+
+    def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
+        return levels_of(workload, terms, self, bounds)
+
+    def sizes(self, workload: Workload, terms: Terms) -> tuple[Floats, Deviations]:
+        return sizes_of(workload, terms, self)
+
+    def prior(
+        self,
+        workload: Workload,
+        terms: Terms,
+        levels: Levels,
+        bounds: Sequence[tuple[float, float]],
+        size: Floats,
+        noise: Floats,
+    ) -> Prior:
+        limits = limits_of(workload, levels, self, bounds, size, noise)
+        prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, self))
+        return prior.tied(self)
 
 
 class Chosen(NamedTuple):
@@ -239,7 +267,7 @@ def _package(
     aggregations = strategy.aggregations(workload)
     fine = min(sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations), len(workload.measured))
     size, noise = _typical(workload, aggregations, law.variance(whole_shares([1.0] * max(fine, 1))[0]))
-    prior = _prior(reference, workload, terms, levels, bounds, size, noise)
+    prior = reference.prior(workload, terms, levels, bounds, size, noise)
     if chosen is not None:
         return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.parts)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)

@@ -7,14 +7,19 @@ combinations cost nothing. The rows of a table's published cells are in the orde
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, product
+from typing import TypeAlias
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
+
+Universe: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Positions of columns, each with its levels that count, in order."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class PackageTable:
     by: tuple[int, ...]
     margins: bool = True
     priority: float = 1.0
+    universe: Universe = ()
+    """Whose figures the table has; empty: those of all base cells."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +57,41 @@ class Workload:
     def __len__(self) -> int:
         return len(self.count)
 
+    @cached_property
+    def universes(self) -> tuple[Universe, ...]:
+        """The tables' universes, each once. They are columns of two levels, outside and inside, after the other columns."""
+        return tuple(dict.fromkeys(table.universe for table in self.tables if table.universe))
+
+    def _inside(self, universe: Universe) -> Ints:
+        inside = [np.isin(self.codes[:, column], levels) for column, levels in universe]
+        return np.asarray(np.all(inside, axis=0) if inside else np.ones(len(self)), dtype=np.int64)
+
+    def _column(self, column: int) -> tuple[int, Ints]:
+        """Number of levels of a column or universe, and the level of every base cell, (cell,)."""
+        if column < len(self.sizes):
+            return self.sizes[column], self.codes[:, column]
+        return 2, self._inside(self.universes[column - len(self.sizes)])
+
+    def _separated(self, columns: Iterable[int], universe: Universe) -> frozenset[int]:
+        """Columns whose crosses separate a table's cells: a universe over other columns is one of them."""
+        columns = frozenset(columns)
+        if columns.issuperset(column for column, _ in universe):
+            return columns
+        return columns | {len(self.sizes) + self.universes.index(universe)}
+
+    def _with_universes(self, columns: frozenset[int]) -> frozenset[int]:
+        """These columns, and the universes that they tell."""
+        universes = enumerate(self.universes, start=len(self.sizes))
+        return columns | {k for k, universe in universes if columns.issuperset(column for column, _ in universe)}
+
     @property
     def measured(self) -> tuple[tuple[int, ...], ...]:
         """The largest column sets of tables: those that no other table's set contains."""
-        sets = [frozenset(table.by) for table in self.tables]
-        kept = dict.fromkeys(columns for columns in sets if not any(columns < other for other in sets))
+        sets = list(dict.fromkeys(self._separated(table.by, table.universe) for table in self.tables))
+        whole = [self._with_universes(columns) for columns in sets]
+        kept = [
+            one for one in sets if not any(one != other and one <= held for other, held in zip(sets, whole, strict=True))
+        ]
         return tuple(tuple(sorted(columns)) for columns in kept)
 
     @property
@@ -68,38 +105,54 @@ class Workload:
         sets = {frozenset(by) for way in ways for by in product(*way)}
         for table in self.tables:
             sizes = range(len(table.by) + 1) if table.margins else (len(table.by),)
-            sets.update(frozenset(by) for size in sizes for by in combinations(table.by, size))
+            sets.update(self._separated(by, table.universe) for size in sizes for by in combinations(table.by, size))
 
         def finest(columns: frozenset[int]) -> frozenset[int]:
             return columns.difference(*(coarser.get(column, ()) for column in columns))
 
         kept = {finest(columns) for columns in sets} - {finest(frozenset(by)) for by in self.measured}
-        cells = {tuple(sorted(by)): math.prod(self.sizes[column] for column in by) for by in kept}
+        cells = {tuple(sorted(by)): math.prod(self._column(column)[0] for column in by) for by in kept}
         return tuple(sorted(cells, key=lambda by: (cells[by], by)))
 
     def named(self, by: Sequence[int]) -> str:
         """The name of a set of columns."""
-        return " x ".join(self.names[column] if self.names else str(column) for column in by) or "all cells"
+        return " x ".join(self._name(column) for column in by) or "all cells"
+
+    def _name(self, column: int) -> str:
+        if column < len(self.sizes):
+            return self.names[column] if self.names else str(column)
+        return f"universe {column - len(self.sizes) + 1}"
 
     def groups(self, by: Sequence[int]) -> Ints:
         """The group of every base cell, (cell,), as a number for each occurring combination of these columns."""
         key = np.zeros(len(self), dtype=np.int64)
         for column in by:
-            key = key * self.sizes[column] + self.codes[:, column]
+            size, codes = self._column(column)
+            key = key * size + codes
         return np.asarray(np.unique(key, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
     def summing(self, by: Sequence[int]) -> scipy.sparse.csr_array:
         """Adds base cells up to the occurring combinations of these columns, (group, cell)."""
         return indicator(self.groups(by))
 
+    def published_cells(self, table: PackageTable) -> int:
+        """The number of a table's published cells, margins included."""
+        kept = dict(table.universe)
+        return math.prod(len(kept.get(column, range(self.sizes[column]))) + table.margins for column in table.by)
+
     def published(self, table: PackageTable) -> scipy.sparse.csr_array:
-        """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last."""
-        sizes = [self.sizes[column] + (1 if table.margins else 0) for column in table.by]
-        rows, cells = [], np.arange(len(self))
+        """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last.
+
+        Base cells outside the table's universe are in none. A column of the universe has its levels alone.
+        """
+        kept, cells = dict(table.universe), np.flatnonzero(self._inside(table.universe))
+        levels = [np.asarray(kept.get(column, range(self.sizes[column]))) for column in table.by]
+        codes = [np.searchsorted(of_column, self.codes[cells, k]) for k, of_column in zip(table.by, levels, strict=True)]
+        sizes, rows = [len(of_column) + table.margins for of_column in levels], []
         for total in product(*([False, True] if table.margins else [False] for _ in table.by)):
-            row = np.zeros(len(self), dtype=np.int64)
-            for column, size, summed in zip(table.by, sizes, total, strict=True):
-                row = row * size + (size - 1 if summed else self.codes[:, column])
+            row = np.zeros(len(cells), dtype=np.int64)
+            for code, size, summed in zip(codes, sizes, total, strict=True):
+                row = row * size + (size - 1 if summed else code)
             rows.append(row)
         targets, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
         matrix = (np.ones(len(targets)), (targets, np.tile(cells, len(rows))))

@@ -146,7 +146,7 @@ def compared(
         sums_of_outcome = totals(_blocks(records.about(j), job.sampler.total), frame, clustered)
         sums = [np.where(inside, n * by_row, 0.0) for by_row in (weight, products[j])]
         for table in job.tables:
-            cells = _within(cross(frame, table.by, table.margins), inside)
+            cells = _within(cross(frame, table.by, table.margins, table.universe), inside)
             estimates = direct(sums_of_outcome, frame, cells, design, replicated[j])
             errors = errors_given_sizes(sums_of_outcome, frame, cells, design)
             if clustered or replicated[j] is not None:

@@ -72,6 +72,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     nestings = job.nestings(_public_frames(job, layout.frame, reference))
     plan = Plan(job, source, census, promise, layout, reference, goodness, design, nestings)
     _check_scale(job, plan.model)
+    _check_worker(plan)
     check(job, plan.model)
     return plan
 
@@ -155,6 +156,15 @@ def _check_memory(job: Job, layout: Layout) -> None:
                 "raise it, merge levels, leave columns out, or take a smaller degree: all tables that are compared are held"
             )
         raise JobError(job.dataset, [Problem("runtime.memory_per_worker", fault, "at least that", remedy)])
+
+
+def _check_worker(plan: Plan) -> None:
+    """Raises `JobError` if a worker, which is ended beyond its memory, cannot hold the task of all tables."""
+    runtime, cost = plan.job.runtime, plan.cost
+    if runtime.executor != "serial" and cost is not None and cost.bytes > int(runtime.memory_per_worker):
+        fault = f"the task of all tables needs about {cost.bytes / 2**30:.1f} GiB"
+        remedy = "raise it, or drop or coarsen columns of the largest tables"
+        raise JobError(plan.job.dataset, [Problem("runtime.memory_per_worker", fault, "at least that", remedy)])
 
 
 def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:
@@ -267,7 +277,7 @@ def _shape_problems(job: Job, frame: Frame) -> list[Problem]:
         shaped = [statistic.text for statistic in table.statistics if statistic.of_shape]
         if not shaped:
             continue
-        cells = cross(frame, table.by, False)
+        cells = cross(frame, table.by, False, table.universe)
         holds = np.asarray(cells.membership @ np.eye(groups)[group] > 0)
         mixed = (holds & (holds.sum(axis=0) > 1)).any(axis=1)
         if mixed.any():

@@ -43,7 +43,7 @@ def noise_of_counts(plan: Plan) -> list[TableNoise]:
     for table in job.tables:
         if not any(statistic.name == "count" for statistic in table.statistics):
             continue
-        cells = cross(frame, table.by, table.margins)
+        cells = cross(frame, table.by, table.margins, table.universe)
         records, inside = cells.membership @ frame.count.astype(float), cells.membership.tocoo()
         met = np.unique(np.column_stack([inside.row, base[inside.col]])[frame.count[inside.col] > 0], axis=0)
         added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(met[:, 0], minlength=len(cells))
@@ -86,7 +86,7 @@ def like_their_group(plan: Plan) -> Iterator[str]:
     for table in job.tables if small.any() else ():
         if job.survey.weight is None and all(statistic.name == "count" for statistic in table.statistics):
             continue  # counts of records are public
-        cells = cross(frame, table.by, table.margins)
+        cells = cross(frame, table.by, table.margins, table.universe)
         of_group = cells.membership @ (frame.count * (2.0 * small - 1.0)) > 0.0
         if of_group.any():
             yield (

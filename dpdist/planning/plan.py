@@ -16,7 +16,7 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
 from dpdist.models.on_reference import CollapsesSmall
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import Cost, Costly, StratumModel
 from dpdist.planning.blocks import Layout, log_lik_bytes
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.planning.reference_design import ReferenceDesign
@@ -82,6 +82,19 @@ class Plan:
     @property
     def frame(self) -> Frame:
         return self.layout.frame
+
+    @cached_property
+    def cost(self) -> Cost | None:
+        """The projected cost of a run, if its model knows it. Where sizes are secret, that of a file without records."""
+        if not isinstance(self.model, Costly):
+            return None
+        referred = 0 if self.reference is None else self.reference.records
+        return self.model.cost(referred + (0 if self.job.sizes_secret else records(self)))
+
+    @property
+    def largest_task_bytes(self) -> int:
+        """Projected peak memory, in bytes, of the largest task."""
+        return max(self.layout.largest_task_bytes, 0 if self.cost is None else self.cost.bytes)
 
     @property
     def proof(self) -> dict[str, Any]:
@@ -150,14 +163,28 @@ def sizes(plan: Plan) -> dict[str, str]:
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
     job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
-    needed, given = layout.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
+    needed, given = plan.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
     store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
     return {
         STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
         MEMORY: f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
         **({"log-likelihood store": store if layout.log_lik else "not kept"} if job.model is not None else {}),
+        **time(plan),
     }
+
+
+def time(plan: Plan) -> dict[str, str]:
+    """A line on a run's time, if its model knows it; else empty."""
+    if plan.cost is None:
+        return {}
+    alone, two = plan.cost.seconds, plan.cost.seconds - plan.cost.shared / 2
+    return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two (a factor of 3 either way)"}
+
+
+def rounded(seconds: float) -> str:
+    """Seconds to two digits."""
+    return f"{float(f'{seconds:.2g}'):,.0f}"
 
 
 def design(plan: Plan) -> Iterator[str]:

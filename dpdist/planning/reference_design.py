@@ -79,13 +79,14 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
     ratios, errors = defaultdict[Key, list[float]](list), defaultdict[str, list[float]](list)
     alone, n, seen = records.without_clusters, records.frame.count.astype(np.float64), set[tuple[Any, ...]]()
     for table in job.tables:
-        cells = cross(records.frame, table.by, table.margins)
+        cells = cross(records.frame, table.by, table.margins, table.universe)
         enough = cells.membership @ n >= FEWEST_RECORDS
         for statistic in table.statistics:
             base = statistic.of or statistic
-            if (table.by, table.margins, base) in seen:
+            shown = (table.by, table.margins, tuple(table.universe.items()), base)
+            if shown in seen:
                 continue
-            seen.add((table.by, table.margins, base))
+            seen.add(shown)
             whole, without = records.estimate(cells, base), alone.estimate(cells, base)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio, error = whole.variance / without.variance, np.sqrt(whole.variance) / np.abs(whole.value)

@@ -104,7 +104,7 @@ def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells
 
 def figures_met(frame: Frame, tables: Sequence[Table]) -> int:
     """Number of figures, over all tables, to which one record contributes."""
-    return sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in tables)
+    return sum(cross(frame, table.by, table.margins, table.universe).per_record * len(table.statistics) for table in tables)
 
 
 def _over_cells(per_row: Extremes, cells: Cells) -> Extremes:

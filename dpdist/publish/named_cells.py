@@ -192,7 +192,7 @@ def note_on_common(released: ReleasedObject, spec: Table) -> tuple[str, ...]:
     for stratum in released.completed_strata:
         common = np.array([cell in named for cell in stratum.cells])
         sign[released.frame.rows_of(stratum.number)] += 2.0 * common[stratum.model.design.pattern]
-    cells = cross(released.frame, spec.by, spec.margins)
+    cells = cross(released.frame, spec.by, spec.margins, spec.universe)
     of_group = np.flatnonzero(cells.membership @ (count * sign) > 0.0)
     names = [released.job.presentation.cell(spec.by, cells.labels[k]) for k in of_group]
     return (MOSTLY_COMMON[released.job.has_reference].format("; ".join(names)),) if names else ()

@@ -17,6 +17,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.records import TOTAL, Floats, Ints
+from dpdist.core.table_cells import codes_of
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 from dpdist.publish.withholding import BECAUSE, NOTE
@@ -181,8 +182,15 @@ class PrintedTable:
     """Reliability of every figure, (row, column): "reliable", "caution", "unreliable", or "" if it is not rated."""
     estimator: str
     notes: tuple[str, ...]
+    universe: str = ""
+    """Whose figures these are, in words; empty: those of all records."""
     decimals: Ints | None = None
     """Decimals of every figure and its margin, (row, column), in large units; None: those of the column."""
+
+    @property
+    def caption(self) -> str:
+        """The title, with the universe."""
+        return f"{self.title} ({self.universe})" if self.universe else self.title
 
     @cached_property
     def with_flags(self) -> bool:
@@ -223,6 +231,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] 
         upper=_rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
+        universe=text.within(spec.universe),
         notes=(*more, *_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names)),
     )
 
@@ -258,7 +267,9 @@ def _estimator(text: Presentation, table: pa.Table) -> str:
 
 
 def _labels(job: Job, spec: Table, name: str) -> list[str]:
-    levels = [job.presentation.level(name, level) for level in job.columns[name].levels or ()]
+    every = job.columns[name].levels or ()
+    kept = codes_of(every, spec.universe.get(name, every))
+    levels = [job.presentation.level(name, every[code]) for code in kept]
     return levels + [TOTAL] * spec.margins
 
 
@@ -336,7 +347,8 @@ def _used(rows: pa.Table, shown: str) -> str:
 
 def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats, *, withheld: bool) -> tuple[str, ...]:
     text = job.presentation
-    notes = [*text.table(spec.name).notes, *text.notes, ESTIMATORS[shown]]
+    notes = [f"Universe: {text.within(spec.universe)}."] if spec.universe else []
+    notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[shown]]
     notes += [MARGINS] if np.isfinite(margins).any() else []
     notes += [WITHOUT] if np.isnan(values).any() else []
     notes += [NOTE.format(job.withhold_above)] if withheld else []

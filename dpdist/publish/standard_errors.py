@@ -240,7 +240,7 @@ def variance_parts(
     released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int = 0
 ) -> list[VarianceParts]:
     """The parts of T of counts, means and totals, where spreads were simulated. They are computed once for a table."""
-    key = outcome, cells.by, cells.labels
+    key = outcome, cells.by, cells.labels, cells.universe
     if key not in spread.parts or spread.parts[key][0] is not expected:
         spread.parts[key] = expected, _variance_parts(released, cells, expected, spread, outcome)
     return spread.parts[key][1]

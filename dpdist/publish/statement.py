@@ -232,6 +232,7 @@ def _public(released: ReleasedObject) -> list[str]:
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
+    facts += [f"the universe of {one.name}: {job.presentation.within(one.universe)}" for one in job.tables if one.universe]
     if (public := job.survey.design_weights) is not None:
         facts.append(f"the weights of records by {', '.join(public.by)}, which the job lists: {CONTRADICTED}")
     elif alike := job.survey.weights_constant_in:

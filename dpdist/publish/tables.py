@@ -83,7 +83,7 @@ def table(
 
     `grounds` holds the input of estimates by outcome. `material` is needed for further statistics only.
     """
-    cells = cross(released.frame, spec.by, spec.margins)
+    cells = cross(released.frame, spec.by, spec.margins, spec.universe)
     intervals_of_statistics = _intervals_of(released, spec, cells, grounds, material)
     columns: dict[str, list[object]] = {name: [] for name in spec.by}
     figures: dict[str, list[object]] = {name: [] for name in (*COLUMNS, *NUMBERS, "suppressed")}

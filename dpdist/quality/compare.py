@@ -80,7 +80,7 @@ def compare(
 
     Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
     """
-    cells = cross(frame, table.by, table.margins)
+    cells = cross(frame, table.by, table.margins, table.universe)
     outcomes = job.outcomes
     first = yardsticks[outcomes[0]]
     df = degrees_of_freedom(first.unclipped, frame, cells, first.design, first.replicated)
@@ -198,7 +198,7 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
 
 def truth_in_cells(truth: Truth, job: Job, table: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
     population = _population(truth, job, frame, outcome)
-    cells: Cells = cross(population[0], table.by, table.margins)
+    cells: Cells = cross(population[0], table.by, table.margins, table.universe)
     count = cells.membership @ population[0].count.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         total = cells.membership @ population[1]

@@ -54,7 +54,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
         if rows is None or list(rows.columns[: rows.columns.get_loc("statistic")]) != list(table.by):
             unjudged.append(table.name)
             continue
-        cells = cross(release.frame, table.by, table.margins)
+        cells = cross(release.frame, table.by, table.margins, table.universe)
         kept, missing = _published(table, cells, rows)
         unjudged += [f"{table.name}, {text}" for text in missing]
         tables[table.name] = kept.assign(synthetic_noise_se=_errors(noise, table, cells, kept))

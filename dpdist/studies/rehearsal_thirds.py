@@ -82,7 +82,7 @@ def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
 
 
 def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
-    cells = cross(direct.frame, table.by, table.margins)
+    cells = cross(direct.frame, table.by, table.margins, table.universe)
     df = cells.membership @ np.maximum(direct.frame.count - 1.0, 0.0)
     frames = []
     for statistic in table.statistics:

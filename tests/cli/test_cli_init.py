@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import pyreadstat
 import pytest
 from typer.testing import CliRunner
 
+from dpdist.cli.design_columns import DesignColumns
+from dpdist.cli.init import public_weights
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import load_job, to_do
@@ -505,6 +508,32 @@ def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
     assert (plain.design_strata, plain.psu, plain.design_effect) == ((), None, None)
     code, text = command("init", *said, "b.yaml", "--psu", "psux")
     assert (code, "the file has no column 'psux'" in text, "did you mean 'psu'?" in text) == (2, True, True)
+
+
+def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job validates as it is, and needs no bounds of the weight. Control: without the file a comment asks for it."""
+    weights = {"north": 12.5, "south": 40.0}
+    people(1).assign(weight=lambda rows: rows["region"].map(weights)).to_parquet("people-2024.parquet")
+    Path("weights.csv").write_text("region,weight\nnorth,12.5\nsouth,40\n", encoding="utf-8")
+    said = ("people-2024.parquet", "--public", "people-2022.parquet", "--reference", "none", "--outcome", "income")
+    said += ("--design-strata", "region", "--by", "region", "--by", "sex", "--weight", "weight", "--out")
+    Path("jobs").mkdir()
+    code, text = command("init", *said, "jobs/job.yaml", "--design-weights", "weights.csv")
+    assert code == 0, text
+    job = load_job("jobs/job.yaml")
+    assert job.survey.design_weights is not None
+    assert (job.survey.design_weights.by, job.survey.design_weights.weights) == (("region",), weights)
+    assert "weight" not in job.columns
+    assert command("validate", "jobs/job.yaml")[0] == 0
+    assert command("init", *said, "without.yaml")[0] == 0
+    assert "Is the weight of every design stratum public?" in Path("without.yaml").read_text(encoding="utf-8")
+    none = (*said[:-2], "none", "--out")
+    code, text = command("init", *none, "c.yaml", "--design-weights", "weights.csv")
+    assert (code, "weights of design strata, and no strata or no weight" in text) == (2, True), text
+    monkeypatch.setattr("sys.stdin", StringIO("weights.csv\n"))
+    strata = DesignColumns(("region",))
+    assert public_weights(None, strata, "weight", "reference_tables", Path("job.yaml"), asks=True) == "weights.csv"
+    assert public_weights(None, strata, "weight", "laplace_strict", Path("job.yaml"), asks=True) is None, "nothing is read"
 
 
 def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_for(files: Path) -> None:

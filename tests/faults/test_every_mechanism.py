@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from campaign import Server, arguments, inventory, public_bytes
 from cluster import Cluster
+from sized_package import sized_job
 from small_jobs import EXACT, cases, reach, rooted
 from small_runs import write_inputs
 
@@ -20,7 +21,27 @@ def _first_of(name: str) -> str:
     return next(case for case, fate in reach().items() if case.startswith(f"{name}-") and fate == EXACT)
 
 
-JOBS = [*(_first_of(name) for name in MECHANISMS), "sanitized-gaussian", "reference_tables-refreshed"]
+MORE = ["sanitized-gaussian", "reference_tables-refreshed", "table_package-histogram"]
+"""Other ways from noise to release: Gaussian noise, and several rounds of noise."""
+LEVELS = "table_package, top_down"
+"""A package over a hierarchy, which measures sets that are no table's own."""
+LARGE = "table_package, conjugate gradients"
+"""A package of 12,800 sums, more than a dense matrix may have."""
+SLOW = ["table_package-two-outcomes", LEVELS, LARGE]
+JOBS = [*(_first_of(name) for name in MECHANISMS), *MORE, *SLOW]
+
+
+def _written(case: str, inputs: Path, folder: Path) -> Path:
+    """The job file of a case."""
+    if case == LEVELS:
+        strategy, places = {"name": "table_package", "strategy": "top_down"}, {"place": ["c0", "c1"]}
+        by = [["c0", "c2"], ["c1", "c2"], ["c1", "c3"]]
+        return sized_job(folder, (2, 6, 2, 3), by, 600, nested=True, mechanism=strategy, hierarchies=places)
+    if case == LARGE:
+        return sized_job(folder, (80, 80), [["c0", "c1"]], 30_000)
+    job = folder / "job.json"
+    job.write_text(json.dumps(rooted(cases()[case], inputs)), encoding="utf-8")
+    return job
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +62,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     made.close()
 
 
-@pytest.mark.parametrize("case", JOBS)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in JOBS])
 @pytest.mark.long
 def test_a_release_has_the_same_bytes_on_a_cluster_and_after_a_death(
     case: str, inputs: Path, cluster: Cluster, dpdist: Server, tmp_path: Path
@@ -50,8 +71,7 @@ def test_a_release_has_the_same_bytes_on_a_cluster_and_after_a_death(
 
     The death is before one of all changes to the file system, another part of the way for each job.
     """
-    job, peace = tmp_path / "job.yaml", tmp_path / "peace"
-    job.write_text(json.dumps(rooted(cases()[case], inputs)), encoding="utf-8")
+    job, peace = _written(case, inputs, tmp_path), tmp_path / "peace"
     ended = dpdist(*arguments(job, peace), same_keys=True)
     assert ended.code == 0, ended.text
     changes, replay = dpdist.changes, ("--replay", peace / "confidential")

@@ -9,14 +9,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sized_package import sized_job
 
 import dpdist
 from dpdist.cli.cautions import cautions
 from dpdist.confidential.records import Records
+from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
 from dpdist.job import Job
-from dpdist.job.loading import find_job, parse_job
-from dpdist.planning.plan import Plan
+from dpdist.job.loading import find_job, load_job, parse_job
+from dpdist.mechanisms.parts import builder_of
+from dpdist.mechanisms.table_package.post import PackageCells
+from dpdist.planning.plan import Plan, sizes
+from dpdist.quality.predicted.alternatives import alternatives, grid
 from dpdist.quality.predicted.errors import Figures, Replicate, _at_sizes, direct_of, published
 from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.prediction import errors, predicted
@@ -85,6 +90,61 @@ def test_priorities_are_not_said_to_have_no_effect() -> None:
     lines = [[line for line in cautions(dpdist.plan(one)) if "have no effect" in line] for one in (job, other)]
     assert lines[0] == []
     assert len(lines[1]) == 1
+
+
+def test_alternatives_are_what_the_changed_job_predicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ratios equal those of two plans: of the job, and of the job without a table. Control: with it they are 1."""
+    monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "cache"))
+    paths = tmp_path / "current.parquet", tmp_path / "reference.parquet"
+    for number, path in enumerate(paths):
+        people(number, 800).to_parquet(path)
+    plan = dpdist.plan(job(*paths))
+    changes = {one.change: one for one in alternatives(plan)}
+    summed = {f"{table.name} without {column}" for table in plan.job.tables for column in table.by}
+    left_out = {f"without {table.name}" for table in plan.job.tables}
+    assert {*changes} == summed | left_out | {"strategy: base_cells", "strategy: per_table"}
+    assert min(changes[f"strategy: {name}"].ratio for name in ("base_cells", "per_table")) == 1.0
+
+    left = tuple(table for table in plan.job.tables if table.name != "t-sex-age")
+    spreads = []
+    for tried in (plan.job, plan.job.model_copy(update={"tables": left})):
+        model = builder_of(tried).build(tried, plan.frame, plan.frame.rows_of(0))
+        assert isinstance(model, PackageCells)
+        assert isinstance(plan.reference, ReferenceFile)
+        records = Population.of(tried, plan.reference, plan.frame).as_it_is()
+        learned = model.learned(records, None)
+        spreads.append(
+            {(one.table, one.statistic.text): np.nanmedian(one.error) for one in model.predicted_errors(learned)}
+        )
+    shown = {row[0].text: float(row[1].value) for row in grid([*changes.values()]).rows}
+    assert shown == pytest.approx({change: one.ratio for change, one in changes.items()})
+    ratios = changes["without t-sex-age"].ratios
+    assert len(ratios) == 4
+    for key, ratio in ratios.items():
+        assert ratio == pytest.approx(spreads[1][key] / spreads[0][key], rel=1e-9)
+        assert ratio != pytest.approx(1.0, rel=1e-3)
+
+
+def test_alternatives_are_refused_without_formulas(tmp_path: Path) -> None:
+    people(0, 300).to_parquet(tmp_path / "current.parquet")
+    with pytest.raises(JobError, match="do not follow from formulas"):
+        alternatives(dpdist.plan(job(tmp_path / "current.parquet", None)))
+
+
+def test_a_package_that_no_worker_can_hold_is_refused_before_it_is_ended_there(tmp_path: Path) -> None:
+    """It was planned as a task of 420 MiB, whatever its tables, and a worker would have ended. Controls: it is planned with
+    memory for it, and where no worker has a limit. The plan has its time, too."""
+    serial = dpdist.plan(load_job(sized_job(tmp_path, (44, 44), [["c0", "c1"]], 4000)))
+    assert serial.largest_task_bytes > serial.layout.largest_task_bytes
+    assert "one worker" in sizes(serial)["time"]
+
+    def held(memory: int) -> Plan:
+        runtime = {"executor": "dask", "memory_per_worker": memory}
+        return dpdist.plan(load_job(sized_job(tmp_path, (44, 44), [["c0", "c1"]], 4000, runtime=runtime)))
+
+    assert held(serial.largest_task_bytes).largest_task_bytes == serial.largest_task_bytes
+    with pytest.raises(JobError, match=r"the task of all tables needs about .* GiB"):
+        held(serial.largest_task_bytes - 1)
 
 
 @pytest.mark.long

@@ -12,9 +12,8 @@ import numpy as np
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.table_package.query import base_sums
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE, law_of
-from dpdist.packages.levels import ReferenceRecords
 from dpdist.packages.limits import CellLimits
-from dpdist.packages.package import Law, Package, Source, package
+from dpdist.packages.package import Law, Package, Reference, Source, package
 from dpdist.packages.strategy import Measured, PerTable, TopDown
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import Neighbour, NoisyQuery, lost
@@ -71,11 +70,11 @@ def workload(count: Floats) -> Workload:
     return Workload(world().codes, SIZES, count, TABLES)
 
 
-def reference(seed: int, n: int = 2500, without: Ints | None = None) -> ReferenceRecords:
+def reference(seed: int, n: int = 2500, without: Ints | None = None) -> Reference:
     """A reference, less the records of some base cells."""
     drawn = world().draw(n, np.random.default_rng(seed))
     kept = np.ones(n, dtype=bool) if without is None else ~np.isin(drawn.cell, without)
-    return ReferenceRecords(drawn.cell[kept], drawn.weight[kept], drawn.outcome[kept])
+    return Reference(drawn.cell[kept], drawn.weight[kept], drawn.outcome[kept])
 
 
 def nested_workload(count: Floats) -> Workload:
@@ -89,7 +88,7 @@ def planned(count: Floats, source: Source, budget: Budget) -> Package:
     return package(workload(count), source, [BOUNDS], budget.law, PerTable())
 
 
-def planned_top_down(count: Floats, source: ReferenceRecords, budget: Budget) -> Package:
+def planned_top_down(count: Floats, source: Reference, budget: Budget) -> Package:
     return package(nested_workload(count), source, [BOUNDS], budget.law, TopDown())
 
 

@@ -33,8 +33,7 @@ from simulated_package import Budget, JointQuery
 from dpdist.core.records import Floats
 from dpdist.mechanisms.table_package.query import base_sums
 from dpdist.packages.estimates import base_estimates, table_estimates
-from dpdist.packages.levels import ReferenceRecords
-from dpdist.packages.package import Package, best_package
+from dpdist.packages.package import Package, Reference, best_package
 from dpdist.packages.posterior import learned
 from dpdist.packages.strategy import STRATEGIES
 from dpdist.packages.workload import PackageTable, Workload
@@ -156,9 +155,9 @@ class Parts:
 
     workload: Workload
     bounds: tuple[float, float]
-    current: ReferenceRecords
-    reference: ReferenceRecords
-    truth: ReferenceRecords
+    current: Reference
+    reference: Reference
+    truth: Reference
 
 
 def read(file: File, folder: Path) -> pd.DataFrame:
@@ -186,22 +185,22 @@ def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Pa
     tables = tuple(PackageTable(" x ".join(by), tuple(names.index(name) for name in by)) for by in file.tables)
     count = np.bincount(cell.reshape(-1), minlength=len(occurring)).astype(float)
     records = [
-        ReferenceRecords(every[kept], weight[kept], outcome[kept])
+        Reference(every[kept], weight[kept], outcome[kept])
         for kept in ((part == 0), (part == 1) & (every >= 0), (part == 2) & (every >= 0))
     ]
     return Parts(Workload(occurring, sizes, count, tables), file.bounds, records[0], drifted(records[1], drift), records[2])
 
 
-def drifted(records: ReferenceRecords, drift: str) -> ReferenceRecords:
+def drifted(records: Reference, drift: str) -> Reference:
     """An earlier file: `scale` divides weights by 1.1 and outcomes by 1.15; `shape` takes powers of 1/1.1, totals kept."""
     cell, weight, outcome = records
     if drift == "scale":
-        return ReferenceRecords(cell, weight / 1.1, outcome / 1.15)
+        return Reference(cell, weight / 1.1, outcome / 1.15)
     if drift == "shape":
         heavier = weight ** (1 / 1.1)
         richer = np.maximum(outcome, 0.0) ** (1 / 1.1)
         scale = np.average(outcome, weights=weight) / max(np.average(richer, weights=weight), 1e-300)
-        return ReferenceRecords(cell, heavier * weight.sum() / heavier.sum(), richer * scale)
+        return Reference(cell, heavier * weight.sum() / heavier.sum(), richer * scale)
     return records
 
 
@@ -226,7 +225,7 @@ def by_itself(parts: Parts, table: PackageTable) -> Parts:
     return Parts(Workload(codes, sizes, count, (alone,)), parts.bounds, *records)
 
 
-def direct(matrix: scipy.sparse.csr_array, records: ReferenceRecords) -> Direct:
+def direct(matrix: scipy.sparse.csr_array, records: Reference) -> Direct:
     cells = matrix.shape[1]
     cell, w, y = records
 

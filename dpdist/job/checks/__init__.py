@@ -36,6 +36,7 @@ from dpdist.job.checks.tables import (
     publication,
     raked_totals,
     table_statistics,
+    table_universes,
 )
 from dpdist.job.contradiction import Contradiction
 
@@ -59,6 +60,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *family_keys(job),
         *sampler_settings(job),
         *table_statistics(job),
+        *table_universes(job),
         *modelled(job),
         *copied(job),
         *promises(job),

@@ -43,6 +43,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
         (("model", "predictors"), job.likelihood_predictors),
         (("survey", "design_strata"), job.survey.design_strata),
         *((("tables", i, "by"), table.by) for i, table in enumerate(job.tables)),
+        *((("tables", i, "universe"), tuple(table.universe)) for i, table in enumerate(job.tables)),
         *((("rake", i, "by"), rake.by) for i, rake in enumerate(job.rake)),
         *((("hierarchies", name, "columns"), hierarchy.columns) for name, hierarchy in job.hierarchies.items()),
     ]

@@ -87,6 +87,26 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     yield Contradiction(path, fault, remedy, listed(able, len(able)))
 
 
+def table_universes(job: Job) -> Iterator[Contradiction]:
+    """A table's universe has declared levels, and leaves some of each column's out."""
+    for i, table in enumerate(job.tables):
+        for name, kept in table.universe.items():
+            levels = [str(level) for level in job.columns[name].levels or ()] if name in job.columns else []
+            path, texts = ("tables", i, "universe", name), list(map(str, kept))
+            for j, level in enumerate(texts if levels else ()):
+                if level not in levels:
+                    near = get_close_matches(level, levels, n=1)
+                    hint = f"did you mean '{near[0]}'?" if near else "name levels of the column"
+                    yield Contradiction((*path, j), f"'{level}' is no level of '{name}'", hint, listed(levels))
+                elif level in texts[:j]:
+                    yield Contradiction((*path, j), f"'{level}' is named twice", "delete one")
+            if name in table.by and len(set(texts)) == 1:
+                fault = f"table '{table.name}' is by '{name}', of which one level is in the universe"
+                yield Contradiction(path, fault, "leave the column out of by")
+            if levels and set(levels) <= set(texts):
+                yield Contradiction(path, f"every level of '{name}' is in the universe", "leave the column out of it")
+
+
 def _compared(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     if statistic.column not in table.by:
         fault = f"'{statistic.column}' is no column of table '{table.name}'"
@@ -134,10 +154,11 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     ways = "strata or model.predictors" if family_facts(job).predictors else "strata"
     remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}}"
     for i, table in enumerate(job.tables):
-        for j, name in enumerate(table.by):
+        places: list[Where] = [*(("by", j) for j in range(len(table.by))), *(("universe", name) for name in table.universe)]
+        for place, name in zip(places, (*table.by, *table.universe), strict=True):
             if name in job.columns and job.columns[name].levels and name not in job.modelled_columns:
                 fault = f"the model does not distinguish '{name}': all its levels would have the same figures"
-                yield Contradiction(("tables", i, "by", j), fault, remedy, listed(job.modelled_columns) or "no column")
+                yield Contradiction(("tables", i, *place), fault, remedy, listed(job.modelled_columns) or "no column")
 
 
 def copied(job: Job) -> Iterator[Contradiction]:

@@ -67,7 +67,7 @@ class CellSums(PublicModel):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> CellSums:
-        columns = tuple(dict.fromkeys(name for table in job.tables for name in table.by if name not in frame.strata))
+        columns = tuple(dict.fromkeys(name for table in job.tables for name in table.columns if name not in frame.strata))
         cells, (low, high) = design(frame, columns, rows), job.outcome_column.bounds or (0.0, 1.0)
         first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
         labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)

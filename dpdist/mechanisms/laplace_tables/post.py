@@ -106,7 +106,7 @@ class NoisyTables(PublicModel):
         count, noisy_tables = frame.count.astype(np.float64), list[NoisyTable]()
         sums: tuple[StatisticName, ...] = ("count", "total") if outcome_needed(job.tables) else ("count",)
         for table in job.tables:
-            cells = cross(frame, table.by, table.margins)
+            cells = cross(frame, table.by, table.margins, table.universe)
             statistics = tuple(dict.fromkeys(statistic.name for statistic in table.statistics)) if local else sums
             held = np.ones(len(cells)) if job.predictors is not None else cells.membership @ count
             noisy_tables.append(NoisyTable(table.name, cells, statistics, (held > 0).astype(np.float64)))

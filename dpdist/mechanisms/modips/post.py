@@ -103,7 +103,7 @@ class Sanitized(PublicModel):
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Sanitized:
         settings, weight = job.mechanism, job.survey.weight
         assert isinstance(settings, Modips)
-        columns = tuple(dict.fromkeys(name for table in job.tables for name in table.by if name not in frame.strata))
+        columns = tuple(dict.fromkeys(name for table in job.tables for name in table.columns if name not in frame.strata))
         regressed = settings.location == "main_effects"
         cells = design(frame, columns, rows) if regressed else patterns(frame, columns, rows)
         labels = cells.names if not regressed else patterns(frame, columns, rows).names

@@ -85,6 +85,10 @@ class Histograms:
         weight = Bins.within(low / typical.max(), high / typical.min(), atoms=(False, True), decades=decades)
         return replace(self, bins=(weight, *self.bins[1:]), typical=typical, typical_error=error)
 
+    def recalled(self, typical: Floats, error: Floats) -> Histograms:
+        """The histograms of a release. No typical weights were learned for it: they are 1, without errors."""
+        return self
+
     @property
     def query(self) -> NoisyQuery:
         """The query of all histograms' counts, with their loss."""
@@ -231,7 +235,8 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
     for table in job.tables:
         by = [columns.index(name) for name in table.by if name in columns]
         sizes = range(len(by) + 1) if table.margins else (len(by),)
-        margins += [margin for size in sizes for margin in combinations(by, size)]
+        within = [columns.index(name) for name in table.universe if name in columns]
+        margins += [tuple(dict.fromkeys((*margin, *within))) for size in sizes for margin in combinations(by, size)]
     return margins
 
 

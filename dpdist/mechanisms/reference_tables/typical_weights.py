@@ -94,6 +94,10 @@ class TypicalWeights:
         error = a_bin * np.sqrt(made.kept * variance) / size
         return self.histograms.relative_to(np.exp(log_size)[level], error[level])
 
+    def recalled(self, typical: Floats, error: Floats) -> Histograms:
+        """The histograms of a release with these typical weights, (cell,), and errors of their logarithms."""
+        return self.histograms.relative_to(typical, error)
+
 
 def _levels(codes: Codes) -> list[Codes]:
     """The level of every cell, (cell,), for each set of columns of `codes` (cell, column) with several levels.

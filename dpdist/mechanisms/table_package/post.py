@@ -18,6 +18,7 @@ import scipy
 
 from dpdist.core.digests import digest
 from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.table_cells import codes_of
 from dpdist.core.this_process import available_memory
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job, NoiseName, Statistic
@@ -32,17 +33,18 @@ from dpdist.mechanisms.table_package.words import WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, Improper, Parameter, describe_draws, recall_draws
+from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
 from dpdist.packages import levels
+from dpdist.packages.cost import SECONDS, Amounts, peak_bytes, processor_seconds
 from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates, projected
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.large import refuse_beyond_memory
-from dpdist.packages.package import Chosen, Law, Package, Parts, Source, best_package, package
+from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned, resized
-from dpdist.packages.strategy import STRATEGIES, TopDown, least_share, middles
+from dpdist.packages.strategy import STRATEGIES, Strategy, TopDown, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -142,7 +144,14 @@ class PackageCells(PublicModel):
         codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         tables = tuple(
-            PackageTable(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority)
+            PackageTable(
+                *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
+                tuple(
+                    sorted(
+                        (columns.index(name), codes_of(frame.levels[name], kept)) for name, kept in table.universe.items()
+                    )
+                ),
+            )
             for table in job.tables
         )
         statistics = tuple((table.name, tuple(table.statistics)) for table in job.tables)
@@ -178,8 +187,7 @@ class PackageCells(PublicModel):
         if self.first_stage is None:
             return ""
         workload = self.workload
-        tried = [one for one in STRATEGIES if one.name == self.strategy or (self.strategy == AUTO and one.suits(workload))]
-        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in tried)
+        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in self.tried)
         if (number := (1 + len(self.outcomes)) * rows) > MOST_SUMS:
             return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,}"
         if levels.Terms.of(workload).large:
@@ -189,6 +197,18 @@ class PackageCells(PublicModel):
         except ValueError as fault:
             return str(fault)
         return ""
+
+    @property
+    def tried(self) -> list[Strategy]:
+        """The strategies that the job names, or that `auto` tries."""
+        workload, auto = self.workload, self.strategy == AUTO
+        return [one for one in STRATEGIES if one.name == self.strategy or (auto and one.suits(workload))]
+
+    def cost(self, records: int) -> Cost:
+        """The projected cost of a run, from public sizes."""
+        amounts = Amounts.of(self.workload, records, self.tried)
+        shared = records * SECONDS.records
+        return Cost(processor_seconds(amounts), shared, peak_bytes(amounts, self.workload))
 
     @property
     def identified(self) -> int:
@@ -251,6 +271,9 @@ class PackageCells(PublicModel):
             for one in statistics[of_table.table]
         ]
 
+    def by_strategy(self) -> Mapping[str, Self]:
+        return {one.name: replace(self, strategy=one.name) for one in STRATEGIES if one.suits(self.workload)}
+
     def shaped(self, histograms: Histograms, noisy: Floats) -> Self:
         """This model with shapes from noisy counts of histograms, (group, bin), in place of a reference."""
         laws = tuple(GroupLaw(cell.weight, cell.outcome) for (cell,) in histograms.of_groups(noisy))
@@ -262,7 +285,7 @@ class PackageCells(PublicModel):
         if self.shapes is not None:
             return self.shapes
         assert self.donors is not None
-        return levels.ReferenceRecords(self.donors.cell, self.donors.weight, self.donors.outcomes)
+        return Reference(self.donors.cell, self.donors.weight, self.donors.outcomes)
 
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
@@ -329,11 +352,7 @@ class PackageCells(PublicModel):
         """This model with the shapes of released histograms, if the job has no reference."""
         if self.first_stage is None:
             return self
-        stage = self.first_stage
-        histograms = stage if isinstance(stage, Histograms) else stage.histograms
-        typical, error = theta["typical"][0].T
-        if (error > 0.0).any():
-            histograms = histograms.relative_to(typical, error)
+        histograms = self.first_stage.recalled(*theta["typical"][0].T)
         return self.shaped(histograms, theta["counts"][0])
 
     def posterior(self, theta: Draws) -> Posterior:

@@ -35,8 +35,8 @@ CLIPPED = (
     "is at most 1. So switching a record off moves a measurement by at most 1, and other values at the same x by at most 2."
 )
 CLIPPED_SECRET = (
-    "A record enters one group of base cells in every measurement, by what its clipped weight leaves of the limit, and by "
-    "half of the clipped weight with the centred outcome once added and once taken away. Job and reference fixed the "
+    "A record enters one group of base cells in every measurement. It adds what its clipped weight leaves of the limit. It "
+    "adds half of the clipped weight twice, plus and minus half of the centred outcome. Job and reference fixed the "
     "limits. The L1 norm of the three is at most 1. So adding or removing a record moves a measurement by at most 1, and "
     "exchanging it for any other by at most 2."
 )

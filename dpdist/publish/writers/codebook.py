@@ -102,7 +102,7 @@ def _long(job: Job, printed: PrintedTable, table: pa.Table) -> dict[str, Any]:
             columns.append(column | ({"null": ["", "inf"]} if field.name == "df" else {}))
         else:
             columns.append(_category(job, field.name, number, TOTAL))
-    return _schema(f"tables/{printed.name}.csv", printed.title, columns)
+    return _schema(f"tables/{printed.name}.csv", printed.caption, columns)
 
 
 def _wide(printed: PrintedTable) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _wide(printed: PrintedTable) -> dict[str, Any]:
             columns.append(_named(plain(head), number, _one_of(FLAGS)))
         else:
             columns.append(_named(plain(head), number, "double") | {"null": ["", NO_ESTIMATE]})
-    return _schema(f"tables/{printed.name}.wide.csv", f"{printed.title}, as printed", columns)
+    return _schema(f"tables/{printed.name}.wide.csv", f"{printed.caption}, as printed", columns)
 
 
 def _records(job: Job, public: Path, number: int) -> dict[str, Any]:

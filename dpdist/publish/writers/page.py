@@ -64,6 +64,8 @@ def names_of(job: Job) -> Names:
 def check_of(tables: Sequence[tuple[PrintedTable, pa.Table]], outcome: str) -> Check | None:
     """The published mean of the outcome over all records, where a table has it."""
     for printed, table in tables:
+        if printed.universe:
+            continue
         for row in table.to_pylist():
             everybody = all(row[name] == TOTAL for name in table.column_names[: table.column_names.index("statistic")])
             wanted = (row["statistic"], row["variable"], row["estimator"]) == ("mean", outcome, "records")

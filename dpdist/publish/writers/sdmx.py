@@ -70,7 +70,7 @@ def write_sdmx(
     ids = identifiers([table.name for table in job.tables])
     flows = []
     for table, (form, published) in zip(job.tables, tables, strict=True):
-        flows.append(release.dataflow(ids[table.name], form.title, str(statement["guarantee_in_words"])))
+        flows.append(release.dataflow(ids[table.name], form.caption, str(statement["guarantee_in_words"])))
         figures = release.observations(table, form, published, confidentiality(statement))
         data = PandasDataset(structure=release.schema(ids[table.name]), data=figures)
         write_csv([data], output_path=folder / f"{table.name}.csv")
@@ -127,7 +127,7 @@ class Release:
         self.job, self.sdmx, self.id = job, sdmx, identifier(job.dataset)
         self.time = "TIME_PERIOD" if PERIOD.fullmatch(job.period) else "PERIOD"
         fixed = ("STATISTIC", "OBS_VALUE", self.time, *LIMITS, "OBS_STATUS", "CONF_STATUS")
-        names = list(dict.fromkeys(name for table in job.tables for name in table.by))
+        names = list(dict.fromkeys(name for table in job.tables for name in table.columns))
         self.columns = identifiers(names, *fixed)
         self.levels = {name: identifiers(list(map(str, job.columns[name].levels or ()))) for name in names}
         self.heads = {
@@ -145,12 +145,24 @@ class Release:
         text = self.job.presentation
         for name, column in self.columns.items():
             labels = {code: text.level(name, level) for level, code in self.levels[name].items()}
-            totals = any(table.margins or name not in table.by for table in self.job.tables)
-            yield Part(column, text.label(name), "D", {**({ALL: TOTAL} if totals else {}), **labels})
+            summed = [table for table in self.job.tables if table.margins or name not in table.by]
+            kept = {self._total(table, name): table.universe.get(name, ()) for table in summed}
+            sums = {code: " or ".join(text.level(name, one) for one in levels) or TOTAL for code, levels in kept.items()}
+            yield Part(column, text.label(name), "D", {**sums, **labels})
         heads = {code: self.heads[statistic] for statistic, code in self.statistics.items()}
         yield Part("STATISTIC", "Statistic", "D", heads)
         kind = "ObservationalTimePeriod" if self.time == "TIME_PERIOD" else "String"
         yield Part(self.time, "Period", "D", dtype=kind)
+
+    def _total(self, table: Table, name: str) -> str:
+        """The code of a column in a table's margins, or where the table is not by it.
+
+        Under a universe it is the code of its one level, or a code for all of its levels.
+        """
+        codes = [self.levels[name][str(level)] for level in table.universe.get(name, ())]
+        if len(codes) < 2:
+            return codes[0] if codes else ALL
+        return identifier("_or_".join(sorted(codes)), list(self.levels[name].values()))
 
     @property
     def _owner(self) -> dict[str, str]:
@@ -227,8 +239,9 @@ class Release:
         rows = shown_rows(published, form.estimator).to_pandas()
         made = pd.DataFrame(index=range(len(rows)))
         for name, column in self.columns.items():
-            codes = {TOTAL: ALL, **self.levels[name]}
-            made[column] = [codes[level] for level in rows[name]] if name in table.by else ALL
+            total = self._total(table, name)
+            codes = {TOTAL: total, **self.levels[name]}
+            made[column] = [codes[level] for level in rows[name]] if name in table.by else total
         statistics = [self.statistics[_named(statistic)] for statistic in table.statistics]
         made["STATISTIC"] = np.resize(np.array(statistics, dtype=object), len(rows))
         made[self.time] = self.job.period

@@ -93,7 +93,7 @@ def replicate(job: Job, frame: Frame, population: Population, truths: list[Float
 
 def published(job: Job, frame: Frame) -> list[tuple[Table, Statistic, Cells]]:
     """Every statistic of every table, with the table's cells."""
-    tables = [(table, cross(frame, table.by, table.margins)) for table in job.tables]
+    tables = [(table, cross(frame, table.by, table.margins, table.universe)) for table in job.tables]
     return [(table, statistic, cells) for table, cells in tables for statistic in table.statistics]
 
 

@@ -13,6 +13,7 @@ from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.publish.writers.page import environment
+from dpdist.quality.predicted.alternatives import Alternative, grid
 from dpdist.quality.predicted.prediction import Prediction, Statistics, number
 from dpdist.quality.predicted.words import UNIT, alarms, not_known, proposals, worth
 from dpdist.quality.report_parts import Axis, Cell, Figure, Grid, Section, axis, lines
@@ -61,7 +62,7 @@ class Curve(NamedTuple):
         return [one.relative if self.fixed else one.median for one in self.points]
 
 
-def page(plan: Plan, prediction: Prediction, public: Path | None) -> str:
+def page(plan: Plan, prediction: Prediction, public: Path | None, others: Sequence[Alternative] = ()) -> str:
     """One HTML document that loads nothing. Its figures are those of `plan --json`."""
     first = Section("errors", "Predicted errors")
     made, headline = [first], not_known(prediction)
@@ -74,6 +75,8 @@ def page(plan: Plan, prediction: Prediction, public: Path | None) -> str:
             f"{text}." for text in (*alarms(prediction), *proposals(prediction))
         ]
         first.grids += _nearer(prediction)
+        if others:
+            made.append(Section("alternatives", "Alternatives", grids=[grid(others)]))
         made += _tables(prediction)
     return (
         environment("dpdist.quality", "dpdist.publish.writers")

@@ -9,6 +9,7 @@ An error is |published − direct estimate| over the direct estimate's standard 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -221,9 +222,7 @@ def predicted(
     reference = _public_file(plan, public, listener)
     frame = public_sizes(plan.job, plan.frame, reference)
     try:
-        rows = kept(
-            _identity(plan.job, frame, reference, times), lambda: _rows(plan.job, frame, reference, times, listener)
-        )
+        rows = kept(identity(plan.job, frame, reference, times), lambda: _rows(plan.job, frame, reference, times, listener))
     except FAILURES as failure:
         why = f"the mechanism cannot be run on public records: {str(failure).splitlines()[0]}"
         return Prediction(plan.job, pd.DataFrame(), why)
@@ -236,7 +235,7 @@ def predicted_before(plan: Plan) -> Prediction | None:
         return None
     assert isinstance(plan.reference, ReferenceFile)
     frame = public_sizes(plan.job, plan.frame, plan.reference)
-    rows = known_before(_identity(plan.job, frame, plan.reference, TIMES))
+    rows = known_before(identity(plan.job, frame, plan.reference, TIMES))
     return None if rows is None else Prediction(plan.job, rows)
 
 
@@ -270,8 +269,8 @@ def _public_file(plan: Plan, public: Path | None, listener: Listener) -> Referen
         return open_public(plan.job.model_copy(update={"reference": source}), plan.source, plan.frame, tick)
 
 
-def _identity(job: Job, frame: Frame, reference: ReferenceFile, times: tuple[Fraction, ...]) -> str:
-    """A checksum of all that a prediction depends on."""
+def identity(job: Job, frame: Frame, reference: ReferenceFile, times: Sequence[Fraction | str]) -> str:
+    """A checksum of all that a prediction depends on; `times` may be what else is computed."""
     left_out = {"presentation", "runtime", "input", "ledger", "compare", "reference"}
     settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.paid)
     facts = {"job": settings, "sizes": frame.count, "codes": dict(frame.codes), "times": [str(one) for one in times]}

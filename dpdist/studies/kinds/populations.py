@@ -244,7 +244,7 @@ def placed_survey(job: Job, source: Source, truth: Callable[[Frame, Cells], dict
         fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
         records = Records(*fields)
     table = job.tables[0]
-    cells = cross(frame, table.by, table.margins)
+    cells = cross(frame, table.by, table.margins, table.universe)
     return Survey(frame, records, cells, truth(frame, cells), totals([records], frame, clustered=False))
 
 

@@ -112,7 +112,7 @@ def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measure
     """Truth and direct estimates. Records are PSUs of one stratum; for fixed n, every cell is a stratum."""
     outcome, table = job.outcomes[0], job.tables[0]
     whole, row = frame_of(job, population)
-    cells = cross(whole, table.by, table.margins)
+    cells = cross(whole, table.by, table.margins, table.universe)
     true = record_sums(row, np.ones(len(row)), population[outcome].to_numpy(float), len(whole))
     count, total = cells.membership @ true.a, cells.membership @ true.b
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,0 +1,177 @@
+"""For `cli.releases`: what other strategies, and leaving out or coarsening a table, would change in predicted errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from dpdist.core.errors import DpdistError, JobError, Problem
+from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.records import POOLED, Floats
+from dpdist.core.this_process import single_threaded
+from dpdist.job import Job
+from dpdist.job.tables import Table
+from dpdist.mechanisms.parts import builder_of
+from dpdist.models.on_reference import HasStrategies, PredictsErrors
+from dpdist.models.protocol import Improper
+from dpdist.planning.plan import Plan
+from dpdist.quality.predicted.cache import kept
+from dpdist.quality.predicted.population import Population
+from dpdist.quality.predicted.prediction import PUBLIC, identity, number, public_sizes, with_epsilon
+from dpdist.quality.predicted.replicates import taught
+from dpdist.quality.report_parts import Cell, Grid
+from dpdist.sampling import sampler_of
+from dpdist.survey.reference_file import ReferenceFile
+
+Medians = Mapping[tuple[str, str], float]
+"""Median predicted errors in direct standard errors, by table and statistic; NaN if the design fixes all cells."""
+
+
+class Alternative(NamedTuple):
+    """A change of the job, and what it does to the statistics of the tables that it leaves as they are.
+
+    `ratios` are their median predicted errors over those of the job as it is, by table and statistic. `why` has the
+    reason if the change is not possible; there are no ratios then.
+    """
+
+    change: str
+    ratios: Medians
+    why: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The median of the ratios; NaN if there are none."""
+        finite = np.array([ratio for ratio in self.ratios.values() if np.isfinite(ratio)])
+        return float(np.median(finite)) if len(finite) else np.nan
+
+
+def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
+    """The alternatives of a plan, strategies first, and then changes of tables by what they gain.
+
+    Computed once for each job, reference and public sizes. Raises `JobError` if errors do not follow from formulas.
+    """
+    job, reference = plan.job, plan.reference
+    model = builder_of(job).build(job, plan.frame, plan.frame.rows_of(0))
+    if not (isinstance(reference, ReferenceFile) and isinstance(model, PredictsErrors)):
+        fault = "predicted errors do not follow from formulas, and every change would need its own releases"
+        problem = Problem("--alternatives", fault, "table_package with a reference", "change the job and plan it again")
+        raise JobError(job.dataset, [problem])
+    key = identity(job, public_sizes(job, plan.frame, reference), reference, ["alternatives"])
+    rows = kept(key, lambda: _rows(plan, reference, listener))
+    made = []
+    for change, part in rows.groupby("change", sort=False):
+        ratios = dict(zip(zip(part["table"], part["statistic"], strict=True), part["ratio"].astype(float), strict=True))
+        why = str(part["why"].iloc[0])
+        made.append(Alternative(str(change), {} if why else ratios, why))
+    strategies = sum(one.change.startswith(STRATEGY) for one in made)
+    return [*made[:strategies], *sorted(made[strategies:], key=lambda one: one.ratio)]
+
+
+STRATEGY = "strategy: "
+
+
+def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFrame:
+    """Ratios by change, table and statistic, and the reasons of changes that are not possible."""
+    job, frame = with_epsilon(plan.job, plan.job.budget.epsilon), public_sizes(plan.job, plan.frame, reference)
+    changes, rows = list(_changed(job)), list[tuple[str, str, str, float, str]]()
+    model = builder_of(job).build(job, frame, frame.rows_of(0))
+    assert isinstance(model, PredictsErrors)
+    named = model.by_strategy() if isinstance(model, HasStrategies) else {}
+    strategies = [(f"{STRATEGY}{name}", job, other) for name, other in named.items()]
+    with TemporaryDirectory() as folder, single_threaded():
+        records = Population.of(job, reference, frame).as_it_is()
+
+        def medians(tried: Job, model: PredictsErrors) -> Medians:
+            sampler = sampler_of(tried, Path(folder))
+            learned = taught(tried, model, sampler, POOLED, records, int(frame.count.sum()), PUBLIC)
+            return {(one.table, one.statistic.text): _median(one.error) for one in model.predicted_errors(learned)}
+
+        with stage(listener, "predict alternatives", 1 + len(strategies) + len(changes)) as tick:
+            as_it_is = medians(job, model)
+            tick(1)
+            builds = ((change, tried, builder_of(tried).build(tried, frame, frame.rows_of(0))) for change, tried in changes)
+            for change, tried, other in chain(strategies, builds):
+                assert isinstance(other, PredictsErrors)
+                same = {table.name for table in tried.tables if table in job.tables}
+                try:
+                    for (table, statistic), median in medians(tried, other).items():
+                        if table in same:
+                            rows.append((change, table, statistic, median / as_it_is[table, statistic], ""))
+                except (Improper, DpdistError) as failure:
+                    rows.append((change, "", "", np.nan, str(failure).splitlines()[0]))
+                tick(1)
+    return pd.DataFrame(rows, columns=["change", "table", "statistic", "ratio", "why"])
+
+
+def _median(error: Floats) -> float:
+    finite = error[np.isfinite(error) & (error > 0.0)]
+    return float(np.median(finite)) if len(finite) else np.nan
+
+
+def _changed(job: Job) -> Iterator[tuple[str, Job]]:
+    """Yields the job without each table, and with each table summed over one of its columns unless another has that."""
+    if len(job.tables) < 2:
+        return
+    others = {frozenset(table.by) for table in job.tables}
+    for place, table in enumerate(job.tables):
+        before, after = job.tables[:place], job.tables[place + 1 :]
+        yield f"without {table.name}", _with_tables(job, (*before, *after))
+        for column in table.by:
+            by = tuple(name for name in table.by if name != column)
+            if by and frozenset(by) not in others:
+                summed = table.model_copy(update={"by": by})
+                yield f"{table.name} without {column}", _with_tables(job, (*before, summed, *after))
+
+
+def _with_tables(job: Job, tables: Sequence[Table]) -> Job:
+    changed = job.model_copy(update={"tables": tuple(tables)})
+    left = {*changed.cell_columns}
+    hierarchies = {name: one for name, one in job.hierarchies.items() if {*one.columns} <= left}
+    return changed.model_copy(update={"hierarchies": hierarchies})
+
+
+def described(one: Alternative) -> dict[str, object]:
+    """An entry for `plan --json`; null for unknown ratios."""
+    ratios = [
+        {"table": table, "statistic": statistic, "ratio": number(ratio)} for (table, statistic), ratio in one.ratios.items()
+    ]
+    return {"change": one.change, "ratio": number(one.ratio), "ratios": ratios, "why": one.why or None}
+
+
+def grid(every: Sequence[Alternative]) -> Grid:
+    """All alternatives as a table of a page."""
+    heads, rows = ["change", "median ratio", "smallest", "largest"], []
+    impossible = [f"Not possible: {one.change}, because {one.why}" for one in every if one.why]
+    for one in every:
+        finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)] or [np.nan]
+        ratios = [Cell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite))]
+        if not one.why:
+            rows.append([Cell(one.change), *ratios])
+    return Grid("Predicted errors of the other tables, over those of the job as it is", heads, rows, notes=impossible)
+
+
+def in_words(every: Sequence[Alternative], most: int = 8) -> Iterator[str]:
+    """Yields a line for every strategy, and for the changes of tables that gain most."""
+    yield (
+        "median predicted errors of the tables that stay as they are, over those of the job as it is: the median of these "
+        "ratios, and their range"
+    )
+    strategies = [one for one in every if one.change.startswith(STRATEGY)]
+    changes = [one for one in every if not one.change.startswith(STRATEGY)]
+    for one in (*strategies, *changes[:most]):
+        yield f"{one.change}: {_ratios(one)}"
+    if len(changes) > most:
+        yield f"{len(changes) - most:,} further changes gain less; --open and --json have them all"
+
+
+def _ratios(one: Alternative) -> str:
+    finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)]
+    if not finite:
+        return f"not possible: {one.why}" if one.why else "the design fixes all other figures"
+    return f"{one.ratio:.2f} ({min(finite):.2f} to {max(finite):.2f})"
