@@ -111,6 +111,35 @@ def test_without_a_reference_a_package_is_released_from_its_own_histograms(tmp_p
     assert stated == {"with": (True, 1, True), "without": (False, 5, False)}
 
 
+def test_secret_sizes_are_estimated_with_all_tables_under_the_whole_budget(tmp_path: Path) -> None:
+    """Numbers of records are near the file's, and records agree with tables that are made again. An exchange
+    for any other record has twice the noise. Control: under public sizes the frame has the file's own."""
+    scales = {}
+    kinds = {"off": {"adjacency": "add_remove"}, "anywhere": {"adjacency": "substitution", "exchange": "anywhere"}}
+    for kind, entry in (kinds | {"same_x": {"adjacency": "substitution"}}).items():
+        run(parse_job(job(tmp_path, budget={"epsilon": "4", **entry})), tmp_path / kind)
+        public = tmp_path / kind / "public"
+        (query,) = json.loads((public / "released" / "proof.json").read_text())["queries"]
+        assert Fraction(query["distance"][kind]) / Fraction(query["scale"]) == 4
+        scales[kind] = Fraction(query["scale"])
+        table = pd.read_parquet(public / "tables" / "t.parquet")
+        assert np.isfinite(table["standard_error"]).all()
+        wide = table.pivot_table(index=["field", "sex", "statistic"], columns="estimator", values="estimate")
+        np.testing.assert_allclose(wide["records"], wide["parameters"], rtol=1e-9)
+        publish(read_released(public / "released"), tmp_path / f"{kind} again")
+        again = pd.read_parquet(tmp_path / f"{kind} again" / "tables" / "t.parquet")
+        pd.testing.assert_frame_equal(table, again)
+        counts = (
+            pd.read_parquet(public / "released" / "frame.parquet").groupby(["field", "sex"], observed=True)["count"].sum()
+        )
+        shown = survey(1).groupby(["field", "sex"], observed=True).size()
+        far = np.abs(counts.to_numpy() - shown.to_numpy()).max()
+        assert far == 0 if kind == "same_x" else far < 60
+        measured = set(pd.read_parquet(public / "measurements.parquet")["statistic"])
+        assert measured == ({"a", "q"} if kind == "same_x" else {"a", "above", "below"})
+    assert scales["anywhere"] == scales["same_x"] == 2 * scales["off"]
+
+
 def test_a_package_without_reference_that_is_too_large_is_refused_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["table_package-two-tables", "table_package-gaussian"])
+@pytest.mark.parametrize("name", ["table_package-two-tables", "table_package-gaussian", "table_package-add_remove-package"])
 def test_parts_of_a_budget_that_sum_above_it_are_refused(name: str, tmp_path: Path) -> None:
     """One table of a package has a tenth less noise than its part; control: as released, no scale is left unchecked."""
     write_inputs(tmp_path)
