@@ -80,6 +80,8 @@ class MechanismSpec(Frozen):
     """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False
     """True if a synthetic record copies all its values from one reference record or point, and records meet the tables."""
+    copies: ClassVar[bool] = False
+    """True if a synthetic record can have further columns of the reference record that it copies."""
     public_weights: ClassVar[bool] = False
     """True if weights that the job declares by design stratum are used, and nothing is spent on them."""
     centres: ClassVar[bool] = False

@@ -168,9 +168,10 @@ def copied(job: Job) -> Iterator[Contradiction]:
         return
     held = (*job.modelled_columns, *job.components)
     reference = job.reference
-    if job.mechanism.name != "reference_tables":
-        fault = f"'{job.mechanism.name}' draws records from a model, or has none: no record of a reference is in them"
-        yield Contradiction(path, fault, "take mechanism: {name: reference_tables}, or leave microdata out")
+    if not job.mechanism.copies:
+        fault = f"'{job.mechanism.name}' copies no further columns of a reference into synthetic records"
+        able = those(lambda spec: spec.copies)
+        yield Contradiction(path, fault, f"take mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
         what = "an earlier release holds" if reference.earlier is not None else "histograms hold"
         fault = f"{what} {', '.join(held)} alone"

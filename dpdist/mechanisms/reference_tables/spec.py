@@ -27,6 +27,7 @@ class ReferenceTables(Noisy):
     gates: ClassVar[bool] = True
     donates: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
+    copies: ClassVar[bool] = True
     public_weights: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:
