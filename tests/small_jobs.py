@@ -271,8 +271,9 @@ def shipped() -> dict[str, Said]:
     return {f"shipped-{name}": small(name, job) for name, job in jobs.items() if _fate(job) == EXACT}
 
 
+@cache
 def cases() -> dict[str, Said]:
-    """Every job whose release is recorded, by name."""
+    """Every job whose release is recorded, by name. Callers change none of them."""
     made = {name: job for name, job in crossed() if reach()[name] == EXACT}
     return made | dict(variants()) | shipped()
 

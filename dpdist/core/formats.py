@@ -7,6 +7,7 @@ A file without a number has format 1, because version 0.1.1 and earlier wrote fe
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -24,6 +25,12 @@ WORKSPACE = 1
 """The format of a workspace with its journal and stored noise: `format` in confidential/identity.json."""
 LATER = "install a later dpdist: pip install --upgrade dpdist"
 """The remedy for a file of a later dpdist."""
+
+
+@cache
+def version_of(package: str) -> str:
+    """The installed version of a package, read once. Every request of noise is stored with versions."""
+    return version(package)
 
 
 class Misfit(NamedTuple):

@@ -9,7 +9,6 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dpdist.core.extras import installed
 from dpdist.core.files import sha256, write_json, write_text
-from dpdist.core.formats import RELEASE
+from dpdist.core.formats import RELEASE, version_of
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.estimation.estimators import Sums
@@ -90,7 +89,7 @@ def manifest(folder: Path, released: ReleasedObject, withheld: Mapping[str, Any]
 
 @cache
 def _versions() -> dict[str, str]:
-    return {name: version(name) for name in PACKAGES if name != COMPILED or installed(COMPILED)}
+    return {name: version_of(name) for name in PACKAGES if name != COMPILED or installed(COMPILED)}
 
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.

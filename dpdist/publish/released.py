@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from dpdist.core.confidential import refuse_confidential
 from dpdist.core.errors import JobError, Problem, WorkspaceError
 from dpdist.core.files import write_json, write_text
+from dpdist.core.formats import version_of
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Floats, Frame
@@ -198,7 +198,7 @@ def of_run(released: ReleasedObject, date: str | None, metered: bool) -> Release
     A later version that makes tables again keeps all three.
     """
     entries = {
-        "protected_by": version("dpdist"),
+        "protected_by": version_of("dpdist"),
         **({"date": date} if date is not None else {}),
         **({"metered": True} if metered else {}),
     }

@@ -11,7 +11,6 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, sync_folder
+from dpdist.core.formats import version_of
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Noise
 from dpdist.engine.rounds import fresh_noise
@@ -54,7 +54,7 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
 
 def noise_once(space: Workspace, path: Path, request: Noise) -> Floats:
     """The noise for a request, drawn once and stored at `path`; in a study's run, drawn from the run's key."""
-    values = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
+    values = request._asdict() | {name: version_of(name) for name in ("dpdist", "opendp")}
     facts = {name: str(value) for name, value in values.items() if name != "set"}
     if space.keyed:
         facts["drawn"] = "from a study's key"

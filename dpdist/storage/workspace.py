@@ -8,14 +8,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256
-from dpdist.core.formats import WORKSPACE, misfit
+from dpdist.core.formats import WORKSPACE, misfit, version_of
 from dpdist.core.keys import Key
 from dpdist.job import spec_of
 from dpdist.storage.bucket import MANIFEST, Bucket
@@ -32,7 +31,7 @@ class Identity:
     """Settings of the job, by dotted key."""
     input: str
     """SHA-256 of the input file's content."""
-    version: str = field(default_factory=lambda: version("dpdist"))
+    version: str = field(default_factory=lambda: version_of("dpdist"))
     """The version of dpdist that began the run."""
 
     def differences(self, other: Identity) -> list[str]:

@@ -312,14 +312,15 @@ def test_alarms_have_the_stated_rate_and_name_published_cells(replicates: int, c
     """200 files without a cell whose error is above 1: FALSE_ALARM of them have an alarm, and twice as many are five
     deviations of chance. Detection: one cell of 12 direct errors is named in most files."""
     rng, job, named, detected = np.random.default_rng(5), parse_job(JOB), 0, 0
-    for _ in range(200):
+    for number in range(200):
         error = rng.laplace(0.0, np.sqrt(0.5), (replicates, cells))
         named += bool(list(alarms(Prediction(job, rows_of(error, replicates)))))
-        error[:, 3] *= 12.0
-        lines = list(alarms(Prediction(job, rows_of(error, replicates))))
-        detected += any("(c3" in line for line in lines)
+        if number < 40:
+            error[:, 3] *= 12.0
+            lines = list(alarms(Prediction(job, rows_of(error, replicates))))
+            detected += any("(c3" in line for line in lines)
     assert named / 200 < FALSE_ALARM + 5.0 * np.sqrt(FALSE_ALARM * (1 - FALSE_ALARM) / 200)
-    assert detected / 200 > 0.6
+    assert detected / 40 > 0.6
     assert named_above(replicates, cells) >= 2.0
 
 

@@ -7,7 +7,6 @@ separate variables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.files import write_text
+from dpdist.core.formats import version_of
 from dpdist.core.records import Level
 from dpdist.job import Job
 from dpdist.publish.writers.microdata import level_codes, variable_names
@@ -51,7 +51,7 @@ def write_ddi(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
     root = Element("codeBook", {"xmlns": NAMESPACE, "version": "2.5", "xml:lang": text.language})
     cited = SubElement(SubElement(root, "docDscr"), "citation")
     _text(SubElement(cited, "titlStmt"), "titl", f"Codebook: {title}")
-    _text(SubElement(cited, "prodStmt"), "software", "dpdist", version=version("dpdist"))
+    _text(SubElement(cited, "prodStmt"), "software", "dpdist", version=version_of("dpdist"))
     root.append(_study(job, title, statement))
     schema = pq.read_schema(path.parent / "synthetic" / "set-1.parquet")
     layouts = list(_layouts(job, schema.names))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dpdist.core.files import write_text
+from dpdist.core.formats import version_of
 from dpdist.job import Job
 from dpdist.job.presentation import Registry
 from dpdist.job.yaml_lines import written
@@ -105,7 +105,7 @@ def _variant(statement: Mapping[str, Any]) -> str:
 
 def _mechanism(job: Job, statement: Mapping[str, Any]) -> str:
     noise = statement["sampler"].get("noise", "")
-    parts = [str(job.mechanism), noise, f"dpdist {version('dpdist')}", f"OpenDP {version('opendp')}"]
+    parts = [str(job.mechanism), noise, f"dpdist {version_of('dpdist')}", f"OpenDP {version_of('opendp')}"]
     return "; ".join(filter(None, parts))
 
 
