@@ -119,6 +119,10 @@ class Words:
     entries: Mapping[str, str] = field(default_factory=dict)
     """Texts of statement entries that only this mechanism has, by entry."""
 
+    def cautions_of(self, release: ReleaseView) -> list[str]:
+        """Cautions that the released parameters of a release call for."""
+        return []
+
     def density_of(self, release: ReleaseView) -> str:
         """Description of the parameters, with {outcome} and {weight}."""
         return self.density

@@ -78,6 +78,18 @@ class DriftPrior(NamedTuple):
 SINCE_REFERENCE = DriftPrior()
 
 
+class Beyond(NamedTuple):
+    """Parts of the count of all records that lie beyond the limits, if shapes stay: by the reference's levels, and now.
+
+    `error` is a standard error of the count given n, as a part of it, and `growth` the factor on its levels.
+    """
+
+    before: float
+    now: float
+    error: float
+    growth: float
+
+
 class Sums(NamedTuple):
     """Linear functions of the base cells' sums: a matrix for each of (Σe, Σer of every outcome, Σa, Σq), (row, cell)."""
 
@@ -196,6 +208,23 @@ class Prior:
                 changed[:, 0] /= 1.0 + deviations[cell, 0]
                 slope[cell] = of_all + changed - slope_of_few
         return mean, slope, spread
+
+    def beyond(self) -> Beyond:
+        """What lies beyond the limits at the levels at which the sums are linearised."""
+        limits, weight = self.limits, self.workload.count * self.levels.weight
+        before, added, square = 0.0, 0.0, 0.0
+        for number, (shape, clipping) in enumerate(zip(limits.shapes, limits.clippings, strict=True)):
+            members, few = np.flatnonzero(limits.group == number), shape.thinned
+            still = float(few.beyond(clipping)[0])
+            before += still * float(weight[members].sum())
+            square += float(shape.e.var()) * float(weight[members] @ self.levels.weight[members])
+            for cell in members:
+                added += float(weight[cell]) * (
+                    float(few.moved(*self.linearised_at[cell, : len(self.tails)]).beyond(clipping)[0]) - still
+                )
+        count = float(weight @ (1.0 + self.linearised_at[:, 0]))
+        growth = count / float(weight.sum())
+        return Beyond(before * growth / count, (before + added) / count, square**0.5 / count, growth)
 
     @property
     def mean(self) -> Floats:

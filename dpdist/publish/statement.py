@@ -59,7 +59,11 @@ def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> d
     `far` has published figures that may be far from direct ones (`publish.predicted_errors`).
     """
     made = _made(released)
-    return {**made, "cautions": [*made.get("cautions", ()), *cautions(far)], **entry(far)}
+    return {
+        **made,
+        "cautions": [*made.get("cautions", ()), *words_of(released.job).cautions_of(released), *cautions(far)],
+        **entry(far),
+    }
 
 
 def _made(released: ReleasedObject) -> dict[str, Any]:

@@ -151,6 +151,21 @@ def test_a_package_without_reference_that_is_too_large_is_refused_before_anythin
         dpdist.plan(made)
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_weights_that_have_grown_beyond_their_limits_are_a_caution(factor: float, tmp_path: Path) -> None:
+    """The larger half of all weights grow. The count is then far more than its interval off. Control: the same weights."""
+    made = parse_job(job(tmp_path, withhold_above=None))
+    for seed, name in enumerate(("current", "earlier"), start=1):
+        drawn = survey(seed, 3000)
+        weight = (drawn["weight"] / 4.0).clip(1, 25)
+        grown = np.where((weight > weight.median()) & (name == "current"), factor * weight, weight)
+        drawn.assign(weight=grown).to_parquet(tmp_path / f"{name}.parquet")
+    run(made, tmp_path / "made")
+    statement = json.loads((tmp_path / "made/public/statement.json").read_text())
+    cautions = [text for text in statement["cautions"] if "clipping limits" in text]
+    assert len(cautions) == (factor > 1.0), statement["cautions"]
+
+
 @pytest.mark.parametrize("outcomes", [1, 2, 3])
 @pytest.mark.parametrize("strategy", ["base_cells", "per_table"])
 def test_outcomes_that_are_constant_in_the_reference_are_released_within_the_budget(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.reference_tables.words import ONE_WEIGHT
 from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws
+from dpdist.packages.posterior import Posterior
 
 POSTERIOR = (
     "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean given "
@@ -49,9 +52,35 @@ RECORDS_AGREE = (
 )
 
 
+CLEAR, LEAST_GROWN = 3.0, 0.01
+"""What more lies beyond the limits is named from so many standard errors of the count on, and from such a part of it."""
+
+
+class ToldByPosterior(Protocol):
+    """A model whose released parameters have a posterior."""
+
+    def posterior(self, theta: Draws) -> Posterior: ...
+
+
+GROWN = (
+    "Weights are {growth:.2f} times the reference's. If their shape is the same, {now:.1f} % of the count lies beyond the "
+    "clipping limits, after {before:.1f} %. No noisy sum tells whether it is. Where weights have spread, counts and totals "
+    "may be too small by more than intervals tell"
+)
+
+
 @dataclass(frozen=True)
 class PackageWords(Words):
     """Texts that name what was measured."""
+
+    def cautions_of(self, release: ReleaseView) -> list[str]:
+        if not release.job.has_reference or release.job.survey.weight is None:
+            return []
+        model = release.model(0)
+        beyond = cast(ToldByPosterior, model).posterior(release.theta(model, 0, 0)).prior.beyond()
+        if beyond.now - beyond.before < max(CLEAR * beyond.error, LEAST_GROWN):
+            return []
+        return [GROWN.format(growth=beyond.growth, before=100.0 * beyond.before, now=100.0 * beyond.now)]
 
     def density_of(self, release: ReleaseView) -> str:
         return DENSITY.replace("a reference tells", "noisy histograms tell") if release.job.on_histograms else DENSITY
