@@ -56,7 +56,7 @@ CLEAR, LEAST_GROWN = 3.0, 0.01
 """What more lies beyond the limits is named from so many standard errors of the count on, and from such a part of it."""
 
 
-class ToldByPosterior(Protocol):
+class HasPosterior(Protocol):
     """A model whose released parameters have a posterior."""
 
     def posterior(self, theta: Draws) -> Posterior: ...
@@ -77,7 +77,7 @@ class PackageWords(Words):
         if not release.job.has_reference or release.job.survey.weight is None:
             return []
         model = release.model(0)
-        beyond = cast(ToldByPosterior, model).posterior(release.theta(model, 0, 0)).prior.beyond()
+        beyond = cast(HasPosterior, model).posterior(release.theta(model, 0, 0)).prior.beyond()
         if beyond.now - beyond.before < max(CLEAR * beyond.error, LEAST_GROWN):
             return []
         return [GROWN.format(growth=beyond.growth, before=100.0 * beyond.before, now=100.0 * beyond.now)]
