@@ -37,6 +37,8 @@ def main() -> None:
 async def _serve(link: Connection, options: dict[str, Any]) -> None:
     from distributed import Worker
 
+    # A worker whose driver dies while it connects would look for its scheduler for ever.
+    asyncio.get_running_loop().add_reader(link.fileno(), os._exit, 1)
     try:
         async with Worker(**options) as worker:
             collect_from_here()

@@ -18,7 +18,7 @@ OF_WORKERS = 20
 SEED = 33
 
 
-def test_sixty_kills_of_a_package_of_1500_cells_end_with_the_bytes_of_a_run_in_peace(
+def test_sixty_kills_of_a_package_of_1275_cells_end_with_the_bytes_of_a_run_in_peace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Moments are uniform over the time of a run in peace. Where a run ends before its kill, another release begins.
@@ -26,11 +26,11 @@ def test_sixty_kills_of_a_package_of_1500_cells_end_with_the_bytes_of_a_run_in_p
     The run in peace has no workers, and the others have two. A run with a worker killed goes on. Control: without the
     peaceful run's noise to replay, the bytes are others.
     """
-    tables, peace = sets_of_columns(5, 20), tmp_path / "peace"
+    tables, peace = sets_of_columns(4, 11), tmp_path / "peace"
     began = time.monotonic()
-    assert run(sized_job(tmp_path, (4,) * 5, tables, 6000), peace, "--quiet").code == 0
+    assert run(sized_job(tmp_path, (4,) * 4, tables, 6000), peace, "--quiet").code == 0
     took, replay = time.monotonic() - began, ("--replay", peace / "confidential")
-    job = sized_job(tmp_path, (4,) * 5, tables, 6000, runtime={"executor": "dask", "workers": 2})
+    job = sized_job(tmp_path, (4,) * 4, tables, 6000, runtime={"executor": "dask", "workers": 2})
     rng = np.random.default_rng(SEED)
     hits = rng.permutation(np.arange(KILLS) < OF_WORKERS).tolist()
     releases, starts, wanted = list[Path](), 0, public_bytes(peace)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
+from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -50,6 +53,25 @@ def test_whatever_keeps_a_worker_from_starting_is_raised(module: Any, name: str,
     before = psutil.Process().num_fds()
     asyncio.run(start())
     assert psutil.Process().num_fds() == before
+
+
+def test_a_worker_whose_driver_dies_while_it_connects_ends(tmp_path: Path) -> None:
+    """It looked for the scheduler of the dead driver for ever. Control: with the driver alive it goes on looking."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ours, theirs = Pipe()
+        with theirs:
+            process = subprocess.Popen(local_worker.command_of(theirs.fileno()), pass_fds=[theirs.fileno()])
+        with ours:
+            address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+            options = {"scheduler_ip": address, "nthreads": 1, "dashboard": False, "local_directory": str(tmp_path)}
+            ours.send({"worker": options, "config": {}})
+            silent.settimeout(LIMIT)
+            silent.accept()[0].close()
+            assert process.poll() is None
+        try:
+            process.wait(LIMIT)
+        finally:
+            process.kill()
 
 
 def test_an_answer_that_cannot_be_read_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
