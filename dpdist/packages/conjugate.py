@@ -17,6 +17,8 @@ from dpdist.core.records import Floats, Ints
 
 TOLERANCE = 1e-12
 """Residual at which a solution ends, relative to the right side, in the preconditioner's norm."""
+OF_DRAWS = 1e-4
+"""The same for systems whose solutions are averaged over draws or probes: these err by some percent anyway."""
 MOST_STEPS = 5_000
 """Number of steps after which a system counts as unsolvable."""
 
@@ -89,15 +91,16 @@ class TermPrecision:
         made[self.few] = scipy.linalg.cho_solve(self._factor_of_few, x[self.few])
         return made
 
-    def spread(self, x: Floats) -> Floats:
+    def spread(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
         """The terms' covariance times (term,) or (term, side)."""
         sides = x.reshape(len(x), -1)
-        return conjugate_gradients(self.times, self.preconditioned, sides).reshape(x.shape)
+        return conjugate_gradients(self.times, self.preconditioned, sides, tolerance).reshape(x.shape)
 
     def drawn(self, rng: np.random.Generator) -> Floats:
         """A draw of the terms' errors, (term,)."""
         of_cells = np.sqrt(self.weight) * rng.standard_normal(len(self.weight))
-        return self.spread(self.terms.T @ of_cells + np.sqrt(self.prior) * rng.standard_normal(len(self.prior)))
+        drawn = self.terms.T @ of_cells + np.sqrt(self.prior) * rng.standard_normal(len(self.prior))
+        return self.spread(drawn, OF_DRAWS)
 
     @property
     def root(self) -> Floats:
@@ -113,8 +116,8 @@ class TermRoot:
 
     root: Floats
 
-    def spread(self, x: Floats) -> Floats:
-        """The terms' covariance times (term,)."""
+    def spread(self, x: Floats, tolerance: float = 0.0) -> Floats:
+        """The terms' covariance times (term,) or (term, side), exactly."""
         return np.asarray(self.root @ (self.root.T @ x))
 
     def times(self, x: Floats) -> Floats:

@@ -9,14 +9,15 @@ grows with base cells times tables. Variances are means over draws and probes, f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.packages.conjugate import TOLERANCE, conjugate_gradients
+from dpdist.packages.conjugate import OF_DRAWS, TOLERANCE, conjugate_gradients
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled, sampling_root
 from dpdist.packages.levels import Deviations
 from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior, Sums, crossed
@@ -26,11 +27,11 @@ PROBES = 16
 """Random signs by which sums of variances are estimated: a sum over m like figures errs by about √(2/(16 m)) of it."""
 DRAWN = 100
 """Draws of errors by which variances are estimated: a standard error errs by 1/√(2 · 100), 7 % of it."""
+MOST_EXACT = 1_000
+"""Largest number of measured sums whose predicted errors are exact: these take more time than all else."""
 SUMS_OF_DRIFT = 1_000
 """About so many sums, of neighbouring measured sums each, show the drift: a large table's rows are added up."""
 SEED = 20_261
-OF_DRAWS = 1e-7
-"""Tolerance of systems whose solutions are averaged over draws or probes."""
 
 
 def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, drift: Drift) -> Posterior:
@@ -45,7 +46,9 @@ def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, 
         fault = f"{len(measured):,} sums to measure where numbers of records are secret"
         remedy = f"it may have {MOST_SUMS:,}, so coarsen columns of its largest tables, or take adjacency: substitution"
         raise ValueError(f"{fault}: {remedy}")
-    return (LargePosterior if large else Posterior)(prior, measured, constant, noise, drift)
+    drawn = len(measured) > MOST_EXACT and prior.drifting == SINCE_REFERENCE and not prior.workload.secret
+    kind = LargePosterior if large else FactoredPosterior if drawn else Posterior
+    return kind(prior, measured, constant, noise, drift)
 
 
 BYTES_OF_CELL = 20_000
@@ -178,6 +181,9 @@ class LargePosterior(Posterior):
             whole[few] = level.terms.preconditioned(unknown[few], self._diagonal[few])
         return whole
 
+    def under(self, noise: Floats) -> Self:
+        return replace(self, noise=noise)
+
     def solver(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
         sides = x.reshape(len(x), -1) / np.sqrt(self.noise)[:, None]
         unknown = conjugate_gradients(self._times, self._preconditioned, self._unmade(sides), tolerance)
@@ -188,12 +194,12 @@ class LargePosterior(Posterior):
         return self.prior.block()
 
     def _spread(self, back: Floats) -> Floats:
-        """The covariance D of the sums, without tails, times (cell, 4, side)."""
+        """The covariance D of the sums, without tails, times (cell, sum, side), for draws and probes."""
         z, zt = self._terms
         whole = np.einsum("cij,cjs->cis", self._block, back)
         for k, level, sizes in self._levels:
             d = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)
-            pulled = level.shared[:, None] * (z @ level.terms.spread(zt @ (level.shared[:, None] * d)))
+            pulled = level.shared[:, None] * (z @ level.terms.spread(zt @ (level.shared[:, None] * d), OF_DRAWS))
             pulled += z @ (sizes[:, None] ** 2 * (zt @ d))
             whole += self.prior.sloped[:, :, k, None] * pulled[:, None]
         return np.asarray(whole)
@@ -214,13 +220,9 @@ class LargePosterior(Posterior):
         covered = self._measure(self._spread(self._probes(sums, weight)))
 
         def under(noise: Floats) -> Floats:
-            return np.asarray((type(self)(*self._given[:3], noise, self.drift).solver(covered, OF_DRAWS) ** 2).mean(axis=1))
+            return np.asarray((self.under(noise).solver(covered, OF_DRAWS) ** 2).mean(axis=1))
 
         return under
-
-    @property
-    def _given(self) -> tuple[Prior, Sums, Floats, Floats]:
-        return self.prior, self.measured, self.constant, self.noise
 
     def risk(self, sums: Sums, weight: Floats) -> float:
         back = self._probes(sums, weight)
@@ -231,7 +233,9 @@ class LargePosterior(Posterior):
             slope = self.prior.workload.count[:, None] * back[:, k]
             shared = zt @ (tail.shared[:, None] * slope)
             whole += float(((tail.alone + drift**2)[:, None] * slope**2).sum())
-            whole += float((shared * tail.terms.spread(shared)).sum() + ((zt @ (drift[:, None] * slope)) ** 2).sum())
+            whole += float(
+                (shared * tail.terms.spread(shared, OF_DRAWS)).sum() + ((zt @ (drift[:, None] * slope)) ** 2).sum()
+            )
         return whole / PROBES
 
     @cached_property
@@ -300,3 +304,19 @@ class LargePosterior(Posterior):
             labels[start:end] = number + np.arange(end - start) * kept // (end - start)
             number += kept
         return indicator(labels)
+
+
+class FactoredPosterior(LargePosterior):
+    """A posterior with a dense factor of its measurements' covariance, and with drawn errors.
+
+    Exact errors of all published cells would take many times as long as the factor.
+    """
+
+    def under(self, noise: Floats) -> Self:
+        return Posterior.under(self, noise)
+
+    def solver(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
+        return Posterior.solver(self, x)
+
+    def draws(self, wanted: int) -> int:
+        return wanted

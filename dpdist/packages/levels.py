@@ -28,8 +28,8 @@ LEAST_LEVEL = 0.05
 MAIN_EFFECT_PASSES = 30
 MOST_TERMS = 6_000
 """Largest number of shared terms whose covariance is dense."""
-TERMS_LEARNED = 1_500
-"""Largest number of terms from which variances are learned together, where there are more than `MOST_TERMS`."""
+TERMS_LEARNED = 500
+"""Largest number of terms from which variances are learned together, where there are more than twice as many."""
 WINSORISED = 0.9
 """Quantile at which relative weights and outcomes are winsorised before levels are estimated."""
 
@@ -78,6 +78,11 @@ class Terms:
     def large(self) -> bool:
         """Whether the terms' covariance is too large to be dense."""
         return self.matrix.shape[1] > MOST_TERMS
+
+    @property
+    def learned_from_a_part(self) -> bool:
+        """Whether their variances are learned from a part of the base cells."""
+        return self.large or self.matrix.shape[1] > 2 * TERMS_LEARNED
 
     def part(self, cells: Ints) -> Ints:
         """Those of some base cells that together have at most `TERMS_LEARNED` terms: every k-th level of the columns with
@@ -219,7 +224,7 @@ def _levels_of_outcome(
 def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
     """Deviations from residuals, (cell,), with a sampling variance that is infinite in cells without a record.
 
-    Where terms are too many for a dense covariance, variances are learned from a part of the base cells.
+    Where terms are many, variances are learned from a part of the base cells.
     """
     seen = np.isfinite(variance)
     z, r, v = terms.matrix[seen], residual[seen], variance[seen]
@@ -236,7 +241,7 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         return float(log_det + r**2 @ (1.0 / spread) - pulled @ gamma), gamma, precision, spread
 
     of_part = (z, r, v, table)
-    if terms.large:
+    if terms.learned_from_a_part:
         few = terms.part(np.flatnonzero(seen))
         used = np.flatnonzero(np.diff(terms.matrix[few].tocsc().indptr))
         of_part = (terms.matrix[few][:, used], residual[few], variance[few], table[used])
@@ -257,7 +262,7 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         errors = TermPrecision(scipy.sparse.csr_array(z), 1.0 / spread, a_priori, np.flatnonzero(~table))
         gamma = errors.spread(z.T @ (r / spread))
     else:
-        _, gamma, precision, spread = solved(log_sd, *of_part)
+        _, gamma, precision, spread = solved(log_sd, z, r, v, table)
         errors = TermRoot(root_of_inverse(precision))
     between, gain = float(np.exp(2.0 * log_sd[1])), np.zeros(len(residual))
     gain[seen] = between / spread

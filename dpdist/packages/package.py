@@ -70,6 +70,8 @@ class Package:
     parts: Parts
     """Parts of all that the strategy may measure. A part of 0 is not measured."""
     posterior: Posterior
+    wanted: Wanted | None = None
+    """The objective, where it is made already."""
 
     @property
     def shares(self) -> tuple[Fraction, ...]:
@@ -83,7 +85,7 @@ class Package:
     @cached_property
     def objective(self) -> float:
         """The mean over tables of the mean squared error of their figures, in direct standard errors, by priority."""
-        return objective(self.posterior)
+        return self.posterior.risk(*(self.wanted or _objective(self.prior)))
 
     def predicted(self) -> list[Predicted]:
         """Predicted errors of every table under the planned drift."""
@@ -271,9 +273,9 @@ def _package(
     if chosen is not None:
         return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.parts)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
-    tried = (False,) if alone else (False, True)
-    made = [_measuring(prior, law, strategy, aggregations, group_centred) for group_centred in tried]
-    return min(made, key=lambda package: package.objective)
+    tried, wanted = (False,) if alone else (False, True), _objective(prior)
+    made = [_measuring(prior, law, strategy, aggregations, group_centred, wanted=wanted) for group_centred in tried]
+    return made[0] if alone else min(made, key=lambda package: package.objective)
 
 
 def _measuring(
@@ -283,6 +285,7 @@ def _measuring(
     aggregations: tuple[Aggregation, ...],
     group_centred: bool,
     chosen: Parts | None = None,
+    wanted: Wanted | None = None,
 ) -> Package:
     """The package with outcomes measured about the groups' centres, or about the base cells' own.
 
@@ -303,16 +306,20 @@ def _measuring(
         return posterior_of(prior, *sums, _noise(made, shares, law), prior.drifting.before(len(prior.levels.errors) - 1))
 
     parts = chosen or Parts.equal(len(aggregations), outcomes)
-    if chosen is None and (len(aggregations) > 1 or outcomes > 1):
+    if wanted is not None and (len(aggregations) > 1 or outcomes > 1):
         # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
         whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
-        parts = _parts(posterior(whole, parts.shares), whole, law, strategy.least_gain > 0.0)
+        equal = posterior(whole, parts.shares)
+        parts = _parts(equal, wanted, whole, law, strategy.least_gain > 0.0)
+        if outcomes == 1 and all(parts.shares):  # the measurements are these already
+            shared = equal.under(_noise(whole, parts.shares, law))
+            return Package(strategy.name, aggregations, whole, parts, shared, wanted)
     kept, shares, of_outcomes = zip(*(one for one in zip(aggregations, *parts, strict=True) if one[1]), strict=True)
     made = under(kept, of_outcomes)
-    return Package(strategy.name, kept, made, parts, posterior(made, shares))
+    return Package(strategy.name, kept, made, parts, posterior(made, shares), wanted)
 
 
-def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law, leave_out: bool) -> Parts:
+def _parts(posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, leave_out: bool) -> Parts:
     """The parts at which no shift between measurements, or between outcomes, lowers the objective.
 
     `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows
@@ -321,8 +328,7 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law, leave_out:
     law. Because c_k depends on the parts, they are recomputed until they are stable. With
     `leave_out`, small parts become 0.
     """
-    published, weight = _objective(posterior.prior)
-    slopes, rows = posterior.slopes(published, weight), np.array([one.rows for one in whole])
+    slopes, rows = posterior.slopes(*target), np.array([one.rows for one in whole])
     outcomes = len(posterior.prior.tails) - 1
     parts, times = Parts.equal(len(whole), outcomes), len(whole[0].of_outcome) // outcomes
     kept, every = np.arange(len(whole)), parts.outcomes
@@ -355,13 +361,14 @@ def _parts(posterior: Posterior, whole: Sequence[Measured], law: Law, leave_out:
     return Parts(*zip(*(of_kept.get(k, (Fraction(0), of_one)) for k, of_one in enumerate(every)), strict=True))
 
 
-def objective(posterior: Posterior) -> float:
-    """The mean over tables of the mean squared error of their figures, in direct standard errors, by priority."""
-    published, weight = _objective(posterior.prior)
-    return posterior.risk(published, weight)
+class Wanted(NamedTuple):
+    """All published figures as functions of the sums, and their weights in the objective, (row,)."""
+
+    sums: Sums
+    weight: Floats
 
 
-def _objective(prior: Prior) -> tuple[Sums, Floats]:
+def _objective(prior: Prior) -> Wanted:
     """All tables' counts and means as functions of the sums, and their weights in the objective."""
     sums, weights = [], []
     for table in prior.workload.tables:
@@ -372,7 +379,7 @@ def _objective(prior: Prior) -> tuple[Sums, Floats]:
             weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))
     parts = (scipy.sparse.csr_array(scipy.sparse.vstack(part, format="csr")) for part in zip(*sums, strict=True))
     every = float(len(prior.tails)) * sum(table.priority for table in prior.workload.tables)
-    return Sums(tuple(parts)), np.concatenate(weights) / every
+    return Wanted(Sums(tuple(parts)), np.concatenate(weights) / every)
 
 
 def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:

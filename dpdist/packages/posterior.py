@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy
@@ -420,8 +420,18 @@ class Posterior:
 
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
+        return self._without_noise
+
+    @cached_property
+    def _without_noise(self) -> Floats:
         root = self._shared(self.measured)
         return np.asarray(crossed(self.measured, self.measured, self.prior.block()).toarray() + root @ root.T)
+
+    def under(self, noise: Floats) -> Self:
+        """The posterior of the same measurements under other noise, (row,)."""
+        other = replace(self, noise=noise)
+        other.__dict__["_without_noise"] = self._without_noise
+        return other
 
     def _shared(self, sums: Sums) -> Floats:
         return self.prior.shared(self.prior.terms_of(sums), self.drift)

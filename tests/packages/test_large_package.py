@@ -12,7 +12,7 @@ import dpdist.packages.conjugate as conjugate
 from dpdist.core.records import Floats
 from dpdist.packages import large, levels
 from dpdist.packages.estimates import base_estimates
-from dpdist.packages.large import LargePosterior
+from dpdist.packages.large import FactoredPosterior, LargePosterior
 from dpdist.packages.package import Package
 from dpdist.packages.posterior import Posterior, learned, published_sums
 from dpdist.packages.workload import PackageTable, Workload
@@ -33,26 +33,32 @@ def made() -> Package:
     return planned(count(), reference(8), PURE)
 
 
-@pytest.fixture(scope="module")
-def both() -> tuple[Package, Posterior]:
-    """The package by conjugate gradients, and the dense posterior of its prior and measurements."""
+@pytest.fixture(scope="module", params=["gradients", "factor"])
+def both(request: pytest.FixtureRequest) -> tuple[Package, Posterior]:
+    """The package by conjugate gradients, or by a dense factor with drawn errors, and its exact posterior."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large, "MOST_SUMS", 40)
-        patch.setattr(levels, "MOST_TERMS", 50)
-        patch.setattr(levels, "TERMS_LEARNED", 50)
+        by_factor = request.param == "factor"
+        if by_factor:
+            patch.setattr(large, "MOST_EXACT", 40)
+        else:
+            patch.setattr(large, "MOST_SUMS", 40)
+            patch.setattr(levels, "MOST_TERMS", 50)
+            patch.setattr(levels, "TERMS_LEARNED", 50)
         package = made()
-        assert isinstance(package.posterior, LargePosterior)
-        assert isinstance(package.prior.levels.of_weight.terms, conjugate.TermPrecision)
+        assert type(package.posterior) is (FactoredPosterior if by_factor else LargePosterior)
+        assert isinstance(package.prior.levels.of_weight.terms, conjugate.TermPrecision) is not by_factor
     one = package.posterior
     return package, Posterior(one.prior, one.measured, one.constant, one.noise, one.drift)
 
 
 def test_estimates_are_those_of_a_dense_factor(both: tuple[Package, Posterior], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control: systems that end early are off by more."""
+    """Control: systems that end early are off by more. A factor has no early end."""
     package, dense = both
     x = noisy(package, PURE, sample(), np.random.default_rng(RNG))
     one, other = (posterior.estimated(x) for posterior in (package.posterior, dense))
     np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-9 * float(np.abs(other).max()))
+    if isinstance(package.posterior, FactoredPosterior):
+        return
     monkeypatch.setattr(LargePosterior.solver, "__defaults__", (1e-3,))
     assert np.abs(package.posterior.estimated(x) - other).max() > 1e-6 * float(np.abs(other).max())
 
@@ -95,9 +101,11 @@ def test_shares_and_risk_are_near_those_of_a_dense_factor(both: tuple[Package, P
 def test_variances_learned_from_a_part_are_near_those_of_all(
     both: tuple[Package, Posterior], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The largest column has 6 levels. Of these every second is taken, until 50 terms are left."""
+    """The largest column has 6 levels. Of these every second is taken, until 40 terms are left."""
     package, whole = both[0], made()
-    monkeypatch.setattr(levels, "TERMS_LEARNED", 50)
+    monkeypatch.setattr(levels, "TERMS_LEARNED", 40)  # the workload has 90
+    package = made() if isinstance(package.posterior, FactoredPosterior) else package
+    assert package.prior.terms.learned_from_a_part
     kept = package.prior.terms.part(np.arange(len(count())))
     assert 0 < len(kept) < len(count())
     for name in ("weight", "mean"):

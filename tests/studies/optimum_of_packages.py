@@ -26,7 +26,7 @@ import scipy
 from packages_of_files import FILES, Budget, parted, read, zcdp
 
 from dpdist.core.records import Floats
-from dpdist.packages.package import Package, _objective, objective, package
+from dpdist.packages.package import Package, _objective, package
 from dpdist.packages.posterior import Sums
 from dpdist.packages.strategy import FACTOR_STEPS, STRATEGIES
 
@@ -144,7 +144,7 @@ def compared(made: Package, budget: Budget, rounds: int) -> dict[str, object]:
         )
         for part, factors in zip(parts, (measurement.of_weight, *measurement.of_outcome), strict=True):
             part[same] += float(share) * np.asarray(factors.sum(axis=0)) / FACTOR_STEPS
-    value = objective(made.posterior)
+    value = made.objective
     if budget.rho is None:
         best = Best(best_by_parts(given, groups, parts, variance, rounds), np.nan)
     else:
