@@ -183,6 +183,8 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     both[0] = both[0] | {"statistics": ["count", {"mean": "salary"}, {"mean": "share"}]}
     two = {"outcome": ["salary", "share"], "columns__share": COLUMNS["share"]}
     yield "table_package-two-outcomes", _with(package, **two, tables=both)
+    noisy = {"reference": {"histogram": histogram}, "mechanism__noise": "gaussian", "budget__delta": "1e-6"}
+    yield "table_package-gaussian-histograms", _with(package, **two, **noisy, tables=both)
     sanitized = said("sanitized_statistics", "zero_out", "lognormal")
     yield "sanitized-gaussian", _with(sanitized, mechanism__noise="gaussian", budget__delta="1e-6")
     yield "sanitized-rho", _with(sanitized, mechanism__noise="gaussian", budget={"rho": "1/4", "delta": "1e-6"})

@@ -196,9 +196,23 @@ class BudgetShares(JobKeys):
         return rho_of(self.epsilon_of_frame, self.budget.delta)
 
     @property
-    def rho_of_tables(self) -> Fraction:
-        """ρ of the tables: the rest after noisy sample counts."""
+    def rho_of_release(self) -> Fraction:
+        """ρ of the tables, with that of the current file's histograms: the rest after noisy sample counts."""
         return self.budget.concentrated - self.rho_of_frame
+
+    @property
+    def rho_of_histograms(self) -> Fraction:
+        """ρ of the current file's histograms under Gaussian noise: the ρ of their ε alone, at the release's δ."""
+        histograms = self.reference.paid if self.reference is not None else None
+        if histograms is None:
+            return Fraction(0)
+        assert self.budget.delta is not None
+        return rho_of(histograms.epsilon, self.budget.delta)
+
+    @property
+    def rho_of_tables(self) -> Fraction:
+        """ρ of the tables: the rest after noisy sample counts and the current file's histograms."""
+        return self.rho_of_release - self.rho_of_histograms
 
 
 DESCRIPTION = "A release: data, design, model, mechanism, budget, tables."

@@ -165,7 +165,7 @@ class Defined(NamedTuple):
 
     def scores(self, exact: Floats, stated: NoisyQuery, number: int) -> Choice:
         """Query `number` of a stratum: which score of each row, (row, candidate), is the largest under noise."""
-        return Choice(exact, self.noise(exact, stated.scale, number, exact.size), stated.once)
+        return Choice(exact, self.noise(exact, stated.scale, number, exact.size, stated.law), stated.once)
 
     def noise(self, exact: Floats, scale: Fraction, number: int, size: int, law: NoiseName = "laplace") -> Noise:
         """Noise `number` of a stratum, bound to these figures."""

@@ -1,6 +1,6 @@
-"""For `packages.package` without a reference: a law of (weight, outcome) for each group of cells, from noisy histograms.
+"""For `packages.package` without a reference: a law of (weight, outcomes) for each group of cells, from noisy histograms.
 
-A base cell has its typical weight times the group's relative weight, and the group's mean outcome. How far it lies from
+A base cell has its typical weight times the group's relative weight, and the group's mean outcomes. How far it lies from
 these is not known before it is measured: deviations of a column's levels are diffuse, and those of tables' cells have a
 standard deviation that the noisy sums tell (docs/methods.md, §9c). What lies beyond the limits is the group's, with half
 of it as its error.
@@ -36,17 +36,16 @@ UNKNOWN_DRIFT = DriftPrior(
 
 
 class GroupLaw(NamedTuple):
-    """Points of a group, of equal probability: weights relative to typical ones, and outcomes, (point,) each."""
+    """Points of a group, of equal probability: relative weights, (point,), and outcomes, (outcome, point)."""
 
     weight: Floats
     outcome: Floats
 
     def thinned(self, number: int) -> GroupLaw:
-        """So many of the points, at even steps in the order of outcomes."""
-        places = np.argsort(self.outcome, kind="stable")[
-            ((np.arange(number) + 0.5) * len(self.outcome) / number).astype(int)
-        ]
-        return GroupLaw(self.weight[places], self.outcome[places])
+        """So many of the points, at even steps in the order of the first outcome."""
+        steps = ((np.arange(number) + 0.5) * len(self.weight) / number).astype(int)
+        places = np.argsort(self.outcome[0], kind="stable")[steps]
+        return GroupLaw(self.weight[places], self.outcome[:, places])
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,23 @@ class GroupShapes:
     laws: tuple[GroupLaw, ...]
 
     @property
-    def _two_valued(self) -> bool:
-        return len(np.unique(np.concatenate([law.outcome for law in self.laws]))) <= 2
+    def _two_valued(self) -> list[bool]:
+        """Whether an outcome has at most two values, by outcome."""
+        return [len(np.unique(values)) <= 2 for values in np.concatenate([law.outcome for law in self.laws], axis=1)]
 
     def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
-        """The levels of all base cells, with diffuse deviations; `bounds` are the public bounds of the one outcome."""
-        ((low, high),) = bounds
-        facts = [(w.mean(), np.average(y, weights=w), y.std()) for w, y in self.laws]
-        weight, mean, spread = np.array(facts)[self.group].T
-        scaled = low >= 0.0 and not self._two_valued and bool((mean > 0.0).all())
-        unit = mean if scaled else np.maximum(spread, 1e-3 * (high - low))
+        """The levels of all base cells, with diffuse deviations; `bounds` are the outcomes' public bounds."""
         shared = np.where(terms.classes < 2, DIFFUSE_LEVEL, 0.0)
         nothing, ones = np.zeros(len(workload)), np.ones(len(workload))
-        diffuse = Deviations(nothing, nothing, ones, TermRoot(np.diag(shared)))
-        return Levels(self.typical * weight, diffuse, (OutcomeLevels(mean, unit, scaled, diffuse),))
+        diffuse, outcomes = Deviations(nothing, nothing, ones, TermRoot(np.diag(shared))), []
+        for k, ((low, high), two_valued) in enumerate(zip(bounds, self._two_valued, strict=True)):
+            facts = [(np.average(law.outcome[k], weights=law.weight), law.outcome[k].std()) for law in self.laws]
+            mean, spread = np.array(facts)[self.group].T
+            scaled = low >= 0.0 and not two_valued and bool((mean > 0.0).all())
+            unit = mean if scaled else np.maximum(spread, 1e-3 * (high - low))
+            outcomes.append(OutcomeLevels(mean, unit, scaled, diffuse))
+        weight = np.array([law.weight.mean() for law in self.laws])[self.group]
+        return Levels(self.typical * weight, diffuse, tuple(outcomes))
 
     def sizes(self, workload: Workload, terms: Terms) -> tuple[Floats, Deviations]:
         raise ValueError("numbers of records are secret, and noisy histograms do not let expect any: give a reference")
@@ -88,14 +90,17 @@ class GroupShapes:
         """The prior with the limits of the least predicted error; `size` and `noise` as in `limits_of`."""
         first = np.unique(self.group, return_index=True)[1]
         shapes = [
-            shape_of(law.weight / law.weight.mean(), ((law.outcome - levels.mean[cell]) / levels.unit[cell])[None], levels)
+            shape_of(
+                law.weight / law.weight.mean(),
+                (law.outcome - levels.mean[cell][:, None]) / levels.unit[cell][:, None],
+                levels,
+            )
             for law, cell in zip(self.laws, first, strict=True)
         ]
         unknown, exactly = Unknown(UNKNOWN_LEVEL, MISFIT), np.full(len(shapes), np.inf)
-        limits = cell_limits(
-            workload, levels, self.group, shapes, exactly, bounds, size, noise, [self._two_valued], unknown
-        )
+        two_valued = self._two_valued
+        limits = cell_limits(workload, levels, self.group, shapes, exactly, bounds, size, noise, two_valued, unknown)
         limits = replace(limits, misfit=TERM_MISFIT)
         nothing, terms_number = np.zeros(len(workload)), terms.matrix.shape[1]
         exact = Deviations(nothing, nothing, nothing, TermRoot(np.zeros((terms_number, terms_number))))
-        return Prior.of(workload, terms, levels, limits, (exact, exact), UNKNOWN_DRIFT)
+        return Prior.of(workload, terms, levels, limits, (exact,) * (1 + len(bounds)), UNKNOWN_DRIFT)

@@ -90,6 +90,11 @@ class NoisyQuery:
         return (2.0 if self.law == "laplace" else 1.0) * float(self.scale) ** 2
 
     @property
+    def scale_as_laplace(self) -> float:
+        """The scale of Laplace noise with this variance, in the sums' units."""
+        return float(self.scale) if self.law == "laplace" else float(self.scale) / 2.0**0.5
+
+    @property
     def squared(self) -> Moved:
         """Squares of the distances in L2."""
         return Moved(*(distance**2 for distance in self.moved))
@@ -155,10 +160,10 @@ def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrat
     if all(query.law == "laplace" for query in queries):
         return Strict(job.budget.adjacency, job.most_records * loss, exchange=exchange)
     rho, delta = job.most_records**2 * loss, job.budget.delta
-    if delta is None or any(query.law == "laplace" for query in queries) or rho > job.rho_of_tables:
-        raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho_of_tables):.6g}")
-    epsilon = job.budget.epsilon if job.predictors is None else epsilon_of(job.rho_of_tables, delta)
-    return Concentrated(job.budget.adjacency, epsilon, job.rho_of_tables, delta, exchange)
+    if delta is None or any(query.law == "laplace" for query in queries) or rho > job.rho_of_release:
+        raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho_of_release):.6g}")
+    epsilon = job.budget.epsilon if job.predictors is None else epsilon_of(job.rho_of_release, delta)
+    return Concentrated(job.budget.adjacency, epsilon, job.rho_of_release, delta, exchange)
 
 
 def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:

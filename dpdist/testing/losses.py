@@ -197,12 +197,14 @@ def spent(one: Sequence[Query], other: Sequence[Query]) -> float:
     for mine, theirs in zip(one, other, strict=False):
         if (mine.noise.query, mine.noise.scale) != (theirs.noise.query, theirs.noise.scale):
             break
-        scale = float(mine.noise.scale)
-        if isinstance(mine, Choice) and isinstance(theirs, Choice):
+        scale, gaussian = float(mine.noise.scale), mine.noise.law == "gaussian"
+        if isinstance(mine, Choice) and isinstance(theirs, Choice) and gaussian:
+            away = np.nan_to_num(mine.scores - theirs.scores).ravel()
+            total += float(away @ away) / (2.0 * scale**2)
+        elif isinstance(mine, Choice) and isinstance(theirs, Choice):
             total += float(sum(_range(*rows) for rows in zip(mine.scores, theirs.scores, strict=True))) / scale
         elif isinstance(mine, Measurement) and isinstance(theirs, Measurement):
             distance = np.abs(mine.sums - theirs.sums).ravel()
-            gaussian = mine.noise.law == "gaussian"
             total += float(distance @ distance) / (2.0 * scale**2) if gaussian else float(distance.sum()) / scale
     return total
 
@@ -230,7 +232,7 @@ def costs(case: Captured, mechanism: Any = None) -> Costs | None:
     files, pairs = neighbours(job, case.records)
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
     largest = max(spent(queries[one], queries[other]) for one, other in pairs)
-    budget = float(job.rho_of_tables if gaussian else job.budget.epsilon - job.epsilon_of_frame)
+    budget = float(job.rho_of_release if gaussian else job.budget.epsilon - job.epsilon_of_frame)
     return Costs(largest, budget, "rho" if gaussian else "epsilon")
 
 

@@ -113,6 +113,8 @@ VARIANTS: dict[str, list[Said]] = {
     "table_package": [
         {"reference": {"histogram": {"epsilon": "1/3"}}},
         {"reference": {"histogram": {"epsilon": "1/3"}}, "survey": {}, "tables": CROSSING},
+        {"reference": {"histogram": {"epsilon": "1/3"}}, "outcome": ["pay", "kids"], "tables": CROSSING},
+        {"reference": {"histogram": {"epsilon": "1/3"}}, "tables": CROSSING, "mechanism": {"noise": "gaussian"}},
         {"mechanism": {"strategy": "per_table"}},
         {"mechanism": {"noise": "gaussian"}},
         {"survey": {}},
@@ -233,7 +235,7 @@ def worst(option: Option, all_bases: bool = False, intake: Any = taken_in) -> fl
     It is infinite if a sum is not within the public range of what is drawn. `intake` is what files pass on their way in.
     """
     job, losses = option.job, []
-    claim = float(job.rho_of_tables if job.mechanism.gaussian else job.budget.epsilon - job.epsilon_of_frame)
+    claim = float(job.rho_of_release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon_of_frame)
     for base in bases(job) if all_bases else list(bases(job))[:2]:
         losses += list(_losses(job, base, tried(job, all_bases), intake))
     return max(losses) / claim

@@ -20,7 +20,7 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL, UNIT, Codes, Floats
 from dpdist.job import Adjacency
 from dpdist.mechanisms.reference_tables import histograms
-from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of
+from dpdist.mechanisms.reference_tables.sensitivity import histogram_counts
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.reference import histogram_cells
 from dpdist.reference import histograms as histograms_of_groups
@@ -394,7 +394,7 @@ def test_groups_are_as_large_as_the_noise_on_a_count_asks(
     tenth at ten times ε. Cells of fewer are pooled with those that share the first column; what is left, with the smallest
     group. Control: an added record makes a cell of 1,999 a group of its own."""
     codes = np.array([[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]], dtype=np.int32)
-    least = FEWEST_POOLED * float(count_scale_of(2, Fraction(epsilon), adjacency))
+    least = FEWEST_POOLED * histogram_counts(2, Fraction(epsilon), adjacency).scale_as_laplace
     assert least == pytest.approx(fewest)
     count = np.array([1200.0, 900.0, 2500.0, 1000.0, 1100.0])
     assert grouped(codes, count, least).tolist() == expected

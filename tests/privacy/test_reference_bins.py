@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.sensitivity import cone, count_scale_of, noise_scales
+from dpdist.mechanisms.reference_tables.sensitivity import cone, histogram_counts, noise_scales
 from dpdist.reference.histograms import Bins
 from dpdist.reference.limits import Limits
 
@@ -64,7 +64,7 @@ def both(
     database: tuple[Record, ...], limits: Limits | None = None, histograms: int = len(BINS), table: float = 1.0
 ) -> Floats:
     """What the histograms and the table under some limits cost, side by side."""
-    told = counts(database) / float(count_scale_of(histograms, SHARE, "zero_out"))
+    told = counts(database) / histogram_counts(histograms, SHARE, "zero_out").scale_as_laplace
     return np.concatenate([told, table * table_under(limits or limits_at(0))(database)])
 
 
@@ -80,7 +80,7 @@ def largest(statistics: Statistics, adjacency: str) -> float:
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
 def test_histograms_cost_what_they_are_given_and_it_is_attained(adjacency: str) -> None:
-    scale = count_scale_of(len(BINS), SHARE, adjacency)  # type: ignore[arg-type]
+    scale = histogram_counts(len(BINS), SHARE, adjacency).scale  # type: ignore[arg-type]
     assert largest(counts, adjacency) / float(scale) == pytest.approx(float(SHARE), rel=1e-12)
 
 

@@ -20,7 +20,7 @@ from dpdist.job import Column, Job
 from dpdist.mechanisms.reference_tables.cells import CellsByOutcome
 from dpdist.mechanisms.reference_tables.points import BaseCells
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
-from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of, histogram_counts
+from dpdist.mechanisms.reference_tables.sensitivity import histogram_counts, law_of
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 from dpdist.reference.clipping import AT_THE_BOUND, Blur, Cell
 from dpdist.reference.histogram_cells import Ends, Hidden, HistogramCell
@@ -58,7 +58,8 @@ class Histograms:
     group: Codes
     """Group of every cell, (cell,)."""
     bins: tuple[Bins, ...]
-    scale: Fraction
+    query: NoisyQuery
+    """The query of all histograms' counts, with their loss."""
     in_common: Floats
     """Factor on the square of an error that cells share, (group,)."""
     typical: Floats
@@ -67,16 +68,16 @@ class Histograms:
     """Standard deviation of the logarithm of `typical`, (cell,)."""
 
     @classmethod
-    def build(cls, job: Job, model: SizedCells, epsilon: Fraction) -> Histograms:
-        """The histograms of weights as they are. Their counts may lose this ε of a record."""
+    def build(cls, job: Job, model: SizedCells, amount: Fraction) -> Histograms:
+        """The histograms of weights as they are. Their counts may lose this ε of a record, or this ρ."""
         measured = job.survey.measured_weight
         weight = job.columns[measured].bounds if measured is not None else None
         bins = [] if weight is None else [Bins.within(*weight, atoms=(False, True))]
         bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
-        scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
-        group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
+        query = histogram_counts(len(bins), amount, job.budget.adjacency, law_of(job))
+        group = grouped(model.codes, model.count, FEWEST_POOLED * query.scale_as_laplace)
         common = in_common(model.codes, model.count, group, _margins(job))
-        return cls(model, group, tuple(bins), scale, common, np.ones(len(group)), np.zeros(len(group)))
+        return cls(model, group, tuple(bins), query, common, np.ones(len(group)), np.zeros(len(group)))
 
     def relative_to(self, typical: Floats, error: Floats) -> Histograms:
         """The histograms of weights relative to the typical weights of cells, (cell,), with errors of their logarithms."""
@@ -88,11 +89,6 @@ class Histograms:
     def recalled(self, typical: Floats, error: Floats) -> Histograms:
         """The histograms of a release. No typical weights were learned for it: they are 1, without errors."""
         return self
-
-    @property
-    def query(self) -> NoisyQuery:
-        """The query of all histograms' counts, with their loss."""
-        return histogram_counts(len(self.bins), self.scale)
 
     @property
     def shaped(self) -> range:
@@ -112,7 +108,9 @@ class Histograms:
         Imprecise relative weights would make a histogram wider than the weights of any cell.
         """
         precise = self.typical_error <= PRECISE
-        enough = self.model.count[precise].sum() >= min(FEWEST_POOLED * float(self.scale), self.model.count.sum() / 2.0)
+        enough = self.model.count[precise].sum() >= min(
+            FEWEST_POOLED * self.query.scale_as_laplace, self.model.count.sum() / 2.0
+        )
         of_group = np.bincount(self.group, weights=self.model.count * precise)
         return np.asarray(precise | (not enough) | (of_group == 0.0)[self.group])
 
@@ -130,7 +128,7 @@ class Histograms:
         """A cell of every group for each outcome, with relative weights, from noisy counts."""
         size = np.bincount(self.group, weights=self.model.count)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
-        noise = 2.0 * float(self.scale) ** 2 * len(size)
+        noise = self.query.variance * len(size)
         columns = np.split(noisy, edges, axis=1)
         two = [holds_two_values(counts.sum(axis=0), noise, bins) for counts, bins in zip(columns, self.bins, strict=True)]
         if any(two):
@@ -166,7 +164,7 @@ class Histograms:
         `counted` of these records have their weight in a histogram.
         """
         sizes = [counted, *[n] * (len(counts) - 1)] if self.model.weighted else [n] * len(counts)
-        variance = 2.0 * float(self.scale) ** 2
+        variance = self.query.variance
         fitted = [smoothed(row, size, variance, bins) for row, size, bins in zip(counts, sizes, self.bins, strict=True)]
         errors = [covariance for _, covariance in fitted]
         spread = [
@@ -207,7 +205,7 @@ class Histograms:
 
     def _hidden(self, counts: list[Floats], n: float, fitted: Sequence[tuple[Floats, Floats]]) -> list[Hidden]:
         """For each outcome, the records that the noise of a group's histograms may hide, with the ends for the weight."""
-        variance, share = 2.0 * float(self.scale) ** 2, 2.0**0.5 * float(self.scale) / n
+        variance, share = self.query.variance, 2.0**0.5 * self.query.scale_as_laplace / n
         ends = [
             _ends(sure_ends(row, variance), fit, bins) for row, fit, bins in zip(counts, fitted, self.bins, strict=True)
         ]
@@ -260,7 +258,8 @@ class Refresh:
     """Numbers of the outcomes with more than two values."""
     orders: tuple[tuple[QuantileLevels, ...], ...]
     """Quantile bins, by histogram and cell."""
-    scale: Fraction
+    query: NoisyQuery
+    """The query of all histograms' counts, with their loss."""
 
     @classmethod
     def build(cls, job: Job, model: ReferenceCells, earlier: CellsByOutcome) -> Refresh:
@@ -271,14 +270,9 @@ class Refresh:
         orders = [tuple(QuantileLevels.of(cell.weight, 0.0, np.inf) for cell in earlier[0])] if model.weighted else []
         orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in earlier[k]) for k in shaped]
         epsilon = record_epsilon(job, job.reference.paid.epsilon)
-        scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
-        group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
-        return cls(model, earlier, group, shaped, tuple(orders), scale)
-
-    @property
-    def query(self) -> NoisyQuery:
-        """What the counts of all histograms lose under their noise."""
-        return histogram_counts(len(self.orders), self.scale)
+        query = histogram_counts(len(orders), epsilon, job.budget.adjacency)
+        group = grouped(model.codes, model.count, FEWEST_POOLED * query.scale_as_laplace)
+        return cls(model, earlier, group, shaped, tuple(orders), query)
 
     def binned(self, cell: Codes, columns: Sequence[Floats]) -> Iterator[tuple[int, Ints]]:
         """For every histogram its number of bins, and the bin of every value of its column in its cell, (record,)."""
@@ -304,7 +298,7 @@ class Refresh:
         """The changes of a group's points by one of its histograms."""
         cells = np.flatnonzero(self.group == group)
         size = self.model.count[cells]
-        n, variance = float(size.sum()), 2.0 * float(self.scale) ** 2
+        n, variance = float(size.sum()), self.query.variance
 
         def share(shift: float, stretch: float) -> Floats:
             shares = [levels[cell].under(shift, stretch).share for cell in cells.tolist()]

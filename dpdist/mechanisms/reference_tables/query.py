@@ -73,6 +73,7 @@ FROM_HISTOGRAMS = (
 Source: TypeAlias = ReferenceSummary | TypicalWeights | Histograms | Refresh
 """What fixes the limits of the table."""
 SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
+SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g}, that of ε₀ = {}, for the histograms, ρ₁ = {:.6g} for the table"
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,10 @@ def in_stages(job: Job, promise: Promise) -> Promise:
     if job.reference is None or job.reference.paid is None:
         return promise
     first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon_of_tables))
-    return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
+    split = SPLIT.format(first, rest)
+    if job.mechanism.gaussian:
+        split = SPLIT_RHO.format(float(job.rho_of_histograms), first, float(job.rho_of_tables))
+    return replace(promise, composition=promise.composition + split)
 
 
 def _clipped(job: Job) -> str:

@@ -30,6 +30,10 @@ columns is Σ |S_l − n_l m|, less a public constant. S_l are sums of positions
 was released. By the triangle inequality, a score changes by as much as the sums, attained where S_l ≥ n_l m in both
 files. Only the index of the largest noisy score is released. Differences of scores change by twice as much, so noise of
 scale 2Δ/ε costs ε (proof: `weighted_marginals/sensitivity.py`).
+
+Under Gaussian noise L2 norms count. Counts of h histograms move by √h, or by √(2h) where a record is exchanged. Sums of
+positions move as above: one level changes. C scores move by at most Δ each, so by √C Δ together. The noisy scores have
+that loss, and the chosen index follows from them.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ from fractions import Fraction
 import numpy as np
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints
-from dpdist.job import Adjacency, Job
-from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
+from dpdist.job import Adjacency, Job, NoiseName
+from dpdist.privacy.queries import Moved, Neighbour, NoisyQuery, record_epsilon, record_rho, root_above
 from dpdist.reference.limits import Limits
 
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
@@ -99,23 +103,42 @@ def histograms_of(job: Job) -> int:
     return (job.survey.measured_weight is not None) + len(shaped)
 
 
-def histogram_counts(number: int, scale: Fraction) -> NoisyQuery:
-    """The query for the counts of that many histograms. A record is in one bin of each."""
-    return NoisyQuery("counts of histograms", Moved(*map(Fraction, (number, 2 * number, 2 * number))), scale)
+def histogram_counts(number: int, amount: Fraction, adjacency: Adjacency, law: NoiseName = "laplace") -> NoisyQuery:
+    """The query for the counts of that many histograms, which loses this ε, or ρ under Gaussian noise.
+
+    A record is in one bin of each histogram: its change has the L1 norm of the number of changed counts, and the L2 norm
+    of its root, rounded up.
+    """
+    changed = Moved(*map(Fraction, (number, 2 * number, 2 * number)))
+    return _losing("counts of histograms", changed, Moved(*map(root_above, changed)), amount, adjacency, law)
+
+
+def _losing(name: str, l1: Moved, l2: Moved, amount: Fraction, adjacency: Adjacency, law: NoiseName) -> NoisyQuery:
+    neighbour: Neighbour = "same_x" if adjacency == "substitution" else "off"
+    if law == "laplace":
+        return NoisyQuery.losing(name, l1, amount, neighbour)
+    return NoisyQuery.losing_rho(name, l2, amount, neighbour)
 
 
 def first_stage(job: Job) -> tuple[NoisyQuery, ...]:
     """All that histograms of the current file ask of a stratum, with the steps before them."""
-    number, adjacency = histograms_of(job), job.budget.adjacency
     before, rest = shares_of_histograms(job)
-    counts = histogram_counts(number, count_scale_of(number, rest, adjacency))
-    if not all(before):
-        return (counts,)
-    of_total, of_choice, of_levels = before
-    return (
-        *(positions(of_total, adjacency), best_columns(of_choice, adjacency), positions(of_levels, adjacency)),
-        counts,
-    )
+    counts = histogram_counts(histograms_of(job), rest, job.budget.adjacency, law_of(job))
+    return (*typical_weights(job), counts) if all(before) else (counts,)
+
+
+def typical_weights(job: Job) -> tuple[NoisyQuery, NoisyQuery, NoisyQuery]:
+    """The queries for the total of positions, for the choice of columns, and for sums by their levels."""
+    (of_total, of_choice, of_levels), _ = shares_of_histograms(job)
+    adjacency, law, columns = job.budget.adjacency, law_of(job), len(job.cell_columns)
+    candidates = 1 + columns + columns * (columns - 1) // 2
+    choice = best_columns(of_choice, adjacency, law, candidates)
+    return positions(of_total, adjacency, law), choice, positions(of_levels, adjacency, law)
+
+
+def law_of(job: Job) -> NoiseName:
+    """The law of the noise on histograms, and on what comes before them."""
+    return "gaussian" if job.mechanism.gaussian else "laplace"
 
 
 OF_TYPICAL_WEIGHTS = (Fraction(1, 60), Fraction(1, 30), Fraction(1, 5))
@@ -123,13 +146,14 @@ OF_TYPICAL_WEIGHTS = (Fraction(1, 60), Fraction(1, 30), Fraction(1, 5))
 
 
 def shares_of_histograms(job: Job) -> tuple[tuple[Fraction, Fraction, Fraction], Fraction]:
-    """The ε of one record for each step of typical weights, and for the counts of histograms.
+    """The ε of one record for each step of typical weights, and for the counts of histograms; ρ under Gaussian noise.
 
     Nothing is learned without a protected weight, if every stratum is one cell, or if histograms update an earlier release.
     """
     assert job.reference is not None
     assert job.reference.paid is not None
-    epsilon = record_epsilon(job, job.reference.paid.epsilon)
+    gaussian = job.mechanism.gaussian
+    epsilon = record_rho(job, job.rho_of_histograms) if gaussian else record_epsilon(job, job.reference.paid.epsilon)
     if not job.on_histograms or job.survey.measured_weight is None or set(job.cell_columns) <= set(job.strata):
         return (Fraction(0), Fraction(0), Fraction(0)), epsilon
     of_total, of_choice, of_levels = (epsilon * share for share in OF_TYPICAL_WEIGHTS)
@@ -140,21 +164,17 @@ POSITION = Moved(Fraction(UNIT, 2), Fraction(UNIT), Fraction(UNIT))
 """L1 distance of sums of positions of neighbouring files, in units of 1/UNIT."""
 
 
-def positions(epsilon: Fraction, adjacency: Adjacency) -> NoisyQuery:
-    """The query for sums of positions of weights."""
-    scale = (POSITION.same_x if adjacency == "substitution" else POSITION.off) / epsilon
-    return NoisyQuery("positions of weights", POSITION, scale)
+def positions(amount: Fraction, adjacency: Adjacency, law: NoiseName = "laplace") -> NoisyQuery:
+    """The query for sums of positions of weights, which loses this ε, or ρ. A record changes one sum."""
+    return _losing("positions of weights", POSITION, POSITION, amount, adjacency, law)
 
 
-def best_columns(epsilon: Fraction, adjacency: Adjacency) -> NoisyQuery:
-    """The query for the columns that explain the weight.
-    A neighbour changes differences of scores by twice as much as a score.
+def best_columns(amount: Fraction, adjacency: Adjacency, law: NoiseName = "laplace", candidates: int = 1) -> NoisyQuery:
+    """The query for the columns that explain the weight, which loses this ε, or ρ.
+
+    A neighbour changes differences of scores by twice as much as a score. Under Gaussian noise all noisy scores together
+    have the loss: their L2 distance is that of a score times the root of their number, rounded up.
     """
-    moved = POSITION.times(2)
-    scale = (moved.same_x if adjacency == "substitution" else moved.off) / epsilon
-    return NoisyQuery("columns of typical weights", moved, scale)
-
-
-def count_scale_of(histograms: int, epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on every count if a record enters this number of histograms."""
-    return (2 if adjacency == "substitution" else 1) * histograms / epsilon
+    root = root_above(Fraction(candidates))
+    away = Moved(*(root * distance for distance in POSITION))
+    return _losing("columns of typical weights", POSITION.times(2), away, amount, adjacency, law)

@@ -20,7 +20,7 @@ from dpdist.core.records import UNIT, Codes, Floats
 from dpdist.estimation.small_area import shrunk
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.histograms import Histograms, SizedCells
-from dpdist.mechanisms.reference_tables.sensitivity import best_columns, positions, shares_of_histograms
+from dpdist.mechanisms.reference_tables.sensitivity import shares_of_histograms, typical_weights
 from dpdist.privacy.queries import NoisyQuery
 
 MOST_CHOSEN = 2
@@ -44,14 +44,12 @@ class TypicalWeights:
     @classmethod
     def build(cls, job: Job, model: SizedCells) -> TypicalWeights | Histograms:
         """The candidates; the histograms at once where public sizes leave nothing to choose."""
-        (of_total, of_choice, of_levels), left = shares_of_histograms(job)
+        before, left = shares_of_histograms(job)
         histograms = Histograms.build(job, model, left)
-        levels = _levels(model.codes) if of_choice else []
+        levels = _levels(model.codes) if all(before) else []
         if len(levels) < 2:  # with the noise of other strata: a proof record lists one scale for all
             return histograms
-        adjacency = job.budget.adjacency
-        queries = positions(of_total, adjacency), best_columns(of_choice, adjacency), positions(of_levels, adjacency)
-        return cls(histograms, tuple(levels), *queries)
+        return cls(histograms, tuple(levels), *typical_weights(job))
 
     @property
     def model(self) -> SizedCells:
@@ -74,7 +72,7 @@ class TypicalWeights:
         middle = np.rint(noisy_total / count.sum())
         for level in self.candidates:
             size = np.bincount(level, weights=count)
-            added = UNIT * BY_CHANCE * np.sqrt(size).sum() + float(self.by_level.scale) * len(size)
+            added = UNIT * BY_CHANCE * np.sqrt(size).sum() + self.by_level.scale_as_laplace * len(size)
             values.append(float(np.abs(np.bincount(level, weights=sums) - size * middle).sum()) - np.rint(added))
         return np.array(values)
 
@@ -86,7 +84,7 @@ class TypicalWeights:
         """Histograms of relative weights, from noisy sums by level of the chosen columns."""
         level, bins = self.candidates[chosen], self.histograms.bins[0]
         size = np.maximum(np.bincount(level, weights=self.model.count), 1.0)
-        variance = 2.0 * float(self.by_level.scale / UNIT) ** 2
+        variance = self.by_level.variance / UNIT**2
         means = np.clip(noisy / UNIT / size, -0.5, 0.5)  # positions have no others; noise on few records has
         made = shrunk(means, np.zeros(len(size)), variance / size**2)
         a_bin = self._last * np.log(bins.right[-2] / bins.left[-2])

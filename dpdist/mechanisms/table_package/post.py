@@ -45,7 +45,7 @@ from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Sour
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned, resized
 from dpdist.packages.strategy import STRATEGIES, Strategy, TopDown, least_share, middles
-from dpdist.packages.workload import PackageTable, Workload
+from dpdist.packages.workload import PackageTable, Workload, indicator
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
 __all__ = ["DEFINITIONS", "WORDS", "PackageCells", "figures", "model_of"]
@@ -67,12 +67,18 @@ OF_SIGN = (
     "numbers of records has: a = f (1 - v) and q = v (g clip((y - m) / r, -1, 1) + h), times the outcome's part of the "
     "measurement if there are several. u, m and r are the base cell's limits in released/set-1.json"
 )
+OF_BINS = (
+    "the number of records in a bin of the column, of a group of base cells: centre and half_width are the bin's. One of a "
+    "half_width of 0 holds one value. Values at or beyond public bounds are in the outer bins. Weights are over the base "
+    "cell's typical weight, the first of typical in released/set-1.json. A record whose cell has an imprecise one has none"
+)
 DEFINITIONS = {
     "a": OF_WEIGHT,
     "q": OF_OUTCOME,
     "q of": OF_ONE_OF_SEVERAL,
     "above": OF_SIGN.format("plus"),
     "below": OF_SIGN.format("minus"),
+    "count in bins of": OF_BINS,
 }
 DONORS_OF_CELL = 64
 """Number of made-up donors of a base cell, where the job has no reference."""
@@ -276,7 +282,8 @@ class PackageCells(PublicModel):
 
     def shaped(self, histograms: Histograms, noisy: Floats) -> Self:
         """This model with shapes from noisy counts of histograms, (group, bin), in place of a reference."""
-        laws = tuple(GroupLaw(cell.weight, cell.outcome) for (cell,) in histograms.of_groups(noisy))
+        groups = histograms.of_groups(noisy)
+        laws = tuple(GroupLaw(cells[0].weight, np.stack([cell.outcome for cell in cells])) for cells in groups)
         return replace(self, shapes=GroupShapes(histograms.group.astype(np.int64), histograms.typical, laws))
 
     @property
@@ -352,8 +359,12 @@ class PackageCells(PublicModel):
         """This model with the shapes of released histograms, if the job has no reference."""
         if self.first_stage is None:
             return self
-        histograms = self.first_stage.recalled(*theta["typical"][0].T)
-        return self.shaped(histograms, theta["counts"][0])
+        return self.shaped(self.histograms(theta), theta["counts"][0])
+
+    def histograms(self, theta: Draws) -> Histograms:
+        """The released histograms of a job without a reference."""
+        assert self.first_stage is not None
+        return self.first_stage.recalled(*theta["typical"][0].T)
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released parameters."""
@@ -385,8 +396,8 @@ class PackageCells(PublicModel):
         kept = [law.thinned(DONORS_OF_CELL) for law in shapes.laws]
         cell = np.repeat(np.arange(len(self.count), dtype=np.int32), DONORS_OF_CELL)
         weight = np.concatenate([typical * kept[k].weight for typical, k in zip(shapes.typical, shapes.group, strict=True)])
-        outcome = np.concatenate([kept[k].outcome for k in shapes.group])
-        return Donors.of(cell, np.clip(weight, *self.public_weights), outcome[:, None])
+        outcomes = np.concatenate([kept[k].outcome.T for k in shapes.group])
+        return Donors.of(cell, np.clip(weight, *self.public_weights), outcomes)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells under other samples of the file's records, without noise."""
@@ -503,6 +514,34 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
             table=grouped.name,
             sensitivity=float(model.moved / WHOLE),
         )
+    if model.first_stage is not None:
+        yield from _of_bins(release, model, theta)
+
+
+def _of_bins(release: ReleaseView, model: PackageCells, theta: Draws) -> Iterator[Figures]:
+    """The noisy counts of bins, with the bins' centres and half-widths, by group of base cells and by column."""
+    histograms, weight = model.histograms(theta), release.job.survey.weight
+    names = [*([weight] if weight is not None else []), *model.outcomes]
+    groups, start = model.groups(indicator(histograms.group.astype(np.int64))), 0
+    for name, (left, right) in zip(names, histograms.bins, strict=True):
+        ends = [(float(a + b) / 2.0, None, float(b - a) / 2.0) for a, b in zip(left, right, strict=True)]
+        for number, (cell, counts) in enumerate(zip(groups, theta["counts"][0, :, start : start + len(ends)], strict=True)):
+            yield Figures(
+                cells=[cell] * len(ends),
+                statistics=[f"count in bins of {name}"],
+                values=counts[:, None],
+                scales=[histograms.query.scale],
+                limits=partial(_ends_of_bin, ends),
+                unit=1,
+                law=LAW_NAMES[histograms.query.law],
+                table=f"histograms of group {number + 1}",
+                sensitivity=float(histograms.query.moved.by(neighbour_of(release.job))),
+            )
+        start += len(ends)
+
+
+def _ends_of_bin(ends: list[tuple[float, None, float]], number: int, statistic: int) -> tuple[float, None, float]:
+    return ends[number]
 
 
 def _limits_of(ends: list[Floats], group: int, statistic: int) -> tuple[float | None, float | None, float | None]:

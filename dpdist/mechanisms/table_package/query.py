@@ -13,7 +13,15 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.promises import BINNED_COUNTS, MOVES_UNKNOWN, per_set, promise_of, provenance, referred
+from dpdist.mechanisms.promises import (
+    BINNED_COUNTS,
+    GAUSSIAN_COUNTS,
+    MOVES_UNKNOWN,
+    per_set,
+    promise_of,
+    provenance,
+    referred,
+)
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.query import in_stages, noisy_histograms
 from dpdist.mechanisms.reference_tables.sensitivity import first_stage
@@ -68,6 +76,9 @@ BY_HISTOGRAMS = {
     CLIPPED: CLIPPED.replace("Job, reference and public sizes", "Job, noisy histograms and public sizes"),
     LAPLACE: LAPLACE.replace("with the part s of ε", "with the part s of ε₁, what histograms leave of ε,").replace(
         "sε", "sε₁"
+    ),
+    GAUSSIAN: GAUSSIAN.replace("with the part s of ρ", "with the part s of ρ₁, what histograms leave of ρ,").replace(
+        "2sρ", "2sρ₁"
     ),
     SHARED: SHARED.replace("the reference", "noisy histograms").replace("cost the budget", "cost ε₁"),
 }
@@ -138,11 +149,19 @@ class TablePackage(NoisySums[Settings, PackageCells]):
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         law = GAUSSIAN if settings.gaussian else LAPLACE
-        if job.on_histograms:
-            clipped, law, shared = (BY_HISTOGRAMS[text] for text in (CLIPPED, law, SHARED))
-            rest = (shared, MOVES_UNKNOWN, SHAPE_OF_HISTOGRAMS, BINNED_COUNTS, *provenance(job))
-            return in_stages(job, promise_of(job, per_set(total, job), f"{clipped} {law}", *rest))
         several = (SEVERAL,) if len(job.outcomes) > 1 else ()
+        if job.on_histograms:
+            counts = GAUSSIAN_COUNTS if settings.gaussian else BINNED_COUNTS
+            clipped, law, shared = (BY_HISTOGRAMS[text] for text in (CLIPPED, law, SHARED))
+            rest = (
+                *several,
+                shared.replace("ε₁", "ρ₁") if settings.gaussian else shared,
+                MOVES_UNKNOWN,
+                SHAPE_OF_HISTOGRAMS,
+                counts,
+                *provenance(job),
+            )
+            return in_stages(job, promise_of(job, per_set(total, job), f"{clipped} {law}", *rest))
         public = (f"{CLIPPED} {law}", *several, SHARED, MOVES_UNKNOWN)
         secret = (f"{CLIPPED_SECRET} {law}", *several, SHARED_SECRET)
         texts = (*(secret if job.sizes_in_sums else public), SHAPE, *referred(job))

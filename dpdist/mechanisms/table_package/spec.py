@@ -77,11 +77,5 @@ class TablePackage(Noisy):
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' takes its limits from records, or from noisy histograms of the current file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path, or leave it out")
-        if self.gaussian and job.reference is not None and not job.reference.known_before:
-            fault = "noisy histograms, which stand in for a reference, have Laplace noise"
-            yield Contradiction(("mechanism", "noise"), fault, "take noise: laplace, or add reference: {path: …}")
-        if len(job.outcomes) > 1 and job.reference is not None and not job.reference.known_before:
-            fault = f"noisy histograms stand in for a reference of one outcome, and {len(job.outcomes)} are named"
-            yield Contradiction(("outcome",), fault, "add reference: {path: …}, or name one outcome")
         if job.rake:
             yield Contradiction(("rake",), f"'{self.name}' does not rake to public totals", "leave rake out")
