@@ -174,7 +174,7 @@ def main() -> None:
             ):
                 for strategy in STRATEGIES:
                     begun = time.perf_counter()
-                    made = package(parts.workload, parts.reference, [parts.bounds], budget.law, strategy)
+                    made = package(parts.workload, parts.reference, parts.bounds, budget.law, strategy)
                     row = {
                         "file": name,
                         "cells": len(parts.workload),

@@ -128,7 +128,7 @@ def measure(data: Path, work: Path, files: list[str], splits: int, epsilons: lis
             for epsilon in epsilons:
                 made += of_aim(parts, work, f"{name}-{split}", epsilon)
                 budget = Budget("substitution", epsilon=Fraction(epsilon))
-                package = best_package(parts.workload, parts.reference, [parts.bounds], budget.law, per_table)[0]
+                package = best_package(parts.workload, parts.reference, parts.bounds, budget.law, per_table)[0]
                 for one in measured(parts, package, budget, 0, split):
                     ours = pd.DataFrame(one | {"strategy": "table_package", "epsilon": epsilon})
                     made.append(ours[ours["counted"]])

@@ -1,14 +1,15 @@
 """Packages of ten tables on thirds of public files: errors of every strategy beside those of the reference alone.
 
     python tests/studies/packages_of_files.py --data FOLDER [--files nscg …] [--epsilon 1 4] [--splits 3] [--draws 2]
-        [--drift none|scale|shape] [--strategies per_table …] [--rho]
+        [--drift none|scale|shape|weights] [--strategies per_table …] [--rho]
 
 A file is split at random into thirds: one is released, one is its reference, and one is the truth, with its own error.
 Errors are about the released third's own weighted figures, in direct standard errors given the cells' numbers of records.
 Cells are those of all tables, margins too, with 10 records or more. The reference alone has its mean weight times the
 public number of records, and its mean. A table is *worse* where its median error is over 1.05 times the reference's, and
 *clearly* so where that holds by 1.645 jackknife standard errors of the ratio over splits. The strategy `separate` has a
-package for every table, with an equal part of the budget. Noise is NumPy's, of the variance of the released one's.
+package for every table, with an equal part of the budget, and `apart` one for every outcome. Noise is NumPy's, of the
+variance of the released one's.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages"))
 import numpy as np
 import pandas as pd
 import scipy
+from simulated_acs import MOST_INCOME, acs
 from simulated_package import Budget, JointQuery
 
 from dpdist.core.records import Floats
@@ -44,8 +46,8 @@ SMALLEST = 0.01
 """Least variance of weights within a cell, in their mean square, at which a count has a standard error given numbers."""
 DELTA = 1e-9
 NORMAL_90 = 1.6449
-SEPARATE = "separate"
-"""Name of the comparison with a package for every table."""
+SEPARATE, APART = "separate", "apart"
+"""Names of the comparisons with a package for every table, and for every outcome."""
 
 
 class File(NamedTuple):
@@ -57,6 +59,11 @@ class File(NamedTuple):
     bounds: tuple[float, float]
     weight: str = "weight"
     keep: str = ""
+    nested: tuple[str, ...] = ()
+    """Columns of a hierarchy, the coarsest first."""
+    second: str = ""
+    """A second outcome, with its public bounds."""
+    second_bounds: tuple[float, float] = (0.0, 0.0)
 
 
 FILES = {
@@ -146,7 +153,38 @@ FILES = {
         "earnings_hour",
         (0.0, 300.0),
     ),
+    "acs": File(
+        "simulated",
+        (
+            ("state", "sex"),
+            ("state", "age"),
+            ("state", "education"),
+            ("state", "race"),
+            ("state", "tenure"),
+            ("region", "age", "sex"),
+            ("region", "education", "race"),
+            ("age", "education"),
+            ("race", "tenure", "sex"),
+            ("age", "race"),
+        ),
+        "income",
+        (0.0, MOST_INCOME),
+        nested=("region", "state"),
+    ),
 }
+FILES["ses_two"] = FILES["ses"]._replace(tables=FILES["ses"].tables[:5], second="hours_paid", second_bounds=(0.0, 400.0))
+FILES["nscg_two"] = FILES["nscg"]._replace(
+    tables=(
+        ("age_group", "sex"),
+        ("highest_degree", "sex"),
+        ("highest_degree", "age_group"),
+        ("race_ethnicity", "age_group"),
+    ),
+    second="age",
+    second_bounds=(15.0, 80.0),
+)
+SIMULATED = 300_000
+"""Records of the simulated file."""
 
 
 @dataclass(frozen=True)
@@ -154,17 +192,19 @@ class Parts:
     """A file's base cells with their sizes in the released third, and three sets of records of all base cells."""
 
     workload: Workload
-    bounds: tuple[float, float]
+    bounds: tuple[tuple[float, float], ...]
+    """Public bounds of every outcome."""
     current: Reference
     reference: Reference
     truth: Reference
 
 
 def read(file: File, folder: Path) -> pd.DataFrame:
-    rows = pd.read_parquet(folder / f"{file.path}.parquet")
+    rows = acs(SIMULATED) if file.path == "simulated" else pd.read_parquet(folder / f"{file.path}.parquet")
     rows = rows.query(file.keep) if file.keep else rows
     columns = list(dict.fromkeys(column for table in file.tables for column in table))
-    rows = rows[[*columns, file.outcome, file.weight]].dropna()
+    further = [file.second] if file.second else []
+    rows = rows[[*columns, file.outcome, *further, file.weight]].dropna()
     if not pd.api.types.is_numeric_dtype(rows[file.outcome]):
         rows = rows.assign(**{file.outcome: (rows[file.outcome].astype(str) == "Yes").astype(float)})
     rows = rows[rows[file.weight] > 0]
@@ -182,18 +222,29 @@ def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Pa
     keys = {tuple(row): number for number, row in enumerate(occurring)}
     every = np.array([keys.get(tuple(row), -1) for row in codes])
     weight, outcome = rows[file.weight].to_numpy(dtype=float), rows[file.outcome].to_numpy(dtype=float)
+    bounds: tuple[tuple[float, float], ...] = (file.bounds,)
+    if file.second:
+        bounds = (file.bounds, file.second_bounds)
+        outcome = np.column_stack([outcome, rows[file.second].to_numpy(dtype=float).clip(*file.second_bounds)])
     tables = tuple(PackageTable(" x ".join(by), tuple(names.index(name) for name in by)) for by in file.tables)
     count = np.bincount(cell.reshape(-1), minlength=len(occurring)).astype(float)
     records = [
         Reference(every[kept], weight[kept], outcome[kept])
         for kept in ((part == 0), (part == 1) & (every >= 0), (part == 2) & (every >= 0))
     ]
-    return Parts(Workload(occurring, sizes, count, tables), file.bounds, records[0], drifted(records[1], drift), records[2])
+    nested = (tuple(names.index(name) for name in file.nested),) if file.nested else ()
+    workload = Workload(occurring, sizes, count, tables, nested=nested, outcomes=len(bounds))
+    return Parts(workload, bounds, records[0], drifted(records[1], drift), records[2])
 
 
 def drifted(records: Reference, drift: str) -> Reference:
-    """An earlier file: `scale` divides weights by 1.1 and outcomes by 1.15; `shape` takes powers of 1/1.1, totals kept."""
+    """An earlier file: `scale` divides weights by 1.1 and outcomes by 1.15; `shape` takes powers of 1/1.1, totals kept.
+
+    `weights` multiplies weights alone by 1.3.
+    """
     cell, weight, outcome = records
+    if drift == "weights":
+        return records._replace(weight=1.3 * weight)
     if drift == "scale":
         return Reference(cell, weight / 1.1, outcome / 1.15)
     if drift == "shape":
@@ -225,9 +276,9 @@ def by_itself(parts: Parts, table: PackageTable) -> Parts:
     return Parts(Workload(codes, sizes, count, (alone,)), parts.bounds, *records)
 
 
-def direct(matrix: scipy.sparse.csr_array, records: Reference) -> Direct:
+def direct(matrix: scipy.sparse.csr_array, records: Reference, outcome: int = 0) -> Direct:
     cells = matrix.shape[1]
-    cell, w, y = records
+    cell, w, y = records.cell, records.weight, records.outcomes[outcome]
 
     def summed(values: Floats) -> Floats:
         return np.asarray(matrix @ np.bincount(cell, weights=values, minlength=cells))
@@ -250,35 +301,42 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
     pure = budget.epsilon is not None
     x = exact + (rng.laplace(0.0, np.sqrt(noise / 2.0)) if pure else rng.normal(0.0, np.sqrt(noise)))
     posterior = learned(package.posterior, x)
-    base = base_estimates(posterior, x, [parts.bounds])
+    base = base_estimates(posterior, x, parts.bounds)
     for table, predicted in zip(parts.workload.tables, package.predicted(), strict=True):
-        matrix = parts.workload.published(table)
-        here, earlier, truth = (direct(matrix, records) for records in (parts.current, parts.reference, parts.truth))
-        estimates = table_estimates(posterior, table, base)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            alone = {"counts": earlier.counts / earlier.number * here.number, "means": earlier.means}
-            factor = here.number / truth.number
-        for name in ("counts", "means"):
+        matrix, estimates = parts.workload.published(table), table_estimates(posterior, table, base)
+        for name, k in (("counts", 0), *(("means", k) for k in range(len(parts.bounds)))):
+            here, earlier, truth = (direct(matrix, records, k) for records in (parts.current, parts.reference, parts.truth))
             error = getattr(here, f"errors_of_{name}")
-            scale = factor if name == "counts" else np.ones_like(factor)
-            stated, value = (getattr(estimates, label).reshape(len(error)) for label in (f"errors_of_{name}", name))
+            stated, value, foreseen = (
+                values.reshape(len(error), -1)[:, k]
+                for values in (
+                    getattr(estimates, f"errors_of_{name}"),
+                    getattr(estimates, name),
+                    getattr(predicted.error, name),
+                )
+            )
             with np.errstate(divide="ignore", invalid="ignore"):
+                if name == "counts":  # predicted in standard errors of random numbers of records, which are larger
+                    n, all_records = here.number, len(parts.current.cell)
+                    foreseen = foreseen * np.sqrt((n - 1) / n + (here.counts / error) ** 2 * (1.0 / n - 1.0 / all_records))
+                alone = earlier.counts / earlier.number * here.number if name == "counts" else earlier.means
+                scale = here.number / truth.number if name == "counts" else np.ones_like(error)
                 target, target_error = getattr(truth, name) * scale, getattr(truth, f"errors_of_{name}") * scale
                 one = {
                     "table": table.name,
-                    "statistic": name,
+                    "statistic": f"{name} {k + 1}" if k else name,
                     "cell": np.arange(len(error)),
                     "n": here.number,
                     "error": np.abs(value - getattr(here, name)) / error,
                     "signed": (value - getattr(here, name)) / error,
-                    "alone": np.abs(alone[name] - getattr(here, name)) / error,
+                    "alone": np.abs(alone - getattr(here, name)) / error,
                     "held": np.abs(value - target) <= NORMAL_90 * np.hypot(stated, target_error),
                     "direct": np.abs(getattr(here, name) - target) <= NORMAL_90 * np.hypot(error, target_error),
-                    "predicted": getattr(predicted.error, name).reshape(len(error)),
+                    "predicted": foreseen,
                     "stated": stated / error,
                     "drift_weight": posterior.drift[0],
-                    "drift_outcome": posterior.drift[1],
-                    "counted": (here.number >= FEWEST) & (error > 0) & np.isfinite(alone[name]) & (truth.number > 1),
+                    "drift_outcome": posterior.drift[1 + k],
+                    "counted": (here.number >= FEWEST) & (error > 0) & np.isfinite(alone) & (truth.number > 1),
                 }
             yield one | {"split": split, "draw": seed}
 
@@ -289,6 +347,9 @@ def by_table(rows: pd.DataFrame) -> pd.DataFrame:
     summary = grouped[["error", "alone"]].agg(["median", "max"])
     summary.columns = ["median", "largest", "alone", "alone largest"]
     summary["ratio"] = summary["median"] / summary["alone"]
+    roots = grouped[["error", "predicted"]].agg(lambda part: np.sqrt((part**2).mean()))
+    summary["predicted"] = roots["predicted"]
+    summary["over predicted"] = roots["error"] / roots["predicted"]
     squares = grouped.apply(lambda part: np.sqrt((part["error"] ** 2).mean() / (part["alone"] ** 2).mean()))
     return summary.assign(rms_ratio=squares, ratio_error=grouped[["split", "error", "alone"]].apply(jackknifed))
 
@@ -336,9 +397,11 @@ def study(
         parts = parted(file, rows, split, drift)
         for label, budget in budgets.items():
             begun = time.perf_counter()
-            packages = best_package(parts.workload, parts.reference, [parts.bounds], budget.law, tried)
+            packages = best_package(parts.workload, parts.reference, parts.bounds, budget.law, tried)
             if not strategies or SEPARATE in strategies:
                 made += separate(parts, budget, draws, split, label)
+            if len(parts.bounds) > 1 and (not strategies or APART in strategies):
+                made += apart(parts, budget, draws, split, label)
             planned = time.perf_counter() - begun
             for place, package in enumerate(packages):
                 for draw in range(draws):
@@ -357,16 +420,34 @@ def study(
 def separate(parts: Parts, budget: Budget, draws: int, split: int, label: str) -> Iterator[pd.DataFrame]:
     """Rows of a package for every table, each with an equal part of the budget."""
     tables = parts.workload.tables
-    part = replace(
-        budget,
-        **{name: value and value / len(tables) for name, value in (("epsilon", budget.epsilon), ("rho", budget.rho))},
-    )
+    part = divided(budget, len(tables))
     for number, table in enumerate(tables):
         alone = by_itself(parts, table)
-        package = best_package(alone.workload, alone.reference, [alone.bounds], part.law)[0]
+        package = best_package(alone.workload, alone.reference, alone.bounds, part.law)[0]
         for draw in range(draws):
             for one in measured(alone, package, part, draw, 1000 * split + number):
                 yield pd.DataFrame(one | {"split": split, "strategy": SEPARATE, "epsilon": label, "place": 0})
+
+
+def apart(parts: Parts, budget: Budget, draws: int, split: int, label: str) -> Iterator[pd.DataFrame]:
+    """Rows of a package for every outcome, each with an equal part of the budget; counts are the first one's."""
+    part = divided(budget, len(parts.bounds))
+    for k, bounds in enumerate(parts.bounds):
+        records = (of._replace(outcome=of.outcomes[k]) for of in (parts.current, parts.reference, parts.truth))
+        alone = Parts(replace(parts.workload, outcomes=1), (bounds,), *records)
+        package = best_package(alone.workload, alone.reference, alone.bounds, part.law)[0]
+        for draw in range(draws):
+            for one in measured(alone, package, part, draw, 1000 * split + k):
+                if k and one["statistic"] == "counts":
+                    continue
+                named = {"statistic": f"means {k + 1}"} if k else {}
+                yield pd.DataFrame(one | named | {"split": split, "strategy": APART, "epsilon": label, "place": 0})
+
+
+def divided(budget: Budget, parts: int) -> Budget:
+    """One of equal parts of a budget."""
+    shares = {name: value and value / parts for name, value in (("epsilon", budget.epsilon), ("rho", budget.rho))}
+    return replace(budget, **shares)
 
 
 def zcdp(epsilon: float) -> Fraction:
