@@ -73,8 +73,9 @@ def measured(folder: Path, size: Size) -> Measured:
     line = [sys.executable, "-m", "dpdist", "run", str(job), "--workspace", str(folder / "made"), "--quiet"]
     process = subprocess.Popen(line, env=os.environ | {"OMP_NUM_THREADS": "1"})
     _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     if status:
-        raise RuntimeError(f"the run of {size} ended with {os.waitstatus_to_exitcode(status)}")
+        raise RuntimeError(f"the run of {size} ended with {process.returncode}")
     projected = processor_seconds(amounts), peak_bytes(amounts, model.workload)
     sparse = projected_bytes(model.workload) if amounts.sparse else 0
     return Measured(amounts, sparse, usage.ru_utime + usage.ru_stime, 1024.0 * usage.ru_maxrss, *projected)

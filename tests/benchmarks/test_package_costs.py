@@ -10,7 +10,7 @@ from package_costs import Size, measured
 SMALL, LARGE = Size((4, 4, 3), 3, 20_000), Size((5, 4, 4, 4, 2), 15, 12_000)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_time_and_memory_of_two_sizes_are_projected_within_a_factor_of_three(tmp_path: Path) -> None:
     """No constant was measured on these sizes. Control: the projection of the smaller is not within 3 of the larger's."""
     runs = [measured(tmp_path / str(number), size) for number, size in enumerate((SMALL, LARGE))]
