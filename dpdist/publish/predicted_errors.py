@@ -221,5 +221,5 @@ def cautions(ratios: Ratios) -> Iterator[str]:
             worst_first = sorted(cells, key=cells.__getitem__, reverse=True)
             yield (
                 f"{table}, {statistic}: figures may be more than {FAR_NAMED:g} direct standard errors off; `beyond_direct` "
-                f"in statement.json names all: {counted_and_named(worst_first)}"
+                f"in statement.json names all. It lists {counted_and_named(worst_first)}"
             )
