@@ -52,7 +52,7 @@ class TablePackage(Noisy):
         return self.noise == "gaussian"
 
     def against_noisy_frame(self, job: JobView) -> str:
-        return "the clipping of a package is chosen for public numbers of records"
+        return "its own sums measure secret numbers of records, without noisy counts beside them"
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
