@@ -33,7 +33,7 @@ REFUSED = {
     "whether a fallback is taken depends on the records": "a fallback",
     "leaves every privacy weight at 1": "privacy weights",
     "noise renormalised to a domain": "sums drawn again at the scale that does not pay for it",
-    "for public numbers of records": "a table package, under noisy sample counts",
+    "its own sums measure secret numbers": "a table package, under noisy sample counts",
     "attained under Gaussian noise": "a table package under Gaussian noise, under an exchange for any other record",
     "a weight has no rules": "weights that are clipped, without bounds that noise follows",
 }
