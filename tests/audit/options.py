@@ -275,7 +275,11 @@ def loss(job: Job, one: Measuring, other: Measuring) -> float:
     for mine, theirs in zip(one.choices, other.choices, strict=True):
         for here, there in zip(mine.scores, theirs.scores, strict=True):
             both = np.isfinite(here) & np.isfinite(there)
-            total += float(np.ptp(here[both] - there[both])) / float(mine.noise.scale) if both.any() else 0.0
+            away, scale = here[both] - there[both], float(mine.noise.scale)
+            if mine.noise.law == "gaussian":  # the choice follows from noisy scores, which have this loss together
+                total += float(away @ away) / (2.0 * scale**2)
+            else:
+                total += float(np.ptp(away)) / scale if both.any() else 0.0
     return total
 
 
