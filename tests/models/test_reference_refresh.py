@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -68,7 +69,7 @@ def losses(known: Refresh, adjacency: str) -> list[float]:
     for rest in [(), *((one,) for one in GRID)]:
         held = [counted(known, (*rest, one)) for one in GRID]
         others = held if adjacency == "substitution" else [counted(known, rest)]
-        found += [float(np.abs(a - b).sum()) / float(known.scale) for a, b in product(held, others)]
+        found += [float(np.abs(a - b).sum()) / float(known.query.scale) for a, b in product(held, others)]
     return found
 
 
@@ -80,7 +81,7 @@ def test_histograms_over_carried_orders_cost_what_they_are_given_and_it_is_attai
 
 def test_noise_of_one_histogram_on_two_is_caught() -> None:
     known = refresh()
-    assert max(losses(Refresh(**(vars(known) | {"scale": known.scale / 2})), "zero_out")) > 0.4
+    assert max(losses(replace(known, query=replace(known.query, scale=known.query.scale / 2)), "zero_out")) > 0.4
 
 
 def test_edges_from_the_current_file_are_caught() -> None:
@@ -95,7 +96,7 @@ def test_edges_from_the_current_file_are_caught() -> None:
 
 def test_an_outcome_of_two_values_has_no_histogram() -> None:
     known = refresh(outcome="[salary, paid]")
-    assert (known.shaped, len(known.orders), known.scale) == ((0,), 2, Fraction(8))
+    assert (known.shaped, len(known.orders), known.query.scale) == ((0,), 2, Fraction(8))
     both = known.summarise(np.random.default_rng(2).uniform(50, 250, (2, 2 * BINS)))
     assert set(both[1][0].outcome) == {0.0, 1.0}
     assert both[1][0].weight == pytest.approx(both[0][0].weight)
@@ -165,7 +166,7 @@ def test_another_scale_and_spread_move_tails_with_the_rest(seed: int) -> None:
     Control: under the shares of bins alone the largest point would grow by nothing that is larger than its last bin.
     """
     known = refresh(count=100_000)
-    noise = np.random.default_rng(seed).laplace(0.0, float(known.scale), (2, 2 * BINS))
+    noise = np.random.default_rng(seed).laplace(0.0, float(known.query.scale), (2, 2 * BINS))
     counts = []
     for weight, salary in zip(*known.orders, strict=True):
         shares = (weight.under(0.1, np.log(1.5)).share, salary.share)

@@ -27,7 +27,7 @@ import dpdist.packages.posterior as posteriors
 from dpdist.core.records import Floats
 from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
-from dpdist.packages.package import Package, _noise, best_package, objective, package
+from dpdist.packages.package import Package, _noise, best_package, package
 from dpdist.packages.posterior import Posterior, crossed, learned, published_sums, variances
 from dpdist.packages.strategy import STRATEGIES, PerTable, Strategy, TopDown, whole_shares
 from dpdist.packages.workload import PackageTable, Workload
@@ -221,7 +221,7 @@ def test_intervals_cover_the_population_without_a_reference() -> None:
     for run in range(6):
         rng = np.random.default_rng([run, 14])
         other = world().draw(1024, rng)
-        law = GroupLaw(rng.permutation(other.weight), other.outcome)
+        law = GroupLaw(rng.permutation(other.weight), other.outcome[None])
         shapes = GroupShapes(np.zeros(len(count()), dtype=np.int64), np.ones(len(count())), (law,))
         package = planned(count(), shapes, PURE)
         x = noisy(package, PURE, world().at(sample().cell, rng), rng)
@@ -277,7 +277,7 @@ def test_shares_lower_the_objective() -> None:
         ]
     )
     values = [
-        objective(replace(package.posterior, noise=_noise(package.measurements, shares, law)))
+        replace(package, posterior=replace(package.posterior, noise=_noise(package.measurements, shares, law))).objective
         for shares in (package.shares, equal, turned)
     ]
     assert values[0] <= values[1] * 1.001
@@ -289,7 +289,7 @@ def test_every_strategy_keeps_the_protocol_and_auto_takes_the_least_predicted() 
     packages = best_package(nested_workload(count()), reference(8), [BOUNDS], PURE.law)
     assert {each.strategy for each in packages} == {each.name for each in STRATEGIES}
     gains = {strategy.name: strategy.least_gain for strategy in STRATEGIES}
-    values = [objective(each.posterior) / (1.0 - gains[each.strategy]) for each in packages]
+    values = [each.objective / (1.0 - gains[each.strategy]) for each in packages]
     assert values == sorted(values)
     assert [one.name for one in STRATEGIES if one.suits(workload(count()))] == ["base_cells", "per_table"]
     for each in packages:
@@ -312,7 +312,7 @@ def test_levels_of_a_hierarchy_are_measured_where_they_pay_and_add_up() -> None:
     assert 0 in top.parts.shares
     assert sum(top.shares) == 1
     assert len(top.shares) == len(top.measurements) == len(top.aggregations)
-    assert objective(top.posterior) < objective(package(nested, reference(8), [BOUNDS], law, PerTable()).posterior)
+    assert top.objective < package(nested, reference(8), [BOUNDS], law, PerTable()).objective
     _, base = _released(top, PURE, sample(), 1)
     by_zone, by_region = (nested.summing(by) @ np.column_stack(base) for by in ((4, 2), (0, 2)))
     np.testing.assert_allclose(by_region.reshape(2, 3, 5, 2).sum(axis=1).reshape(10, 2), by_zone, rtol=1e-9)

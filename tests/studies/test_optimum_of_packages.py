@@ -15,7 +15,7 @@ from optimum_of_packages import Problem, compared
 from simulated_package import BOUNDS, Budget, reference, workload, world
 
 from dpdist.core.records import Floats
-from dpdist.packages.package import Package, objective, package
+from dpdist.packages.package import Package, package
 from dpdist.packages.strategy import FACTOR_STEPS, PerTable
 
 PURE = Budget("substitution", epsilon=Fraction(1))
@@ -45,7 +45,7 @@ def test_a_packages_queries_have_its_objective_and_its_slopes() -> None:
     assert not any(level.nnz for measurement in made(PURE).measurements for level in measurement.of_level), (
         "the queries would be others"
     )
-    assert value == pytest.approx(objective(made(PURE).posterior), rel=1e-6)
+    assert value == pytest.approx(made(PURE).objective, rel=1e-6)
     assert given.left(x / 2.0)[0] > value * 1.001
     step = 1e-4 * x
     assert value - given.left(x + step)[0] == pytest.approx(float(np.vdot(falls, step)), rel=1e-2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -495,20 +495,18 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
     names = ("above", "below") if model.secret else ("q of" if len(model.outcomes) > 1 else "q",)
     statistics = ["a", *(name + suffix for name in names for suffix in model.suffixes)]
     parts, sums = map(Fraction, theta["shares"][0].tolist()), len(statistics)
-    count = model.prepared(theta).prior.workload.count if model.secret else model.count
     for grouped, part in zip(strategy.aggregations(model.workload), parts, strict=True):
         if not part:
             continue
         groups = grouped.matrix.shape[0]
         values = theta["noisy"][0, start : start + sums * groups].reshape(sums, groups).T
         start += sums * groups
-        ends = _ends(grouped.matrix, centred, theta["limits"][0], count)
         yield Figures(
             cells=model.groups(grouped.matrix),
             statistics=statistics,
             values=values,
             scales=[model.joint.share("", part).scale] * sums,
-            limits=partial(_limits_of, ends),
+            limits=_GroupLimits(model, theta, grouped.matrix, centred),
             unit=WHOLE,
             law=LAW_NAMES[model.joint.law],
             table=grouped.name,
@@ -544,10 +542,26 @@ def _ends_of_bin(ends: list[tuple[float, None, float]], number: int, statistic: 
     return ends[number]
 
 
-def _limits_of(ends: list[Floats], group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
-    """A group's centre, weight cap and half-width; those of outcomes are None for a sum of weights."""
-    centre, cap, half = map(float, ends[max(statistic - 1, 0) % len(ends)][group])
-    return (None, cap, None) if statistic == 0 else (None if np.isnan(centre) else centre, cap, half)
+@dataclass(frozen=True)
+class _GroupLimits:
+    """The limits of a measurement's groups, computed when they are first asked for."""
+
+    model: PackageCells
+    theta: Draws
+    matrix: scipy.sparse.csr_array
+    centred: bool
+
+    @cached_property
+    def _of_groups(self) -> list[Floats]:
+        model = self.model
+        count = model.prepared(self.theta).prior.workload.count if model.secret else model.count
+        return _ends(self.matrix, self.centred, self.theta["limits"][0], count)
+
+    def __call__(self, group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
+        """A group's centre, weight cap and half-width; those of outcomes are None for a sum of weights."""
+        ends = self._of_groups
+        centre, cap, half = map(float, ends[max(statistic - 1, 0) % len(ends)][group])
+        return (None, cap, None) if statistic == 0 else (None if np.isnan(centre) else centre, cap, half)
 
 
 def _ends(matrix: scipy.sparse.csr_array, centred: bool, limits: Floats, count: Floats) -> list[Floats]:

@@ -74,7 +74,7 @@ class PackageWords(Words):
     """Texts that name what was measured."""
 
     def cautions_of(self, release: ReleaseView) -> list[str]:
-        if not release.job.has_reference or release.job.survey.weight is None:
+        if not release.donors or release.job.survey.weight is None:
             return []
         model = release.model(0)
         beyond = cast(HasPosterior, model).posterior(release.theta(model, 0, 0)).prior.beyond()
