@@ -166,10 +166,11 @@ def gated_tables(job: Job) -> list[Table]:
 
 def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str, Floats]:
     """Returns the exact sums Σa and Σb by outcome, (row, 2), in parts of 1/2^20; the module's docstring defines a and b."""
-    sums = {name: np.zeros((len(frame), 2)) for name in job.outcomes}
+    sums, public = {name: np.zeros((len(frame), 2)) for name in job.outcomes}, job.survey.design_weights
     for block in records:
+        weight = block.weight if public is None else public.of(frame)[block.frame]
         for (name, bounds), outcome in zip(bounds_of(job).items(), block.outcomes.T, strict=True):
-            np.add.at(sums[name], block.frame, bounds.pairs(block.weight, outcome))
+            np.add.at(sums[name], block.frame, bounds.pairs(weight, outcome))
     return sums
 
 

@@ -119,8 +119,9 @@ class JobKeys(Frozen):
     privacy_unit: PrivacyUnit | None = Field(
         default=None, exclude_if=_unset, description="whose loss the budget bounds; unset: one record's"
     )
-    frame_minimum: Annotated[int, Field(ge=FRAME_MINIMUM, exclude_if=lambda least: least == FRAME_MINIMUM)] = Field(
-        default=FRAME_MINIMUM,
+    frame_minimum: Annotated[int | None, Field(ge=FRAME_MINIMUM)] = Field(
+        default=None,
+        exclude_if=_unset,
         description="published counts of fewer records, or privacy units, refuse a run unless public_frame accepts them",
     )
     public_frame: PublicFrame | None = Field(
@@ -265,6 +266,11 @@ class Job(BudgetShares):
         by = [name for table in self.tables for name in table.columns] + [name for rake in self.rake for name in rake.by]
         design = [*self.survey.design_strata, *self.survey.one_weight_in]
         return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *design, *by]))
+
+    @property
+    def least_count(self) -> int:
+        """The smallest number of records, or privacy units, whose count is no small one."""
+        return FRAME_MINIMUM if self.frame_minimum is None else self.frame_minimum
 
     @property
     def cell_columns(self) -> tuple[str, ...]:

@@ -34,8 +34,8 @@ WEIGHTS_ARE_ATTRIBUTES = (
     "from the same sample, one person moves others' weights. No record-level claim covers that."
 )
 WEIGHTS_ARE_PUBLIC = (
-    "The weights of records by {} are public, as the job declares. No record's weight is read, and its v below is 1. What "
-    "weights tell of records is in no claim."
+    "The weights of records by {} are public, as the job declares. Apart from the check before a run no record's weight is "
+    "read, and its v below is 1. What weights tell of records is in no claim."
 )
 MISFIT = (
     "Records are taken to have a {} law within cells. A real file may not: tables and synthetic records can then be off "

@@ -30,7 +30,7 @@ def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCo
     """
     if job.public_counts is None:
         return None
-    return units if units is not None else frame.below(job.frame_minimum, job.public_counts)
+    return units if units is not None else frame.below(job.least_count, job.public_counts)
 
 
 def small_counts(job: Job, counts: SmallCounts | None) -> str:
@@ -38,9 +38,9 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
     if counts is None or not counts.few:
         return ""
     if job.privacy_unit is None:
-        below, of = f"below {job.frame_minimum}", "one record"
+        below, of = f"below {job.least_count}", "one record"
     else:
-        below, of = f"of fewer than {job.frame_minimum} units ({job.privacy_unit.column})", "one"
+        below, of = f"of fewer than {job.least_count} units ({job.privacy_unit.column})", "one"
     return f"{counts.few:,} of {counts.every:,} published sample counts are {below}, {counts.single:,} of them of {of}"
 
 
@@ -52,7 +52,7 @@ def caution(job: Job, counts: SmallCounts | None) -> str:
     if job.public_frame is not None:
         return f"{shown}; the job accepts them: {job.public_frame.accepted}"
     if _published_unasked(job):
-        return f"{shown}; {CROSSED}; {FORBIDDEN.format(job.frame_minimum)}"
+        return f"{shown}; {CROSSED}; {FORBIDDEN.format(job.least_count)}"
     return f"{shown}, and a run refuses; {_remedies(job)}"
 
 
@@ -60,12 +60,12 @@ def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
     """Raises `JobError` for small counts, unless the job accepts them, or is a package that states no minimum."""
     text = small_counts(job, counts)
     if text and job.public_frame is None and not _published_unasked(job):
-        allowed = f"counts of {job.frame_minimum} or more, or a stated reason"
+        allowed = f"counts of {job.least_count} or more, or a stated reason"
         raise JobError(job.dataset, [Problem("public_frame", text, allowed, _remedies(job))])
 
 
 def _published_unasked(job: Job) -> bool:
-    return job.mechanism.crosses_tables and "frame_minimum" not in job.model_fields_set
+    return job.mechanism.crosses_tables and job.frame_minimum is None
 
 
 def _remedies(job: Job) -> str:
@@ -80,7 +80,7 @@ def accepted(job: Job, frame: Frame) -> dict[str, Any]:
     """
     if job.public_counts is None or (job.public_frame is None and not _published_unasked(job)):
         return {}
-    least, small = job.frame_minimum, frame.below(job.frame_minimum, job.public_counts)
+    least, small = job.least_count, frame.below(job.least_count, job.public_counts)
     stated: dict[str, Any] = {"frame_minimum": least}
     why = CROSSED
     if job.public_frame is not None:

@@ -100,7 +100,7 @@ class UnitsMet:
     """Counts distinct units in every published sample count, up to the job's minimum, so that few names are stored."""
 
     def __init__(self, job: Job):
-        self.least = job.frame_minimum
+        self.least = job.least_count
         self.names = dict[int, set[str]]()
         self.full = set[int]()
 

@@ -14,6 +14,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.records import Frame
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
 
 JOB = """
@@ -103,6 +104,9 @@ def test_a_package_crosses_tables_and_states_small_counts_that_no_table_asks_for
     assert any("2 of 5 published sample counts are below 3" in note and "frame_minimum" in note for note in heard)
     with pytest.raises(JobError, match="2 of 5 published sample counts are below 3"):
         dpdist.run(parse_job(PACKAGE + "frame_minimum: 3\n"), tmp_path / "refused", path)
+    again = Job.model_validate_json(parse_job(PACKAGE + "frame_minimum: 3\n").model_dump_json())
+    with pytest.raises(JobError, match="2 of 5 published sample counts are below 3"):
+        dpdist.run(again, tmp_path / "again", path)
     enough = survey(tmp_path, {cell: max(3, size) for cell, size in SIZES.items()})
     assert "public_frame" not in dpdist.run(parse_job(PACKAGE), tmp_path / "enough", enough).statement
 

@@ -32,7 +32,7 @@ ONE_WEIGHT = (
     "moved until a cell has its released means."
 )
 DECLARED = (
-    "No record's weight was read, and no noise is in it: it is the one that the job declares. Records of the reference "
+    "No sum has a record's weight, and no noise is in it: it is the one that the job declares. Records of the reference "
     "were given these weights, too."
 )
 MICRODATA = (
