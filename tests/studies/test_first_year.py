@@ -78,7 +78,7 @@ def test_a_first_release_is_as_good_as_its_first_line_says(
             assert sum(each) / DRAWS >= HELD, (statistic, each)
 
 
-SAMPLES = 3
+SAMPLES = 6
 BY_CLASS = "bounds by class"
 """A job for every kind, with bounds at quantiles of its own records, which cost nothing here; kinds are disjoint."""
 BY_HAND = ("strata", "a sixth for histograms", BY_CLASS, f"{BY_CLASS}; laplace_strict")
@@ -134,7 +134,7 @@ def test_a_first_release_without_settings_is_as_good_as_by_hand(name: str, tmp_p
     """Printed: errors in direct standard errors of the file as it came, median (largest) of base cells, and intervals.
 
     `wide` is the mean width of 90 % intervals over that of ± 1.645 root mean squared errors about the truth. Asserted: the
-    median error without settings is at most twice that of the best way, which was chosen afterwards; 1.3 is wanted.
+    median error without settings is at most 1.5 times that of the best way, which was chosen afterwards; 1.3 is wanted.
     """
     truth, medians = true_figures(name), defaultdict[str, dict[str, float]](dict)
     for way, how in enumerate(("no setting", *BY_HAND)):
@@ -152,7 +152,7 @@ def test_a_first_release_without_settings_is_as_good_as_by_hand(name: str, tmp_p
     for statistic, by_way in medians.items():
         ratio = by_way["no setting"] / min(by_way.values())
         print(f"{name}, {statistic}: {ratio:.2f} of the best, {min(by_way, key=by_way.__getitem__)}", flush=True)
-        assert ratio < 2.0
+        assert ratio < 1.5
 
 
 RUNS = 20

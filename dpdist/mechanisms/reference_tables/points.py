@@ -117,6 +117,8 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     """
     held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
     present = held > 0
+    if not counts[present].any():  # far too low noise: there is no weight, so no mean to agree with
+        return donors
     weight = donors.weight * np.divide(counts, held, out=np.zeros_like(held), where=present)[donors.cell]
     aims = np.average(means[present], weights=counts[present], axis=0)
     moved = []
