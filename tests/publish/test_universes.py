@@ -64,12 +64,21 @@ def figures(public: Path, table: str, by: list[str], estimator: str = "parameter
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "reference"),
-    [("table_package", True), ("table_package", False), ("reference_tables", True), ("laplace_strict", False)],
+    ("mechanism", "reference", "adjacency"),
+    [
+        ("table_package", True, "substitution"),
+        ("table_package", True, "add_remove"),
+        ("table_package", False, "substitution"),
+        ("reference_tables", True, "substitution"),
+        ("laplace_strict", False, "substitution"),
+    ],
 )
-def test_a_universe_has_what_a_table_by_its_columns_holds(mechanism: str, reference: bool, tmp_path: Path) -> None:
+def test_a_universe_has_what_a_table_by_its_columns_holds(
+    mechanism: str, reference: bool, adjacency: str, tmp_path: Path
+) -> None:
     """Counts, totals and means, also of synthetic records, and direct estimates. Control: the figures of all records."""
-    made = parse_job(job(tmp_path, mechanism, **({} if reference else {"reference": None})))
+    budget = {"epsilon": "4", "adjacency": adjacency}
+    made = parse_job(job(tmp_path, mechanism, budget=budget, **({} if reference else {"reference": None})))
     run(made, tmp_path / "made")
     public = tmp_path / "made" / "public"
     whole = figures(public, "full", ["work", "sex"])["estimate"]
