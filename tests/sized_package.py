@@ -50,7 +50,7 @@ def sized_job(
     for seed, name in enumerate(("current", "earlier")):
         people(levels, records, outcomes, 1 + seed, nested).to_parquet(folder / f"{name}.parquet")
     names = [f"y{k}" for k in range(outcomes)]
-    said = {
+    settings = {
         "dataset": "sized",
         "period": "2024",
         "input": {"path": str(folder / "current.parquet")},
@@ -67,5 +67,5 @@ def sized_job(
         "tables": [{"name": "t", "by": list(map(list, by)), "statistics": ["count", *({"mean": name} for name in names)]}],
     }
     path = folder / "job.json"
-    path.write_text(json.dumps(said | keys))
+    path.write_text(json.dumps(settings | keys))
     return path

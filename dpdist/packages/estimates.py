@@ -16,7 +16,8 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.packages.posterior import Posterior, Sums, published_sums
+from dpdist.packages.posterior import Posterior
+from dpdist.packages.sums import Sums, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 RAKING_PASSES = 50

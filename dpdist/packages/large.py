@@ -20,7 +20,8 @@ from dpdist.core.records import Floats
 from dpdist.packages.conjugate import OF_DRAWS, TOLERANCE, conjugate_gradients
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled, sampling_root
 from dpdist.packages.levels import Deviations
-from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior, Sums, crossed
+from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior
+from dpdist.packages.sums import Sums, crossed
 from dpdist.packages.workload import Workload, indicator
 
 PROBES = 16

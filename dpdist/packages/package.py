@@ -20,8 +20,9 @@ from dpdist.packages.estimates import mean_sums
 from dpdist.packages.large import posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
-from dpdist.packages.posterior import Posterior, Prior, Sums, measured_sums, published_sums
+from dpdist.packages.posterior import Posterior, Prior
 from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, outcome_parts, whole_shares
+from dpdist.packages.sums import Sums, measured_sums, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 SHARING_ROUNDS = 5

@@ -14,11 +14,10 @@ sample: given the levels, z has the covariance n·E(zz') of one record's sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy
@@ -26,14 +25,12 @@ import scipy
 from dpdist.core.records import Floats
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms
 from dpdist.packages.limits import CellLimits
-from dpdist.packages.strategy import FACTOR_STEPS, Measured
+from dpdist.packages.sums import Sums, added, crossed, variances
 from dpdist.packages.ties import ties_of
 from dpdist.packages.workload import Workload
 
 MOST_SUMS = 6_000
 """Largest number of measured sums whose covariance is dense."""
-ROWS_AT_ONCE = 1_000
-"""Published figures whose errors are computed together, because memory for shared terms grows with them."""
 PLANNED_DRIFT = 0.003
 """Relative drift since the reference that is planned before the file is seen: its prior median."""
 DRIFT_LOG_SD = 2.0
@@ -88,28 +85,6 @@ class Beyond(NamedTuple):
     now: float
     error: float
     growth: float
-
-
-class Sums(NamedTuple):
-    """Linear functions of the base cells' sums: a matrix for each of (Σe, Σer of every outcome, Σa, Σq), (row, cell)."""
-
-    parts: tuple[scipy.sparse.csr_array, ...]
-
-    def __len__(self) -> int:
-        return int(self.parts[0].shape[0])
-
-    def batches(self) -> Iterator[Sums]:
-        """The functions, at most `ROWS_AT_ONCE` at a time."""
-        for start in range(0, max(len(self), 1), ROWS_AT_ONCE):
-            yield Sums(tuple(scipy.sparse.csr_array(part[start : start + ROWS_AT_ONCE]) for part in self.parts))
-
-    def of(self, z: Floats) -> Floats:
-        """The functions of sums (cell, sum)."""
-        return np.asarray(sum(part @ z[:, k] for k, part in enumerate(self.parts)))
-
-    def back(self, x: Floats) -> Floats:
-        """The transposed functions of (row,), as (cell, sum)."""
-        return np.column_stack([part.T @ x for part in self.parts])
 
 
 @dataclass(frozen=True)
@@ -212,19 +187,18 @@ class Prior:
     def beyond(self) -> Beyond:
         """What lies beyond the limits at the levels at which the sums are linearised."""
         limits, weight = self.limits, self.workload.count * self.levels.weight
-        before, added, square = 0.0, 0.0, 0.0
+        before, gained, square = 0.0, 0.0, 0.0
         for number, (shape, clipping) in enumerate(zip(limits.shapes, limits.clippings, strict=True)):
             members, few = np.flatnonzero(limits.group == number), shape.thinned
             still = float(few.beyond(clipping)[0])
             before += still * float(weight[members].sum())
             square += float(shape.e.var()) * float(weight[members] @ self.levels.weight[members])
             for cell in members:
-                added += float(weight[cell]) * (
+                gained += float(weight[cell]) * (
                     float(few.moved(*self.linearised_at[cell, : len(self.tails)]).beyond(clipping)[0]) - still
                 )
-        count = float(weight @ (1.0 + self.linearised_at[:, 0]))
-        growth = count / float(weight.sum())
-        return Beyond(before * growth / count, (before + added) / count, square**0.5 / count, growth)
+        count, planned = float(weight @ (1.0 + self.linearised_at[:, 0])), float(weight.sum())
+        return Beyond(before / planned, (before + gained) / count, square**0.5 / count, count / planned)
 
     @property
     def mean(self) -> Floats:
@@ -264,7 +238,7 @@ class Prior:
 
     def by_deviation(self, sums: Sums, which: int) -> scipy.sparse.csr_array:
         """Derivatives of functions of the sums by one deviation, (row, cell)."""
-        return _added([part @ scipy.sparse.diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
+        return added([part @ scipy.sparse.diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
 
     def terms_of(self, sums: Sums) -> tuple[tuple[Floats, Floats], ...]:
         """For every level, roots of the functions' covariance by shared terms, (row, term).
@@ -314,86 +288,6 @@ class Prior:
         return np.asarray(pull)
 
 
-def crossed(one: Sums, other: Sums, block: Floats) -> scipy.sparse.csr_array:
-    """Covariance of two sets of functions by a block for every cell, sparse, (row, row)."""
-    pairs = _held(one, other)
-    none = scipy.sparse.csr_array((len(one), len(other)))
-    return _added([none, *(one.parts[i] @ scipy.sparse.diags_array(block[:, i, j]) @ other.parts[j].T for i, j in pairs)])
-
-
-def variances(sums: Sums, block: Floats) -> Floats:
-    """The diagonal of `crossed(sums, sums, block)`, (row,)."""
-    variance = np.zeros(len(sums))
-    for i, j in _held(sums, sums):
-        variance += (sums.parts[i] @ scipy.sparse.diags_array(block[:, i, j])).multiply(sums.parts[j]).sum(axis=1)
-    return variance
-
-
-def _held(one: Sums, other: Sums) -> list[tuple[int, int]]:
-    """Pairs of sums that occur in two sets of functions."""
-    rows, columns = ([k for k, part in enumerate(sums.parts) if part.nnz] for sums in (one, other))
-    return list(product(rows, columns))
-
-
-def _added(parts: Sequence[Any]) -> scipy.sparse.csr_array:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole + part
-    return scipy.sparse.csr_array(whole)
-
-
-def measured_sums(
-    measurements: Sequence[Measured], limits: CellLimits, count: Floats, secret: bool = False
-) -> tuple[Sums, Floats]:
-    """Measurements in records, as functions of the base cells' sums, and the added constants, (row,).
-
-    If numbers of records are `secret`, they are the last sum, and no constant depends on them.
-    """
-    outcomes = limits.half.shape[1]
-    parts, constants = list[list[scipy.sparse.csr_array]](), list[Floats]()
-    for one in measurements:
-        weight, none = _scaled(one.of_weight), scipy.sparse.csr_array(one.of_weight.shape)
-        rows = [[*[none] * (1 + outcomes), weight, *[none] * (outcomes + secret)]]
-        constants.append(np.zeros(weight.shape[0]))
-        for number, factors in enumerate(zip(one.of_outcome, one.of_level, strict=True)):
-            outcome, level = map(_scaled, factors)
-            k = number % outcomes
-            tilt, share = limits.tilt[:, k], limits.share[:, k]
-            of_v = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(tilt) + level)
-            row = [none] * (2 + 2 * outcomes + secret)
-            row[1 + outcomes] = -of_v
-            row[2 + outcomes + k] = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(share))
-            if secret:
-                row[-1] = of_v
-            rows.append(row)
-            constants.append(np.zeros(weight.shape[0]) if secret else np.asarray(outcome @ (tilt * count) + level @ count))
-        parts += rows
-    return Sums(tuple(_stacked(column) for column in zip(*parts, strict=True))), np.concatenate(constants)
-
-
-def _scaled(factor: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array(factor / FACTOR_STEPS)
-
-
-def published_sums(matrix: scipy.sparse.csr_array, levels: Levels) -> tuple[Sums, ...]:
-    """A table's counts, and the totals of every outcome, as functions of the base cells' sums."""
-    none, outcomes = scipy.sparse.csr_array(matrix.shape), len(levels.outcomes)
-
-    def weighted(factor: Floats) -> scipy.sparse.csr_array:
-        return scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor))
-
-    functions = [Sums((weighted(levels.weight), *[none] * (1 + 2 * outcomes)))]
-    for k, outcome in enumerate(levels.outcomes):
-        parts = [weighted(levels.weight * outcome.mean), *[none] * (1 + 2 * outcomes)]
-        parts[1 + k] = weighted(levels.weight * outcome.unit)
-        functions.append(Sums(tuple(parts)))
-    return tuple(functions)
-
-
-def _stacked(parts: Sequence[scipy.sparse.csr_array]) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
-
-
 class Errors(NamedTuple):
     """Variances of published figures, (row,) each.
 
@@ -418,19 +312,16 @@ class Posterior:
     growth: float = 1.0
     """The file's number of records over the expected one, where it is secret."""
 
+    @cached_property
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
-        return self._without_noise
-
-    @cached_property
-    def _without_noise(self) -> Floats:
         root = self._shared(self.measured)
         return np.asarray(crossed(self.measured, self.measured, self.prior.block()).toarray() + root @ root.T)
 
     def under(self, noise: Floats) -> Self:
         """The posterior of the same measurements under other noise, (row,)."""
         other = replace(self, noise=noise)
-        other.__dict__["_without_noise"] = self._without_noise
+        other.__dict__["without_noise"] = self.without_noise  # the noise does not change it
         return other
 
     def _shared(self, sums: Sums) -> Floats:
@@ -438,7 +329,7 @@ class Posterior:
 
     @cached_property
     def _factor(self) -> tuple[Floats, bool]:
-        return scipy.linalg.cho_factor(self.without_noise() + np.diag(self.noise), lower=True)
+        return scipy.linalg.cho_factor(self.without_noise + np.diag(self.noise), lower=True)
 
     def solver(self, x: Floats) -> Floats:
         """V⁻¹ x."""
@@ -463,7 +354,7 @@ class Posterior:
 
     def slopes(self, sums: Sums, weight: Floats) -> Callable[[Floats], Floats]:
         """Derivatives of `risk` by every noise variance, (row,), as a function of these variances."""
-        squared, fixed = self.squared(sums, weight), self.without_noise()
+        squared, fixed = self.squared(sums, weight), self.without_noise
 
         def under(noise: Floats) -> Floats:
             factor = scipy.linalg.cho_factor(fixed + np.diag(noise), lower=True)
@@ -572,10 +463,10 @@ def growth(posterior: Posterior, x: Floats) -> float:
 
 def resized(posterior: Posterior, factor: float) -> Posterior:
     """The posterior with expected numbers of records times a factor."""
-    prior = posterior.prior
-    workload = replace(prior.workload, count=factor * prior.workload.count)
     if factor == 1.0:
         return posterior
+    prior = posterior.prior
+    workload = replace(prior.workload, count=factor * prior.workload.count)
     return replace(posterior, prior=replace(prior, workload=workload), growth=factor)
 
 

@@ -515,19 +515,19 @@ def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path, mo
     weights = {"north": 12.5, "south": 40.0}
     people(1).assign(weight=lambda rows: rows["region"].map(weights)).to_parquet("people-2024.parquet")
     Path("weights.csv").write_text("region,weight\nnorth,12.5\nsouth,40\n", encoding="utf-8")
-    said = ("people-2024.parquet", "--public", "people-2022.parquet", "--reference", "none", "--outcome", "income")
-    said += ("--design-strata", "region", "--by", "region", "--by", "sex", "--weight", "weight", "--out")
+    options = ("people-2024.parquet", "--public", "people-2022.parquet", "--reference", "none", "--outcome", "income")
+    options += ("--design-strata", "region", "--by", "region", "--by", "sex", "--weight", "weight", "--out")
     Path("jobs").mkdir()
-    code, text = command("init", *said, "jobs/job.yaml", "--design-weights", "weights.csv")
+    code, text = command("init", *options, "jobs/job.yaml", "--design-weights", "weights.csv")
     assert code == 0, text
     job = load_job("jobs/job.yaml")
     assert job.survey.design_weights is not None
     assert (job.survey.design_weights.by, job.survey.design_weights.weights) == (("region",), weights)
     assert "weight" not in job.columns
     assert command("validate", "jobs/job.yaml")[0] == 0
-    assert command("init", *said, "without.yaml")[0] == 0
+    assert command("init", *options, "without.yaml")[0] == 0
     assert "Is the weight of every design stratum public?" in Path("without.yaml").read_text(encoding="utf-8")
-    none = (*said[:-2], "none", "--out")
+    none = (*options[:-2], "none", "--out")
     code, text = command("init", *none, "c.yaml", "--design-weights", "weights.csv")
     assert (code, "weights of design strata, and no strata or no weight" in text) == (2, True), text
     monkeypatch.setattr("sys.stdin", StringIO("weights.csv\n"))

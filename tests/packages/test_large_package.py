@@ -14,7 +14,8 @@ from dpdist.packages import large, levels
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.large import FactoredPosterior, LargePosterior
 from dpdist.packages.package import Package
-from dpdist.packages.posterior import Posterior, learned, published_sums
+from dpdist.packages.posterior import Posterior, learned
+from dpdist.packages.sums import published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 RNG = 11

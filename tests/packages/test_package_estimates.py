@@ -23,13 +23,14 @@ from simulated_package import (
     world,
 )
 
-import dpdist.packages.posterior as posteriors
 from dpdist.core.records import Floats
+from dpdist.packages import sums
 from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.package import Package, _noise, best_package, package
-from dpdist.packages.posterior import Posterior, crossed, learned, published_sums, variances
+from dpdist.packages.posterior import Posterior, learned
 from dpdist.packages.strategy import STRATEGIES, PerTable, Strategy, TopDown, whole_shares
+from dpdist.packages.sums import crossed, published_sums, variances
 from dpdist.packages.workload import PackageTable, Workload
 
 N, RUNS = 3000, 1000
@@ -362,7 +363,7 @@ def test_noise_does_not_pass_for_drift(strategy: Strategy) -> None:
         counts, _ = published_sums(workload(count).published(table), posterior.prior.levels)
         gain = posterior.solver(posterior.covariance(counts).T).T
         alone = still.errors(counts).prior
-        moved = gain @ (still.without_noise() + np.diag(still.noise)) - 2.0 * still.covariance(counts)
+        moved = gain @ (still.without_noise + np.diag(still.noise)) - 2.0 * still.covariance(counts)
         ratio = np.sqrt((alone + (moved * gain).sum(axis=1)) / alone)
         assert ratio.max() < 1.15, (table.name, ratio.max())
 
@@ -374,7 +375,7 @@ def test_errors_need_no_memory_for_all_published_figures_at_once(monkeypatch: py
     weight = np.random.default_rng(5).random(len(counts))
     results, peaks = [], []
     for rows in (len(counts), 40):
-        monkeypatch.setattr(posteriors, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(sums, "ROWS_AT_ONCE", rows)
         posterior.errors(counts)
         tracemalloc.start()
         results.append((*posterior.errors(counts), posterior.squared(counts, weight)))

@@ -8,7 +8,8 @@ from simulated_package import PURE, TABLES, planned, reference, workload, world
 
 from dpdist.core.records import Floats
 from dpdist.packages.levels import ReferenceRecords
-from dpdist.packages.posterior import Prior, published_sums
+from dpdist.packages.posterior import Prior
+from dpdist.packages.sums import published_sums
 from dpdist.packages.ties import TIE_RECORDS, tied
 
 MANY = 200

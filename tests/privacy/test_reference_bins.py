@@ -64,8 +64,8 @@ def both(
     database: tuple[Record, ...], limits: Limits | None = None, histograms: int = len(BINS), table: float = 1.0
 ) -> Floats:
     """What the histograms and the table under some limits cost, side by side."""
-    told = counts(database) / histogram_counts(histograms, SHARE, "zero_out").scale_as_laplace
-    return np.concatenate([told, table * table_under(limits or limits_at(0))(database)])
+    scaled = counts(database) / histogram_counts(histograms, SHARE, "zero_out").scale_as_laplace
+    return np.concatenate([scaled, table * table_under(limits or limits_at(0))(database)])
 
 
 def largest(statistics: Statistics, adjacency: str) -> float:

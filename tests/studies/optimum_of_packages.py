@@ -27,8 +27,8 @@ from packages_of_files import FILES, Budget, parted, read, zcdp
 
 from dpdist.core.records import Floats
 from dpdist.packages.package import Package, _objective, package
-from dpdist.packages.posterior import Sums
 from dpdist.packages.strategy import FACTOR_STEPS, STRATEGIES
+from dpdist.packages.sums import Sums
 
 LEAST = 1e-3
 """Part of the budget at which the search begins for queries that the package does not ask."""
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
         c = made.posterior.covariance(published)
         won = (c * made.posterior.solver(c.T).T).sum(axis=1)
         figures = np.sqrt(weight)[:, None] * posterior.covariance(published)
-        return cls(posterior.without_noise(), figures, float(weight @ (made.posterior.errors(published).file + won)))
+        return cls(posterior.without_noise, figures, float(weight @ (made.posterior.errors(published).file + won)))
 
     def left(self, halves: Floats) -> tuple[float, Floats]:
         """The objective under a precision X of counts and of outcomes, (2, cell, cell), and how it falls by X."""

@@ -79,8 +79,8 @@ def direct(rows: pd.DataFrame, by: tuple[str, ...], file: File) -> pd.DataFrame:
     return pd.concat(parts).set_index("statistic", append=True)
 
 
-def released(file: File, name: str, split: int, said: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    rows = read(file, said.data).astype({c: str for by in file.tables for c in by})
+def released(file: File, name: str, split: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    rows = read(file, options.data).astype({c: str for by in file.tables for c in by})
     rows[file.weight] = rows[file.weight].clip(*WEIGHTS[name])
     part = np.random.default_rng(split).permutation(len(rows)) % 3
     thirds = [rows[part == k].reset_index(drop=True) for k in range(3)]
@@ -88,16 +88,16 @@ def released(file: File, name: str, split: int, said: argparse.Namespace) -> Ite
         folder = Path(made)
         for k in range(2):
             thirds[k].to_parquet(folder / f"part{k}.parquet")
-        for mechanism in said.mechanisms:
-            for epsilon in said.epsilon:
-                budget = {"epsilon": epsilon, "adjacency": said.adjacency}
+        for mechanism in options.mechanisms:
+            for epsilon in options.epsilon:
+                budget = {"epsilon": epsilon, "adjacency": options.adjacency}
                 try:
                     work = folder / f"{mechanism}-{epsilon.replace('/', '_')}"
-                    run(parse_job(job(file, rows, name, said.tables, mechanism, budget, folder)), work)
+                    run(parse_job(job(file, rows, name, options.tables, mechanism, budget, folder)), work)
                 except DpdistError as refused:
                     print(name, mechanism, "refused:", str(refused).splitlines()[1].strip()[:200])
                     break
-                for by in file.tables[: said.tables]:
+                for by in file.tables[: options.tables]:
                     here, earlier, truth = (direct(third, by, file) for third in thirds)
                     table = pd.read_parquet(work / "public" / "tables" / f"{'-'.join(by)}.parquet")
                     table = table[table["estimator"] == "parameters"].astype(dict.fromkeys(by, str))
@@ -124,9 +124,11 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--adjacency", default="add_remove")
     parser.add_argument("--mechanisms", nargs="*", default=["table_package", "reference_tables"])
-    said = parser.parse_args()
-    for name in said.files:
-        rows = [pd.DataFrame(facts) for split in range(said.splits) for facts in released(FILES[name], name, split, said)]
+    options = parser.parse_args()
+    for name in options.files:
+        rows = [
+            pd.DataFrame(facts) for split in range(options.splits) for facts in released(FILES[name], name, split, options)
+        ]
         grouped = pd.concat(rows, ignore_index=True).groupby(["file", "mechanism", "epsilon", "statistic"])
         summary = grouped[["error", "alone"]].agg(["median", "max"]).round(2)
         summary["held"] = grouped["held"].mean().round(3)

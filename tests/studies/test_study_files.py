@@ -38,7 +38,7 @@ kind: files
 study: tiny
 title: A tiny chain
 seed: 5
-replicates: 1
+replicates: 4
 epsilons: ["1"]
 cases:
   - {{name: chain, file: periods.parquet, job: {job}, split: periods, column: year, first: "1/3"}}
@@ -84,12 +84,15 @@ def summary(folder: Path) -> pd.Series:
 def test_a_chain_costs_the_sum_and_stays_near_the_direct_estimates(folder: Path) -> None:
     found = summary(folder)
     assert found["chain", "reference_tables", "chain_epsilon"] == 4.0
-    for statistic, most in (("count", 1.25), ("mean", 1.0)):
-        chained, composed = (
-            found["chain", name, f"{statistic}_median"] for name in ("reference_tables", "laplace_composed")
-        )
-        assert chained < min(1.5, most * composed)
+    means = [found["chain", name, "mean_median"] for name in ("reference_tables", "laplace_composed")]
+    assert means[0] < means[1]
+    for statistic in ("count", "mean"):
+        assert found["chain", "reference_tables", f"{statistic}_median"] < 1.5
         assert found["chain", "reference_tables", f"{statistic}_last_median"] < 2.5
+        assert (
+            found["chain", "laplace_composed", f"{statistic}_median"]
+            > found["chain", "reference_tables", f"{statistic}_median"]
+        )
 
 
 def test_halves_are_compared_with_no_current_data_at_all(folder: Path) -> None:
@@ -107,8 +110,10 @@ def test_errors_of_counts_are_told_in_both_scales(folder: Path) -> None:
     for case in ("chain", "halves"):
         own = {measure: value for (*at, measure), value in found.items() if at == [case, "reference_tables"]}
         median, largest = (own[f"count_given_{size}"] / own[f"count_{size}"] for size in ("median", "max"))
-        assert largest > 1.01
-        assert median > 0.99, "the total, whose size is given, is near the median cell"
+        # A cell of half of the file has 1.25 times the error: weights have a log deviation of .8. The total has the same.
+        assert 1.0 < largest < 1.27
+        assert 0.99 < median < 1.27
+        assert max(median, largest) > 1.1
         assert "mean_given_median" not in own, "means hardly differ"
     assert found["chain", "reference_tables", "count_last_given_median"] > 0
 
