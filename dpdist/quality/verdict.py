@@ -12,10 +12,11 @@ show these (FAR_MEDIAN, FAR_LARGEST).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor
 from statistics import NormalDist
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -208,21 +209,26 @@ class Errors(NamedTuple):
         """Errors from distances over direct standard errors, over those for fixed n, and over direct figures, (cell,)
         each.
         """
-        rows = pd.DataFrame({"error": error, "given_n": given_n, "relative": relative})
         enough = records >= FAR_RECORDS
-        fixed = (rows["error"].isna() & rows["relative"].notna()).to_numpy() & (records > 1)
-        of_fixed = fixed if fixed.any() else np.ones(len(rows), dtype=bool)
+        fixed = np.isnan(error) & ~np.isnan(relative) & (records > 1)
+        of_fixed = fixed if fixed.any() else np.ones(len(error), dtype=bool)
         return cls(
-            cells=len(rows),
+            cells=len(error),
             fixed=int(fixed.sum()),
-            median=float(rows["error"].median()),
-            largest=float(rows["error"][enough].max()),
-            over_2=float((rows["error"][enough] > FAR).sum()),
-            over_4=float((rows["error"][enough] > FAR_NAMED).sum()),
-            given_n=float(rows["given_n"].median()),
-            relative=float(rows["relative"][of_fixed].median()),
-            largest_relative=float(rows["relative"][of_fixed & enough].max()),
+            median=of_figures(np.median, error),
+            largest=of_figures(np.max, error[enough]),
+            over_2=float((error[enough] > FAR).sum()),
+            over_4=float((error[enough] > FAR_NAMED).sum()),
+            given_n=of_figures(np.median, given_n),
+            relative=of_figures(np.median, relative[of_fixed]),
+            largest_relative=of_figures(np.max, relative[of_fixed & enough]),
         )
+
+
+def of_figures(function: Callable[[Floats], Any], values: Floats) -> float:
+    """A function of the values that are not NaN; NaN if there are none."""
+    figures = values[~np.isnan(values)]
+    return float(function(figures)) if len(figures) else np.nan
 
 
 def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> tuple[Floats, Floats, Floats]:

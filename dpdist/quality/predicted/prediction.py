@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from dpdist.quality.predicted.cache import kept, known_before
 from dpdist.quality.predicted.errors import Replicate, published, replicate, rows_of, truths_of
 from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.replicates import release_of, tables_of, taught
-from dpdist.quality.verdict import FAR_RECORDS, Errors
+from dpdist.quality.verdict import FAR_RECORDS, Errors, of_figures
 from dpdist.sampling import Unconverged, sampler_of
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.reference_file import open_reference as open_public
@@ -118,11 +118,18 @@ class Prediction:
         return sorted(self.rows["epsilon"].unique().tolist()) if self.computed else []
 
     def statistics(self, epsilon: float | None = None) -> list[Statistics]:
-        """Predicted errors of every statistic, at the job's ε or another ε of the curve."""
+        """Predicted errors of every statistic, at the job's ε or another ε of the curve, in one order at every ε."""
         if not self.computed:
             return []
-        rows = self.rows[self.rows["epsilon"] == (float(self.job.budget.epsilon) if epsilon is None else epsilon)]
-        return [_summed(part) for _, part in rows.groupby(["table", "statistic"], sort=False)]
+        return self._by_epsilon.get(float(self.job.budget.epsilon) if epsilon is None else epsilon, [])
+
+    @cached_property
+    def _by_epsilon(self) -> dict[float, list[Statistics]]:
+        return {
+            epsilon: [_summed(part) for _, part in rows.groupby(["table", "statistic"], sort=False)]
+            for epsilon in self.epsilons
+            for rows in [self.rows[self.rows["epsilon"] == epsilon]]
+        }
 
     def better(self, epsilon: float) -> float:
         """The share of cells, over all statistics, whose release is nearer to direct estimates than at ε = 0."""
@@ -174,31 +181,32 @@ def number(value: float) -> float | None:
 
 
 def _summed(rows: pd.DataFrame) -> Statistics:
-    first, enough = rows.iloc[0], rows[rows["records"] >= FAR_RECORDS]
-    by_replicate, by_large = rows.groupby("replicate"), enough.groupby("replicate")
-    columns = ("error", "given_n", "relative", "records")
-    one_each = [Errors.of(*(part[name].to_numpy(dtype=float) for name in columns)) for _, part in by_replicate]
-    errors = pd.DataFrame(one_each)
-    middle, mean = errors.median(), errors.mean()
-    largest = {name: float(middle[name]) for name in ("largest", "largest_relative")}
-    means = {name: float(mean[name]) for name in ("median", "over_2", "over_4", "given_n", "relative")}
-    root = rows.assign(square=rows["error"] ** 2).groupby("cell", sort=False)["square"].mean() ** 0.5
-    both = rows[rows["error"].notna() & rows["alone"].notna()]
-    far = root[root > named_above(rows["replicate"].nunique(), int(root.notna().sum()))].sort_values(ascending=False)
+    """One statistic at one ε; every replicate has the same cells, in one order."""
+    first, replicates = rows.iloc[0], rows["replicate"].nunique()
+    columns = ("error", "given_n", "relative", "records", "alone")
+    by_replicate = (rows[name].to_numpy(dtype=float).reshape(replicates, -1) for name in columns)
+    error, given_n, relative, records, alone = by_replicate
+    errors = [Errors.of(*one) for one in zip(error, given_n, relative, records, strict=True)]
+    middle, mean = partial(of_figures, np.median), partial(of_figures, np.mean)
+    averaged = dict.fromkeys(("median", "over_2", "over_4", "given_n", "relative"), mean)
+    averaged |= dict.fromkeys(("largest", "largest_relative"), middle)
+    root = np.sqrt([mean(of_cell**2) for of_cell in error.T])
+    limit, both = named_above(replicates, int(np.isfinite(root).sum())), ~np.isnan(error) & ~np.isnan(alone)
+    far = [cell for cell in np.argsort(-root, kind="stable") if root[cell] > limit]
+    pairs = list(zip(alone, records, strict=True))
     return Statistics(
         table=str(first["table"]),
         statistic=str(first["statistic"]),
         name=str(first["name"]),
         outcome=None if pd.isna(first["outcome"]) else str(first["outcome"]),
-        cells=int(errors["cells"].max()),
-        fixed=int(errors["fixed"].max()),
-        **means,
-        **largest,
-        coverage=float(rows["held"].mean()),
-        reference_alone=float(by_replicate["alone"].median().mean()),
-        largest_alone=float(by_large["alone"].max().median()),
-        better=float((both["error"] < both["alone"]).mean()) if len(both) else np.nan,
-        far=tuple(map(str, far.index)),
+        cells=max(one.cells for one in errors),
+        fixed=max(one.fixed for one in errors),
+        **{name: average(np.array([getattr(one, name) for one in errors])) for name, average in averaged.items()},
+        coverage=mean(rows["held"].to_numpy(dtype=float)),
+        reference_alone=mean(np.array([middle(values) for values, _ in pairs])),
+        largest_alone=middle(np.array([of_figures(np.max, values[size >= FAR_RECORDS]) for values, size in pairs])),
+        better=float((error < alone)[both].mean()) if both.any() else np.nan,
+        far=tuple(str(rows["cell"].iloc[cell]) for cell in far),
     )
 
 
@@ -311,9 +319,10 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
             assert isinstance(model, PredictsErrors)
             sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
             learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC)
+            of_tables = model.predicted_errors(learned)
             for k in range(DRAWS):
                 rng = PUBLIC.child(str(k)).generator("errors")
-                for one in model.predicted_errors(learned):
+                for one in of_tables:
                     by, drawn = cells[one.table, one.statistic], np.abs(rng.standard_normal((2, len(one.error))))
                     sizes, nothing = by.membership @ frame.count.astype(float), np.nan
                     figures = (drawn[0] * one.error, nothing, nothing, nothing, drawn[1] * one.alone)

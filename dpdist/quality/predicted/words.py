@@ -29,10 +29,10 @@ def in_words(prediction: Prediction) -> Iterator[str]:
     yield UNIT
     for one in prediction.statistics():
         yield f"{one.table}, {one.statistic}: {_of_statistic(one)}"
-    for one in prediction.statistics():
-        at_others = [(epsilon, _same(prediction, one, epsilon)) for epsilon in prediction.epsilons]
-        listed = ", ".join(f"{_figure(other)} at ε = {epsilon:g}" for epsilon, other in at_others)
-        yield f"{one.table}, {one.statistic}: median {listed}"
+    curves = zip(*map(prediction.statistics, prediction.epsilons), strict=True)
+    for points in curves:
+        listed = ", ".join(f"{_figure(one)} at ε = {at:g}" for at, one in zip(prediction.epsilons, points, strict=True))
+        yield f"{points[0].table}, {points[0].statistic}: median {listed}"
     yield from worth(prediction)
 
 
@@ -47,11 +47,6 @@ def _of_statistic(one: Statistics) -> str:
     if not isnan(one.coverage):
         parts.append(f"90 % intervals hold {one.coverage:.2f} of the population's figures")
     return "; ".join(parts)
-
-
-def _same(prediction: Prediction, one: Statistics, epsilon: float) -> Statistics:
-    statistics = prediction.statistics(epsilon)
-    return next(other for other in statistics if (other.table, other.statistic) == (one.table, one.statistic))
 
 
 def _figure(one: Statistics) -> str:
