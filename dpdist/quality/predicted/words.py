@@ -31,7 +31,9 @@ def in_words(prediction: Prediction) -> Iterator[str]:
         yield f"{one.table}, {one.statistic}: {_of_statistic(one)}"
     curves = zip(*map(prediction.statistics, prediction.epsilons), strict=True)
     for points in curves:
-        listed = ", ".join(f"{_figure(one)} at ε = {at:g}" for at, one in zip(prediction.epsilons, points, strict=True))
+        listed = ", ".join(
+            f"{_figure(one)} at ε = {epsilon:g}" for epsilon, one in zip(prediction.epsilons, points, strict=True)
+        )
         yield f"{points[0].table}, {points[0].statistic}: median {listed}"
     yield from worth(prediction)
 
