@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -54,30 +55,72 @@ class Donors:
     def __len__(self) -> int:
         return len(self.cell)
 
-    def of_cell(self, cell: int, codes: Codes) -> Ints:
-        """Positions of a cell's donors, in order of outcomes and weight.
+    def by_cell(self, codes: Codes) -> DonorsByCell:
+        """The donors of every cell; `codes` (cell, column) are the levels of the table's columns."""
+        return DonorsByCell(self, codes)
 
-        A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in its first columns. As
-        many of these columns are used as leave enough donors. `codes` (cell, column) are the levels of the table's
-        columns.
-        """
-        for shared in range(codes.shape[1], -1, -1):
-            if shared == codes.shape[1]:
-                positions = np.arange(*np.searchsorted(self.cell, [cell, cell + 1]))
-            else:
-                positions = np.flatnonzero((codes[self.cell, :shared] == codes[cell, :shared]).all(axis=1))
-                positions = positions[np.lexsort((self.weight[positions], *self.outcomes[positions].T[::-1]))]
-            if len(positions) >= FEWEST:
-                break
-        return positions
 
-    def drawn(self, cell: int, codes: Codes, count: int, rng: np.random.Generator) -> Ints:
+@dataclass(frozen=True, eq=False)
+class DonorsByCell:
+    """The donors of every cell, in order of outcomes and weight.
+
+    A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in its first columns. As many of
+    these columns are used as leave enough donors.
+    """
+
+    records: Donors
+    codes: Codes
+
+    @cached_property
+    def _shared(self) -> Ints:
+        """The number of first columns in which a cell's donors have its levels, (cell,)."""
+        columns = self.codes.shape[1]
+        shared = np.zeros(len(self.codes), dtype=np.int64)
+        for number in range(1, columns + 1):
+            group = self._groups(number)
+            held = np.bincount(group[self.records.cell], minlength=int(group.max(initial=0)) + 1)
+            shared[held[group] >= FEWEST] = number
+        return shared
+
+    def _groups(self, shared: int) -> Ints:
+        """The group of every cell by its levels in the first columns, (cell,); a cell is a group of all columns."""
+        if shared == self.codes.shape[1]:
+            return np.arange(len(self.codes))
+        return np.unique(self.codes[:, :shared], axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+    @cached_property
+    def group(self) -> Ints:
+        """Numbers of the cells' groups, (cell,). Cells of one group use the same donors."""
+        number = np.zeros(len(self.codes), dtype=np.int64)
+        for shared in np.unique(self._shared).tolist():
+            cells = self._shared == shared
+            number[cells] = int(number.max(initial=0)) + 1 + self._groups(shared)[cells]
+        return np.asarray(np.unique(number, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+
+    @cached_property
+    def _ordered(self) -> dict[int, tuple[Ints, Ints, Ints]]:
+        """By number of shared columns: positions in order of groups, the groups of cells, and where each group begins."""
+        made = {}
+        for shared in np.unique(self._shared).tolist():
+            group = self._groups(shared)
+            of_donor = group[self.records.cell]
+            order = np.lexsort((self.records.weight, *self.records.outcomes.T[::-1], of_donor))
+            begins = np.searchsorted(of_donor[order], np.arange(int(group.max(initial=0)) + 2))
+            made[shared] = order, group, begins
+        return made
+
+    def of_cell(self, cell: int) -> Ints:
+        """Positions of a cell's donors."""
+        order, group, begins = self._ordered[int(self._shared[cell])]
+        return np.asarray(order[begins[group[cell]] : begins[group[cell] + 1]])
+
+    def drawn(self, cell: int, count: int, rng: np.random.Generator) -> Ints:
         """Positions of `count` donors for a cell: a systematic sample in order of the first outcome, from a random start.
 
         Its distribution function is within one record of the donors' own, at any value. The positions are returned in
         random order.
         """
-        positions = self.of_cell(cell, codes)
+        positions = self.of_cell(cell)
         return np.asarray(rng.permutation(positions[_evenly(rng.random(), count, len(positions))]))
 
 

@@ -92,6 +92,8 @@ class MechanismSpec(Frozen):
     """True if the mechanism adds noise to statistics of several outcomes together."""
     shape: ClassVar[bool] = True
     """True if the mechanism releases how an outcome is distributed, as a distribution or as records."""
+    shape_of_reference: ClassVar[bool] = False
+    """True if this distribution is that of a reference's records, and is not known without them."""
     prioritises: ClassVar[bool] = False
     """True if the budget favours tables of a higher priority, or of a smaller target error."""
     nests: ClassVar[bool] = False

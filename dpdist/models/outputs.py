@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
-from dpdist.estimation.donors import Donors
+from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.job import Job, StatisticName
 from dpdist.models.design import Design
 from dpdist.models.protocol import Distributed, Draws, Expectation, StratumModel
@@ -182,7 +182,7 @@ class DonorRecords(Protocol):
     """Synthetic records of a stratum that are copies of donors, moved to released means."""
 
     @property
-    def donors(self) -> Donors: ...
+    def donors(self) -> DonorsByCell: ...
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
         """Outcomes, weights, and positions of the donors."""

@@ -53,8 +53,8 @@ BETWEEN_SETS = (
 FURTHER = [
     "Ratios, proportions, shares and differences: the same parts of their linearised forms, so that sums which two cells "
     "share enter with their covariance.",
-    "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Beside "
-    "reference tables the reference's own sampling error at a known mean is in them.",
+    "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Where "
+    "shapes are a reference's, its own sampling error at a known mean is in them, and no change of shape since.",
 ]
 """Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 

@@ -78,7 +78,7 @@ def _blocks(released: ReleasedObject, model: StratumModel, stratum: int, k: int)
             yield Block(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
         elif drawn is not None:
             outcome, weight, donor = drawn.simulate(theta, part, rng)
-            copied = drawn.donors.copied
+            copied = drawn.donors.records.copied
             yield Block(part, outcome, weight, None if copied is None else copied.take(pa.array(donor)))
         else:
             assert isinstance(model, Synthesizer)

@@ -89,6 +89,41 @@ def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy
         run(parse_job(job(tmp_path, mechanism={"name": "reference_tables"})), tmp_path / "refused")
 
 
+def test_ratios_shares_and_differences_of_a_package_follow_from_its_sums(tmp_path: Path) -> None:
+    """Control: errors of two cells are not added up as if they were independent."""
+    statistics = ["count", {"mean": "salary"}, {"share": "sex"}, {"difference": {"mean": "salary"}, "from": {"sex": "m"}}]
+    statistics += [{"ratio": ["salary", "visits"]}, {"total": "salary"}, {"total": "visits"}]
+    table = {"name": "t", "by": ["field", "sex"], "margins": True, "statistics": statistics}
+    text = json.loads(job(tmp_path, outcome=["salary", "visits"], tables=[table]))
+    text["columns"]["visits"] = COLUMNS["visits"]
+    run(parse_job(json.dumps(text)), tmp_path / "made")
+    made = pd.read_parquet(tmp_path / "made" / "public" / "tables" / "t.parquet")
+    shown = made[made["estimator"] == "parameters"].assign(of=made["statistic"] + " " + made["variable"].fillna(""))
+    figure, error = (
+        shown.pivot_table(index=["field", "sex"], columns="of", values=v) for v in ("estimate", "standard_error")
+    )
+    of_sex, ratio, difference = "share across sex ", "ratio salary / visits", "difference of mean from sex m salary"
+    np.testing.assert_allclose(figure[ratio], figure["total salary"] / figure["total visits"], rtol=1e-9)
+    np.testing.assert_allclose(figure[of_sex].xs("Total", level="sex"), 1.0, rtol=1e-9)
+    means, errors = (values["mean salary"].unstack("sex") for values in (figure, error))
+    subtracted, its_error = (values[difference].unstack("sex") for values in (figure, error))
+    np.testing.assert_allclose(subtracted["f"], means["f"] - means["m"], rtol=1e-9)
+    apart = np.hypot(errors["Total"], errors["m"])
+    assert (its_error["Total"] < 0.9 * apart).all(), "men are a part of all"
+    assert (its_error["f"] > 0.5 * errors["f"]).all()
+
+
+def test_a_median_of_a_package_needs_a_reference(tmp_path: Path) -> None:
+    """Control: with a reference the same job is valid."""
+    tables = [{"name": "t", "by": ["sex"], "statistics": ["count", {"median": "salary"}]}]
+    dpdist.validate(parse_job(job(tmp_path, tables=tables)))
+    with pytest.raises(JobError) as refused:
+        parse_job(job(tmp_path, tables=tables, reference=None))
+    (problem,) = refused.value.problems
+    assert problem.where == "tables.0.statistics.1"
+    assert "from the records of a reference" in problem.fault
+
+
 def test_without_a_reference_a_package_is_released_from_its_own_histograms(tmp_path: Path) -> None:
     """It was refused. Both rounds together lose the budget exactly, and no text claims a reference's records. Control:
     with a reference there are donors, and one query."""

@@ -30,7 +30,7 @@ def donors(sizes: tuple[int, ...]) -> Donors:
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_every_donor_is_drawn_as_often_as_any_other(seed: int, times: int) -> None:
     held = donors((600, 60))
-    drawn = held.drawn(0, CODES[:2], 600 * times, np.random.default_rng(seed))
+    drawn = held.by_cell(CODES[:2]).drawn(0, 600 * times, np.random.default_rng(seed))
     np.testing.assert_array_equal(np.bincount(drawn), np.full(600, times))
 
 
@@ -42,7 +42,7 @@ def test_a_part_of_the_donors_has_their_distribution_and_independent_draws_have_
     def off(positions: np.ndarray) -> float:
         return max(abs(np.mean(salary[positions] <= y) - np.mean(salary <= y)) for y in np.unique(salary))
 
-    assert off(held.drawn(0, CODES[:1], 700, rng)) < 1.5 / 700
+    assert off(held.by_cell(CODES[:1]).drawn(0, 700, rng)) < 1.5 / 700
     assert off(rng.integers(0, 5000, 700)) > 10.0 / 700
 
 
@@ -59,8 +59,29 @@ def test_of_many_records_as_many_stay_and_atoms_keep_their_share() -> None:
 @pytest.mark.parametrize(("size", "cells"), [(FEWEST, {1}), (FEWEST - 1, {0, 1}), (0, {0, 1})])
 def test_a_cell_with_too_few_donors_takes_those_of_the_cells_most_like_it(size: int, cells: set[int]) -> None:
     held = donors((300, size, 300))
-    drawn = held.drawn(1, CODES, 3000, np.random.default_rng(1))
+    drawn = held.by_cell(CODES).drawn(1, 3000, np.random.default_rng(1))
     assert set(held.cell[drawn].tolist()) == (cells if size else cells - {1})
+
+
+@given(st.integers(0, 10_000), st.integers(0, 3), st.integers(1, 12))
+def test_donors_of_all_cells_are_those_of_a_search_for_each(seed: int, columns: int, cells: int) -> None:
+    """The oracle looks through all donors for every cell. Cells of one group, and no others, use the same donors."""
+    rng = np.random.default_rng(seed)
+    codes = np.unique(rng.integers(0, 3, (cells, columns)), axis=0).astype(np.int32)
+    weight, outcomes = reference(seed, 150)
+    held = Donors.of(rng.integers(0, len(codes), 150).astype(np.int32), weight, outcomes)
+    made, wanted = held.by_cell(codes), []
+    for cell in range(len(codes)):
+        positions = np.flatnonzero(held.cell == cell)
+        for shared in range(columns - 1, -1, -1):
+            if len(positions) >= FEWEST:
+                break
+            positions = np.flatnonzero((codes[held.cell, :shared] == codes[cell, :shared]).all(axis=1))
+            positions = positions[np.lexsort((held.weight[positions], *held.outcomes[positions].T[::-1]))]
+        wanted.append(positions.tolist())
+        assert made.of_cell(cell).tolist() == positions.tolist()
+    for one, other in np.ndindex(len(codes), len(codes)):
+        assert (made.group[one] == made.group[other]) == (sorted(wanted[one]) == sorted(wanted[other]))
 
 
 def test_records_without_a_weight_are_no_donors() -> None:

@@ -40,7 +40,7 @@ columns:
   weight: {{bounds: [0.1, 2000], outside: clip}}
 survey: {{weight: weight}}
 outcome: income
-mechanism: {{name: reference_tables}}
+mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1"}}
 {reference}
 tables:
@@ -86,7 +86,12 @@ class Survey(NamedTuple):
         return found
 
 
-def job_of(folder: Path, survey: Survey, *, reference: bool, of_areas: str = "[count]") -> tuple[Job, Frame]:
+REFERENCE_TABLES = "reference_tables"
+
+
+def job_of(
+    folder: Path, survey: Survey, *, reference: bool, of_areas: str = "[count]", mechanism: str = REFERENCE_TABLES
+) -> tuple[Job, Frame]:
     records = survey.sample(np.random.default_rng(0))
     columns = {
         "group": np.array(GROUPS)[records.frame // len(AREAS)],
@@ -95,13 +100,16 @@ def job_of(folder: Path, survey: Survey, *, reference: bool, of_areas: str = "[c
     }
     pd.DataFrame(columns).to_parquet(folder / "now.parquet")
     path = f"reference: {{path: {folder}/now.parquet}}" if reference else ""
-    job = dpdist.parse_job(JOB.format(folder=folder, reference=path, of_groups=OF_GROUPS, of_areas=of_areas))
+    text = JOB.format(folder=folder, reference=path, of_groups=OF_GROUPS, of_areas=of_areas, mechanism=mechanism)
+    job = dpdist.parse_job(text)
     return job, take_census(job, open_source(job)).frame
 
 
-def released_quantiles(folder: Path, survey: Survey, replicates: int, *, reference: bool) -> pd.DataFrame:
+def released_quantiles(
+    folder: Path, survey: Survey, replicates: int, *, reference: bool, mechanism: str = REFERENCE_TABLES
+) -> pd.DataFrame:
     """Published quantiles of independent samples, references and noises, with their truth, one row each."""
-    job, frame = job_of(folder, survey, reference=reference)
+    job, frame = job_of(folder, survey, reference=reference, mechanism=mechanism)
     rows, truths = list[pd.DataFrame](), survey.truths()
     for number in range(replicates):
         rng = np.random.default_rng([7, number])

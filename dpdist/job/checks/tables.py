@@ -73,6 +73,10 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
         fault = f"'{job.mechanism.name}' gives no {statistic.name}"
     elif statistic.of is None and statistic.of_shape and not spec.shape:
         fault = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
+    elif statistic.of is None and statistic.of_shape and spec.shape_of_reference and not _on_records(job):
+        fault = f"'{job.mechanism.name}' takes the distribution behind a {statistic.name} from the records of a reference"
+        yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
+        return
     else:
         return
     several = statistic.over is not None
@@ -85,6 +89,10 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     )
     remedy = "take a mechanism that gives it, or leave the statistic out"
     yield Contradiction(path, fault, remedy, listed(able, len(able)))
+
+
+def _on_records(job: Job) -> bool:
+    return job.reference is not None and job.reference.holds_records
 
 
 def table_universes(job: Job) -> Iterator[Contradiction]:

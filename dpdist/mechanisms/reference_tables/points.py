@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.estimation.donors import Donors
+from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.estimation.weighted_points import CELL, MOST_POINTS
 from dpdist.models.copula.model import kind_of
 from dpdist.models.design import Design
@@ -71,7 +71,7 @@ class Drawn(NamedTuple):
     """A stratum's cells, its donors after the common scale, and the domain in which every outcome's values may move."""
 
     cells: DonorCells
-    donors: Donors
+    donors: DonorsByCell
     domains: tuple[Domain, ...]
 
     @classmethod
@@ -85,18 +85,19 @@ class Drawn(NamedTuple):
             for values, bounds, column in zip(donors.outcomes.T, cells.bounds, columns, strict=True)
         )
         means = release.theta(cells, stratum, 0)["means"][0]
-        return cls(cells, _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains), domains)
+        scaled = _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains)
+        return cls(cells, scaled.by_cell(cells.codes), domains)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
         """Outcomes and weights whose means are their cells' released means, and the positions of their donors."""
-        cell, means = self.cells.pattern(frame_row), theta["means"][0]
+        cell, means, donors = self.cells.pattern(frame_row), theta["means"][0], self.donors.records
         weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
         donor = np.empty(len(frame_row), dtype=np.int64)
         for k in np.unique(cell).tolist():
             rows = np.flatnonzero(cell == k)
-            donor[rows] = drawn = self.donors.drawn(k, self.cells.codes, len(rows), rng)
+            donor[rows] = drawn = self.donors.drawn(k, len(rows), rng)
             weight[rows], outcomes[rows] = agree(
-                *(self.donors.weight[drawn], self.donors.outcomes[drawn], means[k, 0], means[k, 1:]),
+                *(donors.weight[drawn], donors.outcomes[drawn], means[k, 0], means[k, 1:]),
                 *(self.domains, self.cells.weighted and not self.cells.one_weight),
             )
             if self.cells.one_weight:
@@ -172,6 +173,8 @@ def _by_weight(pairs: Floats) -> Floats:
 
 STEP = 0.05
 """Step of the numerical derivative of a distribution function, as a share of the mean or of the standard deviation."""
+MOST_SHARES = 1_000_000
+"""Shares that are computed together."""
 
 
 @dataclass(frozen=True)
@@ -189,20 +192,33 @@ class Transported:
 
     @classmethod
     def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int) -> Transported:
-        donors = list(release.donors.values())
-        weight = np.concatenate([part.weight for part in donors]) if donors else np.empty(0)
-        outcomes = np.concatenate([part.outcomes for part in donors]).T if donors else np.empty((0, 0))
-        heaps = [Heaps.of(weight, values) for values in outcomes]
-        return cls(cells, *points_of_cells(release, cells, stratum), heaps)
+        return cls(cells, *points_of_cells(release, cells, stratum), heaps_of(release))
 
     @cached_property
-    def _steps(self) -> list[list[_Steps]]:
-        """Distribution functions by outcome and cell, with ties spread where answers are heaped."""
+    def _steps(self) -> list[_Steps]:
+        """Distribution functions by outcome, with ties spread where answers are heaped."""
         heaps = self.heaps or [None] * len(self.points)
         return [
-            [_Steps.of(points if of_outcome is None else np.column_stack(spread(*points.T))) for points in cells]
+            _Steps.of([points if of_outcome is None else np.column_stack(spread(*points.T)) for points in cells])
             for of_outcome, cells in zip(heaps, self.points, strict=True)
         ]
+
+    @cached_property
+    def _means(self) -> Floats:
+        """Mean outcomes of the points, (outcome, cell)."""
+        means = [[np.average(points[:, 1], weights=points[:, 0]) for points in cells] for cells in self.points]
+        return np.array(means, dtype=np.float64)
+
+    @cached_property
+    def sizes(self) -> Floats:
+        """Means of outcomes that a move to another mean scales, otherwise their standard deviations, (outcome, cell)."""
+        sizes = self._means.copy()
+        for outcome, cells in enumerate(self.points):
+            for k in np.flatnonzero(~self._scaled(np.arange(len(cells)), outcome)).tolist():
+                points = cells[k]
+                weight = points[:, 0] / points[:, 0].mean()
+                sizes[outcome, k] = np.sqrt(np.average((points[:, 1] - sizes[outcome, k]) ** 2, weights=weight))
+        return sizes
 
     def answers(self, value: Floats, outcome: int) -> Floats:
         """Answers with the ranks of the given quantiles of the spread distribution, of any shape."""
@@ -211,12 +227,15 @@ class Transported:
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
-        cell, shares = self.cells.design.pattern[row], np.empty((len(theta), len(row)))
-        for k in np.unique(cell).tolist():
-            pairs = np.flatnonzero(cell == k)
-            distinct, place = np.unique(value[pairs], return_inverse=True)
-            shares[:, pairs] = self._of_cell(theta, k, distinct, outcome)[:, place]
-        return shares
+        cell, shares = self.cells.design.pattern[row].astype(np.int64), np.empty((len(theta), len(row)))
+        at_once = max(1, MOST_SHARES // len(theta))
+        for start in range(0, len(row), at_once):
+            few = slice(start, start + at_once)
+            shares[:, few] = self._moved(cell[few], theta["means"][:, cell[few], 1 + outcome], value[few], outcome)
+        if "shape" in theta.values:
+            shares = shares + theta["shape"][:, cell] * self.errors(cell, value, outcome)
+        low, top = self.cells.bounds[outcome]
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, np.clip(shares, 0.0, 1.0)))
 
     def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """`until` for other means, (pair,): `mean` (row,) are the mean outcomes of the stratum's frame rows."""
@@ -224,47 +243,75 @@ class Transported:
         means[0, self.cells.design.pattern, 1 + outcome] = mean
         return np.asarray(self.until(Draws({"means": means}), row, value, outcome)[0])
 
-    def _of_cell(self, theta: Draws, k: int, value: Floats, outcome: int) -> Floats:
-        """Shares of a cell's weight with an outcome of at most each value, (draw, value)."""
-        points, (low, top) = self.points[outcome][k], self.cells.bounds[outcome]
-        mean = float(np.average(points[:, 1], weights=points[:, 0]))
-        moved = theta["means"][:, k, 1 + outcome, None]
-        steps = self._steps[outcome][k]
-        if low >= 0 and mean > 0:
-            ratio = np.divide(mean, moved, out=np.ones_like(moved), where=moved > 0)
-            share = steps.until(value * ratio)
-        else:
-            share = steps.until(value + mean - moved)
-        if "shape" in theta.values:
-            error = self._errors(points, steps, mean, value, low >= 0 and mean > 0) / np.sqrt(self.standing[k])
-            share = share + theta["shape"][:, k, None] * error
-        return np.where(value >= top, 1.0, np.where(value < low, 0.0, np.clip(share, 0.0, 1.0)))
+    def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
+        """Shares of the weight at or below the values, after the points' move to other means; (draw, pair)."""
+        before = self._means[outcome, cell]
+        ratio = np.divide(before, mean, out=np.ones_like(mean), where=mean > 0)
+        moved = np.where(self._scaled(cell, outcome), value * ratio, value + before - mean)
+        return self._steps[outcome].until(cell, moved)
 
-    @staticmethod
-    def _errors(points: Floats, steps: _Steps, mean: float, value: Floats, scaled: bool) -> Floats:
+    def _scaled(self, cell: Ints, outcome: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether a move to another mean scales a cell's outcomes, (pair,); if not, it adds."""
+        return np.asarray((self.cells.bounds[outcome][0] >= 0) & (self._means[outcome, cell] > 0))
+
+    def errors(self, cell: Ints, value: Floats, outcome: int) -> Floats:
+        """Standard deviations of the points' shares at or below each value, given the mean, (pair,)."""
+        deviations = np.empty(len(cell))
+        for k in np.unique(cell).tolist():
+            pairs = np.flatnonzero(cell == k)
+            distinct, place = np.unique(value[pairs], return_inverse=True)
+            deviations[pairs] = (self._errors(k, distinct, outcome) / np.sqrt(self.standing[k]))[place]
+        return deviations
+
+    def _errors(self, k: int, value: Floats, outcome: int) -> Floats:
         """Standard deviation, for one record, of the share at or below each value, given the mean, (value,)."""
-        weight, outcome = points[:, 0] / points[:, 0].mean(), points[:, 1]
-        size = mean if scaled else float(np.sqrt(np.average((outcome - mean) ** 2, weights=weight)))
+        points, steps, mean = self.points[outcome][k], self._steps[outcome], self._means[outcome, k]
+        scaled, size = bool(self._scaled(np.array([k]), outcome)[0]), self.sizes[outcome, k]
+        weight, answers = points[:, 0] / points[:, 0].mean(), points[:, 1]
         if size == 0:
             return np.zeros(len(value))
+        cell = np.full(len(value), k)
         ends = [value / (1.0 + sign * STEP) if scaled else value - sign * STEP * size for sign in (1.0, -1.0)]
-        slope = (steps.until(ends[1]) - steps.until(ends[0])) / (2.0 * STEP)
-        inside = (outcome[:, None] <= value) - steps.until(value) + slope * ((outcome - mean) / size)[:, None]
+        slope = (steps.until(cell, ends[1]) - steps.until(cell, ends[0])) / (2.0 * STEP)
+        inside = (answers[:, None] <= value) - steps.until(cell, value) + slope * ((answers - mean) / size)[:, None]
         return np.asarray(np.sqrt(np.mean((weight[:, None] * inside) ** 2, axis=0)))
+
+
+def heaps_of(release: ReleaseView) -> list[Heaps | None]:
+    """Heaps of every outcome in the released records of the reference; empty without such records."""
+    donors = list(release.donors.values())
+    if not donors:
+        return []
+    weight = np.concatenate([part.weight for part in donors])
+    return [Heaps.of(weight, values) for values in np.concatenate([part.outcomes for part in donors]).T]
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """A distribution function with steps: outcomes in rising order, and the share of weight up to each, starting with 0."""
+    """Distribution functions of cells with steps: all outcomes, in rising order within a cell, the share of the cell's
+    weight up to each, and where each cell begins, (cell + 1,).
+    """
 
     outcome: Floats
     share: Floats
+    begin: Ints
 
     @classmethod
-    def of(cls, points: Floats) -> _Steps:
-        order = np.argsort(points[:, 1], kind="stable")
-        weight = np.cumsum(points[order, 0])
-        return cls(points[order, 1], np.concatenate([[0.0], weight / weight[-1]]))
+    def of(cls, cells: Sequence[Floats]) -> Self:
+        parts = []
+        for points in cells:
+            order = np.argsort(points[:, 1], kind="stable")
+            weight = np.cumsum(points[order, 0])
+            parts.append((points[order, 1], weight / weight[-1]))
+        outcome, share = map(np.concatenate, zip(*parts, strict=True))
+        return cls(outcome, share, np.cumsum([0, *map(len, cells)]))
 
-    def until(self, value: Floats) -> Floats:
-        return np.asarray(self.share[np.searchsorted(self.outcome, value, side="right")])
+    def until(self, cell: Ints, value: Floats) -> Floats:
+        """The share of each cell's weight at or below a value; cells (pair,), values (pair,) or (draw, pair)."""
+        first = np.broadcast_to(self.begin[cell], value.shape)
+        low, high = first.copy(), np.broadcast_to(self.begin[cell + 1], value.shape)
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            below = open_ & ~(self.outcome[np.minimum(middle, len(self.outcome) - 1)] > value)
+            low, high = np.where(below, middle + 1, low), np.where(open_ & ~below, middle, high)
+        return np.where(low > first, self.share[low - 1], 0.0)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee, NoiseName, StatisticName
+from dpdist.job.names import Guarantee, NoiseName
 from dpdist.packages.strategy import STRATEGIES
 
 AUTO = "auto"
@@ -42,7 +42,7 @@ class TablePackage(Noisy):
     prioritises: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
     nests: ClassVar[bool] = True
-    gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
+    shape_of_reference: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
