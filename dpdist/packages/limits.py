@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats, Ints, rows_of_groups
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, cell_means, deviations
 from dpdist.packages.workload import Workload
 
@@ -172,11 +172,10 @@ def limits_of(
     """
     group = _groups(workload, records)
     e, r = levels.standardised(records)
-    held = group[records.cell]
-    members = [np.flatnonzero(held == number) for number in range(int(group.max()) + 1)]
-    shapes = [shape_of(e[rows], r[:, rows], levels) for rows in members]
+    of_groups = rows_of_groups(group[records.cell], int(group.max()) + 1)
+    shapes = [shape_of(e[rows], r[:, rows], levels) for rows in of_groups]
     two_valued = [len(np.unique(outcome)) <= 2 for outcome in records.outcomes]
-    number = np.array([len(rows) for rows in members], dtype=np.float64)
+    number = np.array([len(rows) for rows in of_groups], dtype=np.float64)
     return cell_limits(workload, levels, group, shapes, number, bounds, size, noise, two_valued)
 
 
@@ -330,14 +329,13 @@ def tails_of(
     """
     e, r = levels.standardised(records)
     first = 1 + len(r)
-    group, left = limits.group[records.cell], np.zeros((len(e), first))
-    for number, (shape, clipping) in enumerate(zip(limits.shapes, limits.clippings, strict=True)):
-        members = group == number
+    of_groups, left = rows_of_groups(limits.group[records.cell], len(limits.shapes)), np.zeros((len(e), first))
+    for rows, shape, clipping in zip(of_groups, limits.shapes, limits.clippings, strict=True):
         whole = shape.sums(clipping)
         x = whole[:, first:] - whole[:, first:].mean(axis=0)
         coefficients = np.linalg.lstsq(x, whole[:, :first] - whole[:, :first].mean(axis=0), rcond=1e-9)[0]
-        sums = Shape(e[members], r[:, members], r[:, members]).sums(clipping)
+        sums = Shape(e[rows], r[:, rows], r[:, rows]).sums(clipping)
         off = (sums[:, first:] - whole[:, first:].mean(axis=0)) @ coefficients
-        left[members] = sums[:, :first] - whole[:, :first].mean(axis=0) - off
+        left[rows] = sums[:, :first] - whole[:, :first].mean(axis=0) - off
     ones = np.ones(len(e))
     return tuple(deviations(terms, *cell_means(records.cell, residual, ones, len(workload))) for residual in left.T)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats, Ints, rows_of_groups
 from dpdist.packages.levels import Levels, ReferenceRecords
 from dpdist.packages.limits import CellLimits, Shape
 from dpdist.packages.workload import Workload
@@ -31,10 +31,9 @@ def ties_of(workload: Workload, levels: Levels, limits: CellLimits, records: Ref
     table's mean outcome to the reference's own, given the counts that ties of e leave.
     """
     e, r = levels.standardised(records)
-    group, left = limits.group[records.cell], np.empty((len(e), mean.shape[1]))
-    for number, clipping in enumerate(limits.clippings):
-        members = group == number
-        left[members] = Shape(e[members], r[:, members], r[:, members]).sums(clipping)
+    of_groups, left = rows_of_groups(limits.group[records.cell], len(limits.clippings)), np.empty((len(e), mean.shape[1]))
+    for rows, clipping in zip(of_groups, limits.clippings, strict=True):
+        left[rows] = Shape(e[rows], r[:, rows], r[:, rows]).sums(clipping)
     left -= mean[records.cell]
     cells = len(workload)
     held = np.bincount(records.cell, minlength=cells).astype(np.float64)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints, rows_of_groups
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.estimation.weighted_points import CELL, MOST_POINTS
 from dpdist.models.copula.model import kind_of
@@ -93,8 +93,8 @@ class Drawn(NamedTuple):
         cell, means, donors = self.cells.pattern(frame_row), theta["means"][0], self.donors.records
         weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
         donor = np.empty(len(frame_row), dtype=np.int64)
-        for k in np.unique(cell).tolist():
-            rows = np.flatnonzero(cell == k)
+        present, number = np.unique(cell, return_inverse=True)
+        for k, rows in zip(present.tolist(), rows_of_groups(number, len(present)), strict=True):
             donor[rows] = drawn = self.donors.drawn(k, len(rows), rng)
             weight[rows], outcomes[rows] = agree(
                 *(donors.weight[drawn], donors.outcomes[drawn], means[k, 0], means[k, 1:]),
