@@ -159,9 +159,9 @@ class PredictsErrors(StratumModel, Protocol):
 
 
 @runtime_checkable
-class HasStrategies(PredictsErrors, Protocol):
-    def by_strategy(self) -> Mapping[str, Self]:
-        """This model under each strategy that may be named, by its name."""
+class HasSettings(PredictsErrors, Protocol):
+    def by_setting(self) -> Mapping[str, Self]:
+        """This model under other settings of the mechanism, by key and value."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import available_memory
 from dpdist.packages.estimates import mean_sums
 from dpdist.packages.large import posterior_of, refuse_beyond_memory
@@ -33,6 +33,10 @@ NOISE_OF_NOTHING = 1e18
 """Noise variance, in squared records, under which a sum shows nothing."""
 ROUNDS_WITH_ALL = 2
 """Number of these rounds before any is left out."""
+LARGEST_ROUNDS, LARGEST_POWER = 24, 32.0
+"""Number of times that weights move towards the figures of the largest errors, and the last power of squared errors."""
+LEAST_LOWER = 0.001
+"""Part by which a largest squared error must be lower to be worth other parts. So no choice hangs on a last digit."""
 
 
 class Law(NamedTuple):
@@ -85,8 +89,10 @@ class Package:
 
     @cached_property
     def objective(self) -> float:
-        """The mean over tables of the mean squared error of their figures, in direct standard errors, by priority."""
-        return self.posterior.risk(*(self.wanted or _objective(self.prior)))
+        """Squared error of the figures, in direct standard errors, by priority: its mean over tables of their means, or
+        its largest.
+        """
+        return (self.wanted or _objective(self.prior)).risk(self.posterior)
 
     def predicted(self) -> list[Predicted]:
         """Predicted errors of every table under the planned drift."""
@@ -150,6 +156,11 @@ class Parts(NamedTuple):
     @classmethod
     def equal(cls, measurements: int, outcomes: int) -> Parts:
         return cls(whole_shares([1.0] * measurements), (outcome_parts([1.0] * outcomes),) * measurements)
+
+    def among_all(self, kept: Ints, every: Sequence[tuple[Fraction, ...]]) -> Parts:
+        """These parts at the kept positions, and elsewhere 0 with the outcomes' parts of `every`."""
+        of_kept = dict(zip(kept.tolist(), zip(*self, strict=True), strict=True))
+        return Parts(*zip(*(of_kept.get(k, (Fraction(0), of_one)) for k, of_one in enumerate(every)), strict=True))
 
 
 class Source(Protocol):
@@ -307,21 +318,28 @@ def _measuring(
         return posterior_of(prior, *sums, _noise(made, shares, law), prior.drifting.before(len(prior.levels.errors) - 1))
 
     parts = chosen or Parts.equal(len(aggregations), outcomes)
+
+    def under_parts(parts: Parts) -> Package:
+        kept, shares, of_outcomes = zip(*(one for one in zip(aggregations, *parts, strict=True) if one[1]), strict=True)
+        made = under(kept, of_outcomes)
+        return Package(strategy.name, kept, made, parts, posterior(made, shares), wanted)
+
     if wanted is not None and (len(aggregations) > 1 or outcomes > 1):
         # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
         whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
         equal = posterior(whole, parts.shares)
         parts = _parts(equal, wanted, whole, law, strategy.least_gain > 0.0)
+        if wanted.largest:
+            first, other = map(under_parts, (parts, _parts_of_largest(equal, wanted, whole, law, parts)))
+            return other if other.objective < first.objective * (1.0 - LEAST_LOWER) else first
         if outcomes == 1 and all(parts.shares):  # the measurements are these already
             shared = equal.under(_noise(whole, parts.shares, law))
             return Package(strategy.name, aggregations, whole, parts, shared, wanted)
-    kept, shares, of_outcomes = zip(*(one for one in zip(aggregations, *parts, strict=True) if one[1]), strict=True)
-    made = under(kept, of_outcomes)
-    return Package(strategy.name, kept, made, parts, posterior(made, shares), wanted)
+    return under_parts(parts)
 
 
 def _parts(posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, leave_out: bool) -> Parts:
-    """The parts at which no shift between measurements, or between outcomes, lowers the objective.
+    """The parts at which no shift between measurements, or between outcomes, lowers the mean squared error.
 
     `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows
     of k, of the objective's derivative by their noise variance. If the variance falls with the square of a part, the
@@ -329,58 +347,129 @@ def _parts(posterior: Posterior, target: Wanted, whole: Sequence[Measured], law:
     law. Because c_k depends on the parts, they are recomputed until they are stable. With
     `leave_out`, small parts become 0.
     """
-    slopes, rows = posterior.slopes(*target), np.array([one.rows for one in whole])
-    outcomes = len(posterior.prior.tails) - 1
-    parts, times = Parts.equal(len(whole), outcomes), len(whole[0].of_outcome) // outcomes
+    slopes = posterior.slopes(target.sums, target.weight)
+    parts = Parts.equal(len(whole), len(posterior.prior.tails) - 1)
     kept, every = np.arange(len(whole)), parts.outcomes
     for number in range(LEAVING_ROUNDS if leave_out else SHARING_ROUNDS):
-        tried = [whole[k] for k in kept.tolist()]
-        scales = [
-            np.repeat([1.0, *times * tuple(map(float, of_one))], one.of_weight.shape[0])
-            for one, of_one in zip(tried, parts.outcomes, strict=True)
-        ]
-        held = np.repeat(np.isin(np.arange(len(whole)), kept), rows)
-        noise = np.full(len(held), NOISE_OF_NOTHING)
-        noise[held] = _noise(tried, parts.shares, law) / np.concatenate(scales) ** 2
-        by_measurement = np.split(slopes(noise)[held], np.cumsum(rows[kept])[:-1])
-        pairs = zip(by_measurement, scales, strict=True)
-        wanted = np.array([max(float((one / scale**2).sum()), 0.0) ** law.exponent for one, scale in pairs])
+        shared = _Shared(whole, kept, parts)
+        wanted, by_measurement = shared.wanted(slopes(shared.noise(law)), law)
         large = wanted >= wanted.mean() / 2.0
         if leave_out and number >= ROUNDS_WITH_ALL and not large.all():
             kept, wanted = kept[large], wanted[large]
             by_measurement = [one for one, stays in zip(by_measurement, large, strict=True) if stays]
-        parts = Parts(
+        parts = shared.parts(wanted, by_measurement)
+    return parts.among_all(kept, every) if leave_out else parts
+
+
+def _parts_of_largest(posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, first: Parts) -> Parts:
+    """The parts of the least largest squared error, from the best ones of the mean squared error.
+
+    A figure's weight is its squared error to a power, which grows from round to round. The best parts for these weights
+    follow, and the root of their product with the latest ones is taken, because weights react fast. What `first` leaves
+    out is not measured.
+    """
+    kept = np.flatnonzero(list(map(float, first.shares)))
+    shares, of_outcomes = zip(*(one for one in zip(*first, strict=True) if one[0]), strict=True)
+    parts = Parts(shares, of_outcomes)
+    least, best = np.inf, parts
+    for power in np.geomspace(1.0, LARGEST_POWER, LARGEST_ROUNDS):
+        shared = _Shared(whole, kept, parts)
+        noise = shared.noise(law)
+        square = target.squares(posterior.under(noise))
+        if (largest := float(square.max())) < least * (1.0 - LEAST_LOWER):
+            least, best = largest, parts
+        slopes = posterior.slopes(target.sums, target.unit * (square / largest) ** (power - 1.0))
+        wanted, by_measurement = shared.wanted(slopes(noise), law)
+        parts = shared.parts(np.sqrt(wanted * np.array(parts.shares, dtype=float)), by_measurement)
+    return best.among_all(kept, first.outcomes)
+
+
+class _Shared(NamedTuple):
+    """Measurements with parts of 1 for every outcome, the positions of the kept ones, and the parts of these."""
+
+    whole: Sequence[Measured]
+    kept: Ints
+    now: Parts
+
+    @property
+    def _times(self) -> int:
+        return len(self.whole[0].of_outcome) // len(self.now.outcomes[0])
+
+    @property
+    def _tried(self) -> list[Measured]:
+        return [self.whole[k] for k in self.kept.tolist()]
+
+    @property
+    def _held(self) -> Ints:
+        """The kept measurements' rows, in order."""
+        rows = [one.rows for one in self.whole]
+        return np.flatnonzero(np.repeat(np.isin(np.arange(len(rows)), self.kept), rows))
+
+    @property
+    def _scales(self) -> list[Floats]:
+        return [
+            np.repeat([1.0, *self._times * tuple(map(float, of_one))], one.of_weight.shape[0])
+            for one, of_one in zip(self._tried, self.now.outcomes, strict=True)
+        ]
+
+    def noise(self, law: Law) -> Floats:
+        """Noise variances of all measurements, (row,)."""
+        noise = np.full(sum(one.rows for one in self.whole), NOISE_OF_NOTHING)
+        noise[self._held] = _noise(self._tried, self.now.shares, law) / np.concatenate(self._scales) ** 2
+        return noise
+
+    def wanted(self, slopes: Floats, law: Law) -> tuple[Floats, list[Floats]]:
+        """What every kept measurement's part is proportional to, and its rows of an objective's slopes by noise."""
+        by_measurement = np.split(slopes[self._held], np.cumsum([one.rows for one in self._tried])[:-1])
+        pairs = zip(by_measurement, self._scales, strict=True)
+        return np.array([max(float((one / scale**2).sum()), 0.0) ** law.exponent for one, scale in pairs]), by_measurement
+
+    def parts(self, wanted: Floats, by_measurement: Sequence[Floats]) -> Parts:
+        times, outcomes = self._times, len(self.now.outcomes[0])
+        return Parts(
             whole_shares(wanted.tolist()),
             tuple(
                 outcome_parts(np.cbrt(one.reshape(1 + times * outcomes, -1).sum(axis=1)[1:].reshape(times, -1).sum(axis=0)))
                 for one in by_measurement
             ),
         )
-    if not leave_out:
-        return parts
-    of_kept = dict(zip(kept.tolist(), zip(*parts, strict=True), strict=True))
-    return Parts(*zip(*(of_kept.get(k, (Fraction(0), of_one)) for k, of_one in enumerate(every)), strict=True))
 
 
 class Wanted(NamedTuple):
-    """All published figures as functions of the sums, and their weights in the objective, (row,)."""
+    """All published figures as functions of the sums, and what the objective makes of their squared errors.
+
+    The objective is the sum of squared errors by `weight`, (row,), or the largest one by `unit`, (row,).
+    """
 
     sums: Sums
     weight: Floats
+    unit: Floats
+    largest: bool
+
+    def squares(self, posterior: Posterior) -> Floats:
+        """Squared errors by priority, in direct standard errors, (row,)."""
+        return self.unit * posterior.errors(self.sums).file
+
+    def risk(self, posterior: Posterior) -> float:
+        """The objective."""
+        return float(self.squares(posterior).max()) if self.largest else posterior.risk(self.sums, self.weight)
 
 
 def _objective(prior: Prior) -> Wanted:
-    """All tables' counts and means as functions of the sums, and their weights in the objective."""
-    sums, weights = [], []
+    """All tables' counts and means as functions of the sums, and the objective of their errors."""
+    sums, weights, units = [], [], []
+    priorities = [table.priority for table in prior.workload.tables]
     for table in prior.workload.tables:
         direct, of_table = figures(prior, table)
         for error, table_sums in zip(direct, of_table, strict=True):
             kept = np.flatnonzero(np.isfinite(error) & (error > 0))
             sums.append([part[kept] for part in table_sums.parts])
             weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))
+            units.append(table.priority * len(priorities) / sum(priorities) / error[kept] ** 2)
     parts = (scipy.sparse.csr_array(scipy.sparse.vstack(part, format="csr")) for part in zip(*sums, strict=True))
-    every = float(len(prior.tails)) * sum(table.priority for table in prior.workload.tables)
-    return Wanted(Sums(tuple(parts)), np.concatenate(weights) / every)
+    every = float(len(prior.tails)) * sum(priorities)
+    largest = prior.workload.largest
+    return Wanted(Sums(tuple(parts)), np.concatenate(weights) / every, np.concatenate(units), largest)
 
 
 def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:

@@ -53,6 +53,8 @@ class Workload:
     """Columns of every hierarchy, the coarsest first: a level lies in one level of the column before it."""
     secret: bool = False
     """True if the file's numbers of records are secret. `count` is then what the reference lets expect."""
+    largest: bool = False
+    """True if the objective is the largest squared error of a published figure, and not the mean of them."""
 
     def __len__(self) -> int:
         return len(self.count)

@@ -27,9 +27,9 @@ from dpdist.core.records import Floats
 from dpdist.packages import sums
 from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
-from dpdist.packages.package import Package, _noise, best_package, package
+from dpdist.packages.package import Package, Predicted, _noise, best_package, package
 from dpdist.packages.posterior import Posterior, learned
-from dpdist.packages.strategy import STRATEGIES, PerTable, Strategy, TopDown, whole_shares
+from dpdist.packages.strategy import STRATEGIES, BaseCells, PerTable, Strategy, TopDown, whole_shares
 from dpdist.packages.sums import crossed, published_sums, variances
 from dpdist.packages.workload import PackageTable, Workload
 
@@ -283,6 +283,33 @@ def test_shares_lower_the_objective() -> None:
     ]
     assert values[0] <= values[1] * 1.001
     assert values[0] < values[2]
+
+
+@pytest.mark.parametrize(("strategy", "seed", "part"), [(BaseCells(), 1, 1.0), (PerTable(), 5, 0.95), (TopDown(), 5, 1.0)])
+def test_the_largest_error_is_the_objective_where_it_is_named(strategy: Strategy, seed: int, part: float) -> None:
+    """On random packages the largest predicted error is below this part of the default's.
+
+    Control: a table's priority counts. With 25, its own largest error falls.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = world().draw(int(rng.integers(500, 6000)), rng).cell
+    wanted = nested_workload(np.bincount(drawn, minlength=len(world().share)).astype(float))
+    source, law = reference(seed, int(rng.integers(800, 6000))), replace(PURE, epsilon=Fraction(3, 2)).law
+    mean, largest = (package(replace(wanted, largest=one), source, [BOUNDS], law, strategy) for one in (False, True))
+    worst = [max(map(_worst, made.predicted())) for made in (mean, largest)]
+    assert worst[1] < part * worst[0]
+    assert mean.wanted is not None
+    of_mean = mean.wanted._replace(largest=True).risk(mean.posterior)
+    np.testing.assert_allclose([of_mean, largest.objective], np.square(worst), rtol=1e-9)
+    assert sum(largest.shares) == 1
+    if strategy.name == "per_table":
+        tables = (*wanted.tables[:-1], replace(wanted.tables[-1], priority=25.0))
+        first = package(replace(wanted, tables=tables, largest=True), source, [BOUNDS], law, strategy)
+        assert _worst(first.predicted()[-1]) < 0.99 * _worst(largest.predicted()[-1])
+
+
+def _worst(predicted: Predicted) -> float:
+    return float(max(np.nanmax(errors) for errors in predicted.error))
 
 
 def test_every_strategy_keeps_the_protocol_and_auto_takes_the_least_predicted() -> None:

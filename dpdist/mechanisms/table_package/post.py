@@ -28,7 +28,7 @@ from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.points import STEP, Drawn, Transported, heaps_of
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query, law_of
-from dpdist.mechanisms.table_package.spec import AUTO, TablePackage
+from dpdist.mechanisms.table_package.spec import AUTO, MEAN_SQUARE, TablePackage
 from dpdist.mechanisms.table_package.words import WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
@@ -126,6 +126,8 @@ class PackageCells(PublicModel):
     """Public bounds of the weight."""
     nested: tuple[tuple[int, ...], ...] = ()
     """Columns of every hierarchy, the coarsest first."""
+    largest: bool = False
+    """True if the objective is the largest error, and not the mean squared one."""
     secret: bool = False
     """True if the file's numbers of records are secret."""
     donors: Donors | None = None
@@ -175,6 +177,7 @@ class PackageCells(PublicModel):
             ),
             *(mechanism.strategy, job.survey.weight is not None, bool(job.survey.weights_constant_in)),
             nested=tuple(tuple(map(columns.index, hierarchy.columns)) for hierarchy in job.hierarchies.values()),
+            largest=mechanism.objective != MEAN_SQUARE,
             public_weights=public_weights(job),
             secret=job.sizes_in_sums,
         )
@@ -249,7 +252,7 @@ class PackageCells(PublicModel):
         sizes = tuple(map(len, self.levels))
         outcomes = len(self.outcomes)
         columns = self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns
-        return Workload(*columns, outcomes, self.nested, self.secret)
+        return Workload(*columns, outcomes, self.nested, self.secret, self.largest)
 
     @property
     def law(self) -> Law:
@@ -277,8 +280,13 @@ class PackageCells(PublicModel):
             for one in statistics[of_table.table]
         ]
 
-    def by_strategy(self) -> Mapping[str, Self]:
-        return {one.name: replace(self, strategy=one.name) for one in STRATEGIES if one.suits(self.workload)}
+    def by_setting(self) -> Mapping[str, Self]:
+        by_strategy = {f"strategy: {one.name}": one.name for one in STRATEGIES if one.suits(self.workload)}
+        other = "mean_square" if self.largest else "largest"
+        return {
+            **{change: replace(self, strategy=name) for change, name in by_strategy.items()},
+            f"objective: {other}": replace(self, largest=not self.largest),
+        }
 
     def shaped(self, histograms: Histograms, noisy: Floats) -> Self:
         """This model with shapes from noisy counts of histograms, (group, bin), in place of a reference."""

@@ -13,6 +13,7 @@ from dpdist.job.names import Guarantee, NoiseName
 from dpdist.packages.strategy import STRATEGIES
 
 AUTO = "auto"
+MEAN_SQUARE: Literal["mean_square"] = "mean_square"
 
 
 class TablePackage(Noisy):
@@ -25,6 +26,12 @@ class TablePackage(Noisy):
         default=AUTO,
         description=f"what is measured: {', '.join(strategy.name for strategy in STRATEGIES)}; or auto, the one of the "
         "least predicted error",
+    )
+    objective: Literal["mean_square", "largest"] = Field(
+        default=MEAN_SQUARE,
+        exclude_if=lambda objective: objective == MEAN_SQUARE,
+        description="what measurements and their parts of the budget make least: the mean of tables' mean squared errors, "
+        "or the largest error of any cell; in direct standard errors, by priority",
     )
     noise: NoiseName = Field(
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"

@@ -1,12 +1,12 @@
-"""For `cli.releases`: what other strategies, and leaving out or coarsening a table, would change in predicted errors."""
+"""For `cli.releases`: what other settings, and leaving out or coarsening a table, would change in predicted errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.job.tables import Table
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import HasStrategies, PredictsErrors
+from dpdist.models.on_reference import HasSettings, PredictsErrors
 from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.cache import kept
@@ -31,17 +31,21 @@ from dpdist.survey.reference_file import ReferenceFile
 
 Medians = Mapping[tuple[str, str], float]
 """Median predicted errors in direct standard errors, by table and statistic; NaN if the design fixes all cells."""
+By = Mapping[tuple[str, str], Floats]
+"""Predicted errors of cells in direct standard errors, by table and statistic, without cells that the design fixes."""
 
 
 class Alternative(NamedTuple):
     """A change of the job, and what it does to the statistics of the tables that it leaves as they are.
 
-    `ratios` are their median predicted errors over those of the job as it is, by table and statistic. `why` has the
-    reason if the change is not possible; there are no ratios then.
+    `ratios` are their median predicted errors over those of the job as it is, by table and statistic. `largest` is the
+    largest predicted error of their cells over that of the job as it is. `why` has the reason if the change is not
+    possible; there are no ratios then.
     """
 
     change: str
     ratios: Medians
+    largest: float
     why: str = ""
 
     @property
@@ -52,7 +56,7 @@ class Alternative(NamedTuple):
 
 
 def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
-    """The alternatives of a plan, strategies first, and then changes of tables by what they gain.
+    """The alternatives of a plan, settings first, and then changes of tables by what they gain.
 
     Computed once for each job, reference and public sizes. Raises `JobError` if errors do not follow from formulas.
     """
@@ -62,56 +66,59 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
         fault = "predicted errors do not follow from formulas, and every change would need its own releases"
         problem = Problem("--alternatives", fault, "table_package with a reference", "change the job and plan it again")
         raise JobError(job.dataset, [problem])
-    key = identity(job, public_sizes(job, plan.frame, reference), reference, ["alternatives"])
+    key = identity(job, public_sizes(job, plan.frame, reference), reference, ["alternatives", "largest"])
     rows = kept(key, lambda: _rows(plan, reference, listener))
     made = []
     for change, part in rows.groupby("change", sort=False):
         ratios = dict(zip(zip(part["table"], part["statistic"], strict=True), part["ratio"].astype(float), strict=True))
         why = str(part["why"].iloc[0])
-        made.append(Alternative(str(change), {} if why else ratios, why))
-    strategies = sum(one.change.startswith(STRATEGY) for one in made)
-    return [*made[:strategies], *sorted(made[strategies:], key=lambda one: one.ratio)]
+        made.append(Alternative(str(change), {} if why else ratios, float(part["largest"].iloc[0]), why))
+    settings = sum(one.change.startswith(SETTINGS) for one in made)
+    return [*made[:settings], *sorted(made[settings:], key=lambda one: one.ratio)]
 
 
-STRATEGY = "strategy: "
+SETTINGS = ("strategy: ", "objective: ")
 
 
 def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFrame:
     """Ratios by change, table and statistic, and the reasons of changes that are not possible."""
     job, frame = with_epsilon(plan.job, plan.job.budget.epsilon), public_sizes(plan.job, plan.frame, reference)
-    changes, rows = list(_changed(job)), list[tuple[str, str, str, float, str]]()
+    changes, rows = list(_changed(job)), list[tuple[str, str, str, float, float, str]]()
     model = builder_of(job).build(job, frame, frame.rows_of(0))
     assert isinstance(model, PredictsErrors)
-    named = model.by_strategy() if isinstance(model, HasStrategies) else {}
-    strategies = [(f"{STRATEGY}{name}", job, other) for name, other in named.items()]
+    named = model.by_setting() if isinstance(model, HasSettings) else {}
+    settings = [(change, job, other) for change, other in named.items()]
     with TemporaryDirectory() as folder, single_threaded():
         records = Population.of(job, reference, frame).as_it_is()
 
-        def medians(tried: Job, model: PredictsErrors) -> Medians:
+        def errors(tried: Job, model: PredictsErrors) -> By:
             sampler = sampler_of(tried, Path(folder))
             learned = taught(tried, model, sampler, POOLED, records, int(frame.count.sum()), PUBLIC)
-            return {(one.table, one.statistic.text): _median(one.error) for one in model.predicted_errors(learned)}
+            predicted = [(one.table, one.statistic.text, one.error) for one in model.predicted_errors(learned)]
+            return {(table, text): error[np.isfinite(error) & (error > 0.0)] for table, text, error in predicted}
 
-        with stage(listener, "predict alternatives", 1 + len(strategies) + len(changes)) as tick:
-            as_it_is = medians(job, model)
+        with stage(listener, "predict alternatives", 1 + len(settings) + len(changes)) as tick:
+            as_it_is = errors(job, model)
             tick(1)
             builds = ((change, tried, builder_of(tried).build(tried, frame, frame.rows_of(0))) for change, tried in changes)
-            for change, tried, other in chain(strategies, builds):
+            for change, tried, other in chain(settings, builds):
                 assert isinstance(other, PredictsErrors)
                 same = {table.name for table in tried.tables if table in job.tables}
                 try:
-                    for (table, statistic), median in medians(tried, other).items():
-                        if table in same:
-                            rows.append((change, table, statistic, median / as_it_is[table, statistic], ""))
+                    left, none = {key: error for key, error in errors(tried, other).items() if key[0] in same}, np.empty(0)
+                    before = np.concatenate([none, *(as_it_is[key] for key in left)])
+                    largest = _over(np.concatenate([none, *left.values()]), before, np.max)
+                    for key, error in left.items():
+                        rows.append((change, *key, _over(error, as_it_is[key], np.median), largest, ""))
                 except (Improper, DpdistError) as failure:
-                    rows.append((change, "", "", np.nan, str(failure).splitlines()[0]))
+                    rows.append((change, "", "", np.nan, np.nan, str(failure).splitlines()[0]))
                 tick(1)
-    return pd.DataFrame(rows, columns=["change", "table", "statistic", "ratio", "why"])
+    return pd.DataFrame(rows, columns=["change", "table", "statistic", "ratio", "largest", "why"])
 
 
-def _median(error: Floats) -> float:
-    finite = error[np.isfinite(error) & (error > 0.0)]
-    return float(np.median(finite)) if len(finite) else np.nan
+def _over(changed: Floats, before: Floats, of: Callable[[Floats], Any]) -> float:
+    """A figure of errors over that of the errors before; NaN if there are none."""
+    return float(of(changed)) / float(of(before)) if len(changed) and len(before) else np.nan
 
 
 def _changed(job: Job) -> Iterator[tuple[str, Job]]:
@@ -141,30 +148,31 @@ def described(one: Alternative) -> dict[str, object]:
     ratios = [
         {"table": table, "statistic": statistic, "ratio": number(ratio)} for (table, statistic), ratio in one.ratios.items()
     ]
-    return {"change": one.change, "ratio": number(one.ratio), "ratios": ratios, "why": one.why or None}
+    largest = number(one.largest)
+    return {"change": one.change, "ratio": number(one.ratio), "largest": largest, "ratios": ratios, "why": one.why or None}
 
 
 def grid(every: Sequence[Alternative]) -> Grid:
     """All alternatives as a table of a page."""
-    heads, rows = ["change", "median ratio", "smallest", "largest"], []
+    heads, rows = ["change", "median ratio", "smallest", "largest", "largest error"], []
     impossible = [f"Not possible: {one.change}, because {one.why}" for one in every if one.why]
     for one in every:
         finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)] or [np.nan]
-        ratios = [Cell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite))]
+        ratios = [Cell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite), one.largest)]
         if not one.why:
             rows.append([Cell(one.change), *ratios])
     return Grid("Predicted errors of the other tables, over those of the job as it is", heads, rows, notes=impossible)
 
 
 def in_words(every: Sequence[Alternative], most: int = 8) -> Iterator[str]:
-    """Yields a line for every strategy, and for the changes of tables that gain most."""
+    """Yields a line for every setting, and for the changes of tables that gain most."""
     yield (
         "median predicted errors of the tables that stay as they are, over those of the job as it is: the median of these "
-        "ratios, and their range"
+        "ratios, and their range; then the largest predicted error of any cell over that of the job as it is"
     )
-    strategies = [one for one in every if one.change.startswith(STRATEGY)]
-    changes = [one for one in every if not one.change.startswith(STRATEGY)]
-    for one in (*strategies, *changes[:most]):
+    settings = [one for one in every if one.change.startswith(SETTINGS)]
+    changes = [one for one in every if not one.change.startswith(SETTINGS)]
+    for one in (*settings, *changes[:most]):
         yield f"{one.change}: {_ratios(one)}"
     if len(changes) > most:
         yield f"{len(changes) - most:,} further changes gain less; --open and --json have them all"
@@ -174,4 +182,4 @@ def _ratios(one: Alternative) -> str:
     finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)]
     if not finite:
         return f"not possible: {one.why}" if one.why else "the design fixes all other figures"
-    return f"{one.ratio:.2f} ({min(finite):.2f} to {max(finite):.2f})"
+    return f"{one.ratio:.2f} ({min(finite):.2f} to {max(finite):.2f}); largest {one.largest:.2f}"
