@@ -10,7 +10,7 @@ from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.reference_tables.words import ONE_WEIGHT
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
-from dpdist.packages.posterior import Posterior
+from dpdist.packages.posterior import LARGEST_DEVIATION, Posterior
 
 POSTERIOR = (
     "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean given "
@@ -54,6 +54,8 @@ RECORDS_AGREE = (
 
 CLEAR, LEAST_GROWN = 3.0, 0.01
 """What more lies beyond the limits is named from so many standard errors of the count on, and from such a part of it."""
+LEAST_SATURATED = 0.01
+"""The part of the records in cells of saturated sums from which these are named."""
 
 
 class HasPosterior(Protocol):
@@ -67,6 +69,11 @@ GROWN = (
     "clipping limits, after {before:.1f} %. No noisy sum tells whether it is. Where weights have spread, counts and totals "
     "may be too small by more than intervals tell"
 )
+SATURATED = (
+    "In {cells:,} of {all:,} base cells, with {share:.1f} % of the records, nearly all weights lie beyond the clipping "
+    "limits: they are at least {times:.1f} times the reference's. How far beyond is not measured. Counts and totals with "
+    "these cells may be too small by many times their errors. Take a reference with weights of the same scale"
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,13 @@ class PackageWords(Words):
         if not release.donors or release.job.survey.weight is None:
             return []
         model = release.model(0)
-        beyond = cast(HasPosterior, model).posterior(release.theta(model, 0, 0)).prior.beyond()
+        prior = cast(HasPosterior, model).posterior(release.theta(model, 0, 0)).prior
+        count, high = prior.workload.count, prior.linearised_at[:, 0] >= LARGEST_DEVIATION
+        share = float(count[high].sum() / count.sum())
+        if share >= LEAST_SATURATED:
+            facts = {"cells": int(high.sum()), "all": len(count), "share": 100.0 * share, "times": 1.0 + LARGEST_DEVIATION}
+            return [SATURATED.format(**facts)]
+        beyond = prior.beyond()
         if beyond.now - beyond.before < max(CLEAR * beyond.error, LEAST_GROWN):
             return []
         return [GROWN.format(growth=beyond.growth, before=100.0 * beyond.before, now=100.0 * beyond.now)]
