@@ -102,7 +102,7 @@ class TermPrecision:
         drawn = self.terms.T @ of_cells + np.sqrt(self.prior) * rng.standard_normal(len(self.prior))
         return self.spread(drawn, OF_DRAWS)
 
-    @property
+    @cached_property
     def root(self) -> Floats:
         """A root of the terms' covariance, (term, term): dense, for few terms."""
         return root_of_inverse(

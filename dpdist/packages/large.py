@@ -48,7 +48,7 @@ def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, 
         remedy = f"it may have {MOST_SUMS:,}, so coarsen columns of its largest tables, or take adjacency: substitution"
         raise ValueError(f"{fault}: {remedy}")
     drawn = len(measured) > MOST_EXACT and prior.drifting == SINCE_REFERENCE and not prior.workload.secret
-    kind = LargePosterior if large else FactoredPosterior if drawn else Posterior
+    kind = LargePosterior if large or drawn and prior.terms.sparse else FactoredPosterior if drawn else Posterior
     return kind(prior, measured, constant, noise, drift)
 
 
@@ -210,7 +210,7 @@ class LargePosterior(Posterior):
 
     def answers(self, moved: Floats) -> Floats:
         pulled = self._spread(self._back(self.solver(np.ascontiguousarray(moved.T), OF_DRAWS)))
-        return np.ascontiguousarray(np.moveaxis(pulled, 2, 0))
+        return np.moveaxis(pulled, 2, 0)
 
     def _probes(self, sums: Sums, weight: Floats) -> Floats:
         """Sums by random signs of published functions times the roots of weights, (cell, 4, probe)."""
@@ -241,11 +241,11 @@ class LargePosterior(Posterior):
 
     @cached_property
     def _drawn(self) -> tuple[Floats, Floats, Floats]:
-        """Drawn errors of Σe and every Σer, (cell, level, draw): about the file's sums and the population's, and
+        """Drawn errors of Σe and every Σer, (level, cell, draw): about the file's sums and the population's, and
         of the reference alone about the file's without drift."""
         prior, rng, root = self.prior, np.random.default_rng(SEED), sampling_root(self.prior.sampling)
         levels = len(prior.tails)
-        file, population, alone = (np.empty((len(root), levels, DRAWN)) for _ in range(3))
+        file, population, alone = (np.empty((levels, len(root), DRAWN)) for _ in range(3))
         for start in range(0, DRAWN, AT_ONCE):
             few, moved = range(start, min(start + AT_ONCE, DRAWN)), []
             for draw in few:
@@ -255,11 +255,11 @@ class LargePosterior(Posterior):
                 truth = np.einsum("cij,cj->ci", prior.sloped, d + drift)
                 noise = np.sqrt(self.noise) * rng.standard_normal(len(self.noise))
                 moved.append(self.measured.of(sample + truth) + noise)
-                population[:, :, draw] = -truth[:, :levels] - still - drifted
-                file[:, :, draw] = population[:, :, draw] - sample[:, :levels]
+                population[:, :, draw] = (-truth[:, :levels] - still - drifted).T
+                file[:, :, draw] = population[:, :, draw] - sample[:, :levels].T
                 undrifted = np.einsum("cij,cj->ci", prior.sloped[:, :levels], d)
-                alone[:, :, draw] = undrifted + still + sample[:, :levels]
-            answered = np.moveaxis(self.answers(np.array(moved))[:, :, :levels], 0, 2)
+                alone[:, :, draw] = (undrifted + still + sample[:, :levels]).T
+            answered = self.answers(np.array(moved)).T[:levels]
             file[:, :, few.start : few.stop] += answered
             population[:, :, few.start : few.stop] += answered
         return file, population, alone
@@ -270,8 +270,7 @@ class LargePosterior(Posterior):
 
     def _variances(self, sums: Sums, drawn: Floats) -> Floats:
         squares = [
-            sum((part @ drawn[:, k]) for k, part in enumerate(few.parts[: len(self.drift)])) ** 2
-            @ np.full(DRAWN, 1.0 / DRAWN)
+            sum((part @ drawn[k]) for k, part in enumerate(few.parts[: len(self.drift)])) ** 2 @ np.full(DRAWN, 1.0 / DRAWN)
             for few in sums.batches()
         ]
         return np.concatenate(squares)

@@ -28,6 +28,8 @@ LEAST_LEVEL = 0.05
 MAIN_EFFECT_PASSES = 30
 MOST_TERMS = 6_000
 """Largest number of shared terms whose covariance is dense."""
+CUBE_OF_ENTRY = 60_000
+"""A dense covariance is also avoided where the number of terms, cubed, is over so many times the entries of the terms."""
 TERMS_LEARNED = 500
 """Largest number of terms from which variances are learned together, where there are more than twice as many."""
 WINSORISED = 0.9
@@ -78,6 +80,11 @@ class Terms:
     def large(self) -> bool:
         """Whether the terms' covariance is too large to be dense."""
         return self.matrix.shape[1] > MOST_TERMS
+
+    @property
+    def sparse(self) -> bool:
+        """Whether products with the terms take less time than a dense covariance of them."""
+        return self.large or self.learned_from_a_part and self.matrix.shape[1] ** 3 > CUBE_OF_ENTRY * self.matrix.nnz
 
     @property
     def learned_from_a_part(self) -> bool:
@@ -255,7 +262,7 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
     )
     log_sd = np.clip(best.x, -7.0, 1.0)
     errors: TermRoot | TermPrecision
-    if terms.large:
+    if terms.sparse:
         of_table, of_cell = np.exp(2.0 * log_sd)
         spread = of_cell + v
         a_priori = 1.0 / np.where(table, of_table, DIFFUSE_DEVIATION**2)

@@ -70,7 +70,10 @@ class Clipping(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """A group's law of e and all r, as records of equal probability in the order of the first outcome's r."""
+    """A group's law of e and all r, as records of equal probability in the order of the first outcome's r.
+
+    Laws of several cells have e and r with cells before records. Results then have cells first.
+    """
 
     e: Floats
     r: Floats
@@ -82,7 +85,7 @@ class Shape:
         """e, every e r, a, and every q of every record, (record, 2 + 2 outcomes)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
         measured = [v * interval.clipped(r) for r, interval in zip(self.r, clipping.intervals, strict=True)]
-        return np.column_stack([self.e, *(self.e * r for r in self.r), 1.0 - v, *measured])
+        return np.stack([self.e, *(self.e * r for r in self.r), 1.0 - v, *measured], axis=-1)
 
     def slopes(self, clipping: Clipping) -> Floats:
         """Derivatives of the mean sums by relative deviations of the level of weights, and of every mean level.
@@ -93,27 +96,27 @@ class Shape:
         v = np.minimum(self.e / clipping.cap, 1.0)
         pairs = list(zip(self.r, clipping.intervals, strict=True))
         by_weight = [
-            self.e.mean(),
-            *((self.e * r).mean() for r in self.r),
-            -(v * below).mean(),
-            *((v * below * interval.clipped(r)).mean() for r, interval in pairs),
+            self.e.mean(axis=-1),
+            *((self.e * r).mean(axis=-1) for r in self.r),
+            -(v * below).mean(axis=-1),
+            *((v * below * interval.clipped(r)).mean(axis=-1) for r, interval in pairs),
         ]
-        slopes = np.zeros((2 + 2 * number, 1 + number))
-        slopes[:, 0] = by_weight
+        slopes = np.zeros((*self.e.shape[:-1], 2 + 2 * number, 1 + number))
+        slopes[..., 0] = np.stack(by_weight, axis=-1)
         for k, (r, interval) in enumerate(pairs, start=1):
             inside, rate = np.abs((r - interval.centre) / interval.half) <= 1.0 - EDGE, self.rate[k - 1]
-            slopes[k, k] = (self.e * rate).mean()
-            slopes[1 + number + k, k] = (v * inside * rate).mean() / interval.half
+            slopes[..., k, k] = (self.e * rate).mean(axis=-1)
+            slopes[..., 1 + number + k, k] = (v * inside * rate).mean(axis=-1) / interval.half
         return slopes
 
     def beyond(self, clipping: Clipping) -> Floats:
         """Mean excess of e, and of the size of every e r, beyond the limits, (1 + outcomes,)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
-        past = [(self.e - clipping.cap * v).mean()]
+        past = [(self.e - clipping.cap * v).mean(axis=-1)]
         for r, interval in zip(self.r, clipping.intervals, strict=True):
             within = clipping.cap * v * (interval.centre + interval.half * interval.clipped(r))
-            past.append(np.abs(self.e * r - within).mean())
-        return np.array(past)
+            past.append(np.abs(self.e * r - within).mean(axis=-1))
+        return np.stack(past, axis=-1)
 
     @property
     def thinned(self) -> Shape:
@@ -123,9 +126,10 @@ class Shape:
         kept = np.linspace(0, len(self.e) - 1, MOST_POINTS).astype(int)
         return Shape(self.e[kept], self.r[:, kept], self.rate[:, kept])
 
-    def moved(self, of_weight: float, *of_means: float) -> Shape:
-        """The shape under deviations of the levels."""
-        return Shape(self.e * (1.0 + of_weight), self.r + self.rate * np.array(of_means)[:, None], self.rate)
+    def moved(self, deviations: Floats) -> Shape:
+        """The shapes of cells with these deviations of the levels, (cell, 1 + outcomes)."""
+        of_weight, of_means = deviations[:, :1], deviations[:, 1:].T
+        return Shape(self.e * (1.0 + of_weight), self.r[:, None] + self.rate[:, None] * of_means[:, :, None], self.rate)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ sample: given the levels, z has the covariance n·E(zz') of one record's sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -22,9 +22,9 @@ from typing import NamedTuple, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints, rows_of_groups
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms
-from dpdist.packages.limits import CellLimits
+from dpdist.packages.limits import CellLimits, Clipping, Shape
 from dpdist.packages.sums import Sums, added, crossed, variances
 from dpdist.packages.ties import ties_of
 from dpdist.packages.workload import Workload
@@ -43,6 +43,8 @@ CELL_DRIFT = 0.02
 """Standard deviation of a base cell's own drift."""
 LINEARISATIONS = 3
 """Number of times that clipped sums are linearised again, at the latest estimated deviations."""
+CELLS_AT_ONCE = 64
+"""Base cells of a group whose shapes are moved together: these stay in a processor's cache."""
 LARGEST_DEVIATION = 0.9
 """Largest deviation at which the sums are linearised."""
 LARGEST_SIZE = 20.0
@@ -167,8 +169,7 @@ class Prior:
         spread = np.empty((*shape_of_mean, 2 * levels))
         deviations = self.linearised_at[:, :levels]
         still = not deviations.any()
-        for number, (shape, clipping) in enumerate(zip(self.limits.shapes, self.limits.clippings, strict=True)):
-            members = np.flatnonzero(self.limits.group == number)
+        for members, shape, clipping in self._groups:
             sums = shape.sums(clipping)
             spread[members] = np.cov(sums.T, ddof=0)
             if still:
@@ -176,27 +177,34 @@ class Prior:
                 continue
             few, of_all = shape.thinned, shape.slopes(clipping)
             mean_of_few, slope_of_few = few.sums(clipping).mean(axis=0), few.slopes(clipping)
-            for cell in members:
-                moved = few.moved(*deviations[cell])
-                mean[cell] = sums.mean(axis=0) + moved.sums(clipping).mean(axis=0) - mean_of_few
+            for start in range(0, len(members), CELLS_AT_ONCE):
+                cells = members[start : start + CELLS_AT_ONCE]
+                moved = few.moved(deviations[cells])
+                mean[cells] = sums.mean(axis=0) + moved.sums(clipping).mean(axis=-2) - mean_of_few
                 changed = moved.slopes(clipping)
-                changed[:, 0] /= 1.0 + deviations[cell, 0]
-                slope[cell] = of_all + changed - slope_of_few
+                changed[..., 0] /= 1.0 + deviations[cells, :1]
+                slope[cells] = of_all + changed - slope_of_few
         return mean, slope, spread
+
+    @property
+    def _groups(self) -> Iterator[tuple[Ints, Shape, Clipping]]:
+        """The base cells, shape and clipping of every group."""
+        limits = self.limits
+        return zip(rows_of_groups(limits.group, len(limits.shapes)), limits.shapes, limits.clippings, strict=True)
 
     def beyond(self) -> Beyond:
         """What lies beyond the limits at the levels at which the sums are linearised."""
-        limits, weight = self.limits, self.workload.count * self.levels.weight
+        weight = self.workload.count * self.levels.weight
         before, gained, square = 0.0, 0.0, 0.0
-        for number, (shape, clipping) in enumerate(zip(limits.shapes, limits.clippings, strict=True)):
-            members, few = np.flatnonzero(limits.group == number), shape.thinned
+        for members, shape, clipping in self._groups:
+            few = shape.thinned
             still = float(few.beyond(clipping)[0])
             before += still * float(weight[members].sum())
             square += float(shape.e.var()) * float(weight[members] @ self.levels.weight[members])
-            for cell in members:
-                gained += float(weight[cell]) * (
-                    float(few.moved(*self.linearised_at[cell, : len(self.tails)]).beyond(clipping)[0]) - still
-                )
+            for start in range(0, len(members), CELLS_AT_ONCE):
+                cells = members[start : start + CELLS_AT_ONCE]
+                now = few.moved(self.linearised_at[cells, : len(self.tails)]).beyond(clipping)[:, 0]
+                gained += float(weight[cells] @ (now - still))
         count, planned = float(weight @ (1.0 + self.linearised_at[:, 0])), float(weight.sum())
         return Beyond(before / planned, (before + gained) / count, square**0.5 / count, count / planned)
 
