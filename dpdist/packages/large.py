@@ -48,7 +48,7 @@ def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, 
         remedy = f"it may have {MOST_SUMS:,}, so coarsen columns of its largest tables, or take adjacency: substitution"
         raise ValueError(f"{fault}: {remedy}")
     drawn = len(measured) > MOST_EXACT and prior.drifting == SINCE_REFERENCE and not prior.workload.secret
-    kind = LargePosterior if large or drawn and prior.terms.sparse else FactoredPosterior if drawn else Posterior
+    kind = LargePosterior if large or (drawn and prior.terms.sparse) else FactoredPosterior if drawn else Posterior
     return kind(prior, measured, constant, noise, drift)
 
 

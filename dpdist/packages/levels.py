@@ -84,7 +84,7 @@ class Terms:
     @property
     def sparse(self) -> bool:
         """Whether products with the terms take less time than a dense covariance of them."""
-        return self.large or self.learned_from_a_part and self.matrix.shape[1] ** 3 > CUBE_OF_ENTRY * self.matrix.nnz
+        return self.large or (self.learned_from_a_part and self.matrix.shape[1] ** 3 > CUBE_OF_ENTRY * self.matrix.nnz)
 
     @property
     def learned_from_a_part(self) -> bool:
