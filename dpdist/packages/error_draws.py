@@ -104,4 +104,6 @@ def beyond(prior: Prior, rng: np.random.Generator) -> tuple[Floats, Floats]:
         alone = rng.standard_normal(len(drift)) * np.sqrt(tail.alone + drift**2)
         whole.append(alone + tail.shared * (terms @ tail.terms.drawn(rng)))
         drifted.append(drift * (terms @ rng.standard_normal(terms.shape[1])))
+    if prior.hidden:
+        drifted[0] += terms @ (prior.hidden_sizes * rng.standard_normal(terms.shape[1]))
     return np.column_stack(whole), np.column_stack(drifted)

@@ -20,7 +20,7 @@ from dpdist.packages.estimates import mean_sums
 from dpdist.packages.large import posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
-from dpdist.packages.posterior import Posterior, Prior
+from dpdist.packages.posterior import Posterior, Prior, Represented
 from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, outcome_parts, whole_shares
 from dpdist.packages.sums import Sums, measured_sums, published_sums
 from dpdist.packages.workload import PackageTable, Workload
@@ -222,7 +222,8 @@ class Reference(ReferenceRecords):
     ) -> Prior:
         limits = limits_of(workload, levels, self, bounds, size, noise)
         prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, self))
-        return prior.tied(self)
+        represented = Represented(float(self.weight.sum()), float(np.linalg.norm(self.weight)))
+        return replace(prior.tied(self), represented=represented)
 
 
 class Chosen(NamedTuple):

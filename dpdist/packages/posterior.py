@@ -25,7 +25,7 @@ import scipy
 from dpdist.core.records import Floats, Ints, rows_of_groups
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms
 from dpdist.packages.limits import CellLimits, Clipping, Shape
-from dpdist.packages.sums import Sums, added, crossed, variances
+from dpdist.packages.sums import Sums, added, crossed, published_sums, variances
 from dpdist.packages.ties import ties_of
 from dpdist.packages.workload import Workload
 
@@ -76,6 +76,16 @@ class DriftPrior(NamedTuple):
 
 SINCE_REFERENCE = DriftPrior()
 
+CLEARLY = 3.0
+"""Standard errors beyond which weights are taken to have changed, or to add up to less than the reference's."""
+
+
+class Represented(NamedTuple):
+    """What the reference's weights add up to, with its standard error by sampling."""
+
+    size: float
+    error: float
+
 
 class Beyond(NamedTuple):
     """Parts of the count of all records that lie beyond the limits, if shapes stay: by the reference's levels, and now.
@@ -106,6 +116,9 @@ class Prior:
     ties: Floats
     """Changes of a record's mean sums by ties to the reference's own margins, (cell, sum)."""
     drifting: DriftPrior = SINCE_REFERENCE
+    represented: Represented | None = None
+    hidden: float = 0.0
+    """Standard deviation of e that lies beyond the limits of all cells since weights have spread."""
 
     @classmethod
     def of(
@@ -283,7 +296,15 @@ class Prior:
             alone += slope.power(2) @ (tail.alone + drift**2)
             roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.terms.root)
             roots.append((slope @ scipy.sparse.diags_array(drift) @ self.terms.matrix).toarray())
+        if self.hidden:
+            slope = scipy.sparse.csr_array(sums.parts[0] @ scipy.sparse.diags_array(self.workload.count))
+            roots.append((slope @ self.terms.matrix).toarray() * self.hidden_sizes)
         return alone, np.hstack(roots)
+
+    @property
+    def hidden_sizes(self) -> Floats:
+        """Standard deviations of hidden e of every term, (term,): that of all cells is the largest, as of drift."""
+        return self.sizes(self.hidden / OVERALL)
 
     def pulled(self, sums: Sums, drift: Drift, x: Floats) -> Floats:
         """The deviations' covariance with functions of the sums, applied to (row,): (cell, level)."""
@@ -458,6 +479,29 @@ def learned(posterior: Posterior, x: Floats) -> Posterior:
         deviations = np.clip(drifted.deviations(x), -LARGEST_DEVIATION, most)
         drifted = replace(drifted, prior=replace(drifted.prior, linearised_at=deviations))
     return drifted
+
+
+def with_hidden(posterior: Posterior) -> Posterior:
+    """The posterior with an error of what weights may hide beyond the limits since they have spread.
+
+    No noisy sum tells weights that are smaller from weights that spread beyond the limits. But weights add up to a
+    population. If they have changed since the reference, and add up to less than its weights do, the deficit is taken
+    as the standard error of what is hidden, less what chance explains. Not more than the change is taken: a reference
+    may have more records of the same weights.
+    """
+    prior = posterior.prior
+    if prior.represented is None:
+        return posterior
+    weight = prior.workload.count * prior.levels.weight
+    planned, count = float(weight.sum()), float(weight @ (1.0 + prior.linearised_at[:, 0]))
+    deficit = min(prior.represented.size - count, abs(count - planned))
+    if deficit <= CLEARLY * prior.represented.error:
+        return posterior
+    every = np.ones((1, len(prior.workload)))
+    of_count = posterior.errors(published_sums(scipy.sparse.csr_array(every), prior.levels)[0])
+    error = float(np.sqrt(of_count.population[0] + of_count.prior[0] + prior.represented.error**2))
+    hidden = max(deficit**2 - (CLEARLY * error) ** 2, 0.0) ** 0.5 / planned
+    return replace(posterior, prior=replace(prior, hidden=hidden)) if hidden else posterior
 
 
 def growth(posterior: Posterior, x: Floats) -> float:

@@ -43,7 +43,7 @@ from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.large import refuse_beyond_memory
 from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
-from dpdist.packages.posterior import MOST_SUMS, Posterior, learned, resized
+from dpdist.packages.posterior import MOST_SUMS, Posterior, learned, resized, with_hidden
 from dpdist.packages.strategy import STRATEGIES, Strategy, TopDown, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload, indicator
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
@@ -379,7 +379,7 @@ class PackageCells(PublicModel):
         made = self.prepared(theta)
         whole = resized(made.posterior, float(theta["growth"][0, 0])) if self.secret else made.posterior
         prior = replace(whole.prior, linearised_at=theta["deviations"][0])
-        return replace(whole, prior=prior, drift=tuple(map(float, theta["drift"][0])))
+        return with_hidden(replace(whole, prior=prior, drift=tuple(map(float, theta["drift"][0]))))
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""

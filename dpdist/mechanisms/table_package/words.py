@@ -74,6 +74,11 @@ SATURATED = (
     "limits: they are at least {times:.1f} times the reference's. How far beyond is not measured. Counts and totals with "
     "these cells may be too small by many times their errors. Take a reference with weights of the same scale"
 )
+HIDDEN = (
+    "Weights have changed since the reference, and add up to less than its weights do. They may have spread beyond the "
+    "clipping limits, which hide {hidden:.1f} % of the count then. Standard errors of counts and totals provide for as "
+    "much. If the population has shrunk by that, nothing is hidden"
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class PackageWords(Words):
             facts = {"cells": int(high.sum()), "all": len(count), "share": 100.0 * share, "times": 1.0 + LARGEST_DEVIATION}
             return [SATURATED.format(**facts)]
         beyond = prior.beyond()
+        if prior.hidden:
+            return [HIDDEN.format(hidden=100.0 * prior.hidden / beyond.growth)]
         if beyond.now - beyond.before < max(CLEAR * beyond.error, LEAST_GROWN):
             return []
         return [GROWN.format(growth=beyond.growth, before=100.0 * beyond.before, now=100.0 * beyond.now)]
