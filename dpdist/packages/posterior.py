@@ -484,7 +484,7 @@ def learned(posterior: Posterior, x: Floats) -> Posterior:
 def with_hidden(posterior: Posterior) -> Posterior:
     """The posterior with an error of what weights may hide beyond the limits since they have spread.
 
-    No noisy sum tells weights that are smaller from weights that spread beyond the limits. But weights add up to a
+    No noisy sum sets smaller weights apart from weights that spread beyond the limits. But weights add up to a
     population. If they have changed since the reference, and add up to less than its weights do, the deficit is taken
     as the standard error of what is hidden, less what chance explains. Not more than the change is taken: a reference
     may have more records of the same weights.
