@@ -30,6 +30,8 @@ QUANTILES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0])
 LIMIT_FACTORS = np.array([1.0, 1.3, 2.0])
 """Limits to try: quantiles of the reference, and the last quantile times these factors."""
 EDGE = 1e-9
+RANK = 1e-9
+"""A sum whose part beside another is smaller, relative to the sums, is determined by it."""
 TAIL_MISFIT = 0.1
 """Planned error of what lies beyond the limits, as a part of it."""
 
@@ -268,22 +270,22 @@ def _clipping(
         beyond = n * unknown.misfit * float((shape.e - cap * v).mean())
         moved = _moved(shape, Clipping(float(cap), whole_range), n * unknown.level)
         of_weight = _passed(tail * float(v.var()) + moved[1 + outcomes], noise)
-        count = (tail * _left(shape.e, v[:, None]) + of_weight * cap**2 + beyond**2) / direct[0] / n
+        count = (tail * float(_left(shape.e, v, v[None])[0]) + of_weight * cap**2 + beyond**2) / direct[0] / n
         least, taken = [np.inf] * outcomes, list(whole_range)
         for number, r in enumerate(shape.r):
-            for interval in intervals[number]:
-                c, (k, h, whole) = interval.clipped(r), interval
-                left = _left(shape.e * r, np.column_stack([v, v * c]))
-                reach = (h / 2.0 if whole else h) * cap
-                lost = n * unknown.misfit * float(np.abs(shape.e * r - cap * v * (k + h * c)).mean())
-                alone = Shape(shape.e, shape.r[[number]], shape.rate[[number]])
-                moved = _moved(alone, Clipping(float(cap), (interval,)), n * unknown.level)
-                of_sum = noise * outcomes**2 * (reach / (h * cap)) ** 2
-                of_outcome = _passed(tail * float((v * c).var()) + moved[3], of_sum)
-                total = tail * left + of_outcome * (h * cap) ** 2 + of_weight * (cap * k) ** 2 + lost**2
-                total = total / direct[1 + number] / n
-                if total < least[number]:
-                    least[number], taken[number] = total, interval
+            k, h, whole = np.array(intervals[number]).T
+            c = np.clip((r - k[:, None]) / h[:, None], -1.0, 1.0)  # of all intervals at once, (interval, record)
+            left = _left(shape.e * r, v, v * c)
+            lost = np.abs(shape.e * r - cap * v * (k[:, None] + h[:, None] * c)).mean(axis=1)
+            alone = Shape(shape.e, shape.r[[number]], shape.rate[[number]])
+            moves = [_moved(alone, Clipping(float(cap), (one,)), n * unknown.level)[3] for one in intervals[number]]
+            variances = (tail * (v * c).var(axis=1) + moves, noise * outcomes**2 * np.where(whole > 0.0, 0.25, 1.0))
+            of_outcome = np.array([_passed(*map(float, pair)) for pair in zip(*variances, strict=True)])
+            total = (
+                tail * left + of_outcome * (h * cap) ** 2 + of_weight * (cap * k) ** 2 + (n * unknown.misfit * lost) ** 2
+            )
+            chosen_one = int(np.argmin(total))
+            least[number], taken[number] = float(total[chosen_one]) / direct[1 + number] / n, intervals[number][chosen_one]
         if count + sum(least) < best:
             best, chosen = count + sum(least), Clipping(float(cap), tuple(taken))
     return chosen
@@ -311,12 +313,20 @@ def _passed(prior: float, noise: float) -> float:
     return prior * noise / (prior + noise) if prior > 0.0 else 0.0
 
 
-def _left(target: Floats, measured: Floats) -> float:
-    """Variance that remains after a regression on measured sums."""
-    x = measured - measured.mean(axis=0)
-    y = target - target.mean()
-    coefficients = np.linalg.lstsq(x, y, rcond=1e-9)[0]
-    return float(np.mean((y - x @ coefficients) ** 2))
+def _left(target: Floats, v: Floats, measured: Floats) -> Floats:
+    """Variance that remains after regressions on v, (record,), and on one more sum each, (regression, record).
+
+    A sum that v determines adds nothing.
+    """
+    x, y, further = v - v.mean(), target - target.mean(), measured - measured.mean(axis=1, keepdims=True)
+    size = float(x @ x)
+    if size > 0.0:
+        y = y - (float(x @ y) / size) * x
+        further = further - np.outer(further @ x / size, x)
+    square = np.einsum("ij,ij->i", further, further)
+    least = RANK**2 * max(size, float(((measured - measured.mean(axis=1, keepdims=True)) ** 2).sum(axis=1).max()))
+    slope = np.divide(further @ y, square, out=np.zeros(len(square)), where=square > least)
+    return np.asarray(((y - slope[:, None] * further) ** 2).mean(axis=1))
 
 
 def _candidates(values: Floats) -> Floats:
