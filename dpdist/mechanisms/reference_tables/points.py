@@ -256,25 +256,35 @@ class Transported:
 
     def errors(self, cell: Ints, value: Floats, outcome: int) -> Floats:
         """Standard deviations of the points' shares at or below each value, given the mean, (pair,)."""
-        deviations = np.empty(len(cell))
-        for k in np.unique(cell).tolist():
-            pairs = np.flatnonzero(cell == k)
-            distinct, place = np.unique(value[pairs], return_inverse=True)
-            deviations[pairs] = (self._errors(k, distinct, outcome) / np.sqrt(self.standing[k]))[place]
-        return deviations
-
-    def _errors(self, k: int, value: Floats, outcome: int) -> Floats:
-        """Standard deviation, for one record, of the share at or below each value, given the mean, (value,)."""
-        points, steps, mean = self.points[outcome][k], self._steps[outcome], self._means[outcome, k]
-        scaled, size = bool(self._scaled(np.array([k]), outcome)[0]), self.sizes[outcome, k]
-        weight, answers = points[:, 0] / points[:, 0].mean(), points[:, 1]
-        if size == 0:
-            return np.zeros(len(value))
-        cell = np.full(len(value), k)
-        ends = [value / (1.0 + sign * STEP) if scaled else value - sign * STEP * size for sign in (1.0, -1.0)]
+        steps, size, scaled = self._steps[outcome], self.sizes[outcome, cell], self._scaled(cell, outcome)
+        share = steps.until(cell, value)
+        ends = [np.where(scaled, value / (1.0 + step), value - step * size) for step in (STEP, -STEP)]
         slope = (steps.until(cell, ends[1]) - steps.until(cell, ends[0])) / (2.0 * STEP)
-        inside = (answers[:, None] <= value) - steps.until(cell, value) + slope * ((answers - mean) / size)[:, None]
-        return np.asarray(np.sqrt(np.mean((weight[:, None] * inside) ** 2, axis=0)))
+        points, running, means = self._squares[outcome]
+        reached, first = points.place(cell, value), points.begin[cell]
+        below = np.where(reached > first, running[:, reached - 1], 0.0) / (points.begin[cell + 1] - first)
+        square = below[0] * (1.0 - 2.0 * share) + 2.0 * slope * below[1]
+        square += share**2 * means[0, cell] - 2.0 * share * slope * means[1, cell] + slope**2 * means[2, cell]
+        return np.where(size > 0.0, np.sqrt(np.maximum(square, 0.0)), 0.0) / np.sqrt(self.standing[cell])
+
+    @cached_property
+    def _squares(self) -> list[tuple[_Steps, Floats, Floats]]:
+        """By outcome: the points in order, running sums of (v², v² u) over a cell's points, (2, point), and means of
+        (v², v² u, v² u²), (3, cell).
+
+        v is a weight over the cell's mean weight. u is an outcome's distance from the mean, over the cell's size.
+        """
+        made = []
+        for cells, means, sizes in zip(self.points, self._means, self.sizes, strict=True):
+            running, whole = [], []
+            for points, mean, size in zip(cells, means, sizes, strict=True):
+                weight, outcome = points[np.argsort(points[:, 1], kind="stable")].T
+                square = (weight / weight.mean()) ** 2
+                u = (outcome - mean) / size if size > 0.0 else np.zeros(len(outcome))
+                running.append(np.cumsum([square, square * u], axis=1))
+                whole.append([square.mean(), (square * u).mean(), (square * u**2).mean()])
+            made.append((_Steps.of(cells), np.concatenate(running, axis=1), np.array(whole).T))
+        return made
 
 
 def heaps_of(release: ReleaseView) -> list[Heaps | None]:
@@ -308,10 +318,14 @@ class _Steps:
 
     def until(self, cell: Ints, value: Floats) -> Floats:
         """The share of each cell's weight at or below a value; cells (pair,), values (pair,) or (draw, pair)."""
-        first = np.broadcast_to(self.begin[cell], value.shape)
-        low, high = first.copy(), np.broadcast_to(self.begin[cell + 1], value.shape)
+        place = self.place(cell, value)
+        return np.where(place > self.begin[cell], self.share[place - 1], 0.0)
+
+    def place(self, cell: Ints, value: Floats) -> Ints:
+        """The position after a cell's last outcome at or below a value, in the shape of the values."""
+        low, high = (np.broadcast_to(ends, value.shape) for ends in (self.begin[cell], self.begin[cell + 1]))
         while (open_ := low < high).any():
             middle = (low + high) // 2
             below = open_ & ~(self.outcome[np.minimum(middle, len(self.outcome) - 1)] > value)
             low, high = np.where(below, middle + 1, low), np.where(open_ & ~below, middle, high)
-        return np.where(low > first, self.share[low - 1], 0.0)
+        return np.asarray(low)
