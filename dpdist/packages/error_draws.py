@@ -100,7 +100,7 @@ def deviated(prior: Prior, drift: Drift, rng: np.random.Generator) -> tuple[Floa
 def beyond(prior: Prior, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draws of a record's e and e r beyond the limits, by the reference's errors, and by drift, (cell, level) each."""
     terms, whole, drifted = prior.terms.matrix, list[Floats](), list[Floats]()
-    for tail, drift in zip(prior.tails, prior.limits.tail_drift.T, strict=True):
+    for tail, drift in zip(prior.tails, prior.tail_drift.T, strict=True):
         alone = rng.standard_normal(len(drift)) * np.sqrt(tail.alone + drift**2)
         whole.append(alone + tail.shared * (terms @ tail.terms.drawn(rng)))
         drifted.append(drift * (terms @ rng.standard_normal(terms.shape[1])))

@@ -100,7 +100,7 @@ class GroupShapes:
         unknown, exactly = Unknown(UNKNOWN_LEVEL, MISFIT), np.full(len(shapes), np.inf)
         two_valued = self._two_valued
         limits = cell_limits(workload, levels, self.group, shapes, exactly, bounds, size, noise, two_valued, unknown)
-        limits = replace(limits, misfit=TERM_MISFIT)
+        limits = replace(limits, misfit=TERM_MISFIT, mixed=True)
         nothing, terms_number = np.zeros(len(workload)), terms.matrix.shape[1]
         exact = Deviations(nothing, nothing, nothing, TermRoot(np.zeros((terms_number, terms_number))))
         return Prior.of(workload, terms, levels, limits, (exact,) * (1 + len(bounds)), UNKNOWN_DRIFT)

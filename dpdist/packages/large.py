@@ -230,7 +230,7 @@ class LargePosterior(Posterior):
         spread, zt = self._spread(back), self._terms[1]
         covered = self._measure(spread)
         whole = float((back * spread).sum() - (covered * self.solver(covered, OF_DRAWS)).sum())
-        for k, (tail, drift) in enumerate(zip(self.prior.tails, self.prior.limits.tail_drift.T, strict=True)):
+        for k, (tail, drift) in enumerate(zip(self.prior.tails, self.prior.tail_drift.T, strict=True)):
             slope = self.prior.workload.count[:, None] * back[:, k]
             shared = zt @ (tail.shared[:, None] * slope)
             whole += float(((tail.alone + drift**2)[:, None] * slope**2).sum())

@@ -32,8 +32,17 @@ LIMIT_FACTORS = np.array([1.0, 1.3, 2.0])
 EDGE = 1e-9
 RANK = 1e-9
 """A sum whose part beside another is smaller, relative to the sums, is determined by it."""
+LEAST_E = 1e-6
+"""Smallest e whose logarithm is taken."""
+LEAST_WITHIN = 0.1
+"""Smallest part of a group's deviations that is left to its cells."""
 TAIL_MISFIT = 0.1
 """Planned error of what lies beyond the limits, as a part of it."""
+
+
+def _within(whole: float, between: float) -> float:
+    """The factor on deviations that takes the variance between cells out of the whole variance."""
+    return float(np.sqrt(max(1.0 - between / max(whole, 1e-12), LEAST_WITHIN**2)))
 
 
 class Unknown(NamedTuple):
@@ -128,6 +137,22 @@ class Shape:
         kept = np.linspace(0, len(self.e) - 1, MOST_POINTS).astype(int)
         return Shape(self.e[kept], self.r[:, kept], self.rate[:, kept])
 
+    def of_one_cell(self, of_weight: float, of_means: Sequence[float]) -> Shape:
+        """The law of a cell, where this one mixes cells: less the variances of their log weights and of their r.
+
+        Deviations of log e, and of r, are multiplied by κ with κ² = 1 − the variance between cells over this law's. An
+        outcome of two values stays as it is.
+        """
+        log = np.log(np.maximum(self.e, LEAST_E))
+        e = np.exp(_within(float(log.var()), of_weight) * (log - log.mean()))
+        e, rows = e / e.mean(), list[Floats]()
+        for r, between in zip(self.r, of_means, strict=True):
+            spread = np.average(r**2, weights=self.e)
+            kept = _within(float(spread), between) if len(np.unique(r)) > 2 else 1.0
+            rows.append(kept * (r - np.average(r, weights=e)))
+        r = np.array(rows)
+        return Shape(e, r, np.where(self.rate == 1.0, 1.0, 1.0 + r))
+
     def moved(self, deviations: Floats) -> Shape:
         """The shapes of cells with these deviations of the levels, (cell, 1 + outcomes)."""
         of_weight, of_means = deviations[:, :1], deviations[:, 1:].T
@@ -155,6 +180,8 @@ class CellLimits:
     """The part of q in a measured sum of outcomes, (cell, outcome)."""
     misfit: float = TAIL_MISFIT
     """Relative error of the part beyond the limits."""
+    mixed: bool = False
+    """Whether shapes are those of whole groups, in which cells of unlike levels are mixed."""
 
     @cached_property
     def tail_drift(self) -> Floats:

@@ -47,6 +47,8 @@ CELLS_AT_ONCE = 64
 """Base cells of a group whose shapes are moved together: these stay in a processor's cache."""
 LARGEST_DEVIATION = 0.9
 """Largest deviation at which the sums are linearised."""
+LARGEST_OF_MIXED = 9.0
+"""The same of weights where shapes mix cells: a level may be tenfold, as it may be a tenth."""
 LARGEST_SIZE = 20.0
 """The same of a number of records, in which sums are linear."""
 LEAST_GROWTH = 1e-3
@@ -193,6 +195,8 @@ class Prior:
             for start in range(0, len(members), CELLS_AT_ONCE):
                 cells = members[start : start + CELLS_AT_ONCE]
                 moved = few.moved(deviations[cells])
+                if self.limits.mixed:  # far from the group's levels, covariances are others, too
+                    spread[cells] = [np.cov(of_cell.T, ddof=0) for of_cell in moved.sums(clipping)]
                 mean[cells] = sums.mean(axis=0) + moved.sums(clipping).mean(axis=-2) - mean_of_few
                 changed = moved.slopes(clipping)
                 changed[..., 0] /= 1.0 + deviations[cells, :1]
@@ -203,7 +207,29 @@ class Prior:
     def _groups(self) -> Iterator[tuple[Ints, Shape, Clipping]]:
         """The base cells, shape and clipping of every group."""
         limits = self.limits
-        return zip(rows_of_groups(limits.group, len(limits.shapes)), limits.shapes, limits.clippings, strict=True)
+        return zip(rows_of_groups(limits.group, len(limits.shapes)), self.shapes, limits.clippings, strict=True)
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The laws of cells by group, at the deviations at which the sums are linearised."""
+        limits, count, made = self.limits, self.workload.count, []
+        if not limits.mixed or not self.linearised_at.any():
+            return limits.shapes
+        for members, shape in zip(rows_of_groups(limits.group, len(limits.shapes)), limits.shapes, strict=True):
+            log, means = np.log1p(self.linearised_at[members, 0]), self.linearised_at[members, 1 : len(self.tails)]
+            of_weight, weights = _variance(log, count[members]), count[members] * np.exp(log)
+            made.append(shape.of_one_cell(of_weight, [_variance(mean, weights) for mean in means.T]))
+        return tuple(made)
+
+    @cached_property
+    def tail_drift(self) -> Floats:
+        """Standard deviations per record of the drift of e and of every e r beyond the limits, (cell, 1 + outcomes)."""
+        if not self.limits.mixed or not self.linearised_at.any():
+            return self.limits.tail_drift
+        drift = np.empty((len(self.workload), len(self.tails)))
+        for members, shape, clipping in self._groups:
+            drift[members] = shape.moved(self.linearised_at[members, : len(self.tails)]).beyond(clipping)
+        return self.limits.misfit * drift
 
     def beyond(self) -> Beyond:
         """What lies beyond the limits at the levels at which the sums are linearised."""
@@ -291,7 +317,7 @@ class Prior:
         No measured sum depends on tails, so no measurement reduces this error.
         """
         alone, roots = np.zeros(len(sums)), []
-        for part, tail, drift in zip(sums.parts[: len(self.tails)], self.tails, self.limits.tail_drift.T, strict=True):
+        for part, tail, drift in zip(sums.parts[: len(self.tails)], self.tails, self.tail_drift.T, strict=True):
             slope = scipy.sparse.csr_array(part @ scipy.sparse.diags_array(self.workload.count))
             alone += slope.power(2) @ (tail.alone + drift**2)
             roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.terms.root)
@@ -473,9 +499,12 @@ class Posterior:
 
 def learned(posterior: Posterior, x: Floats) -> Posterior:
     """The posterior with drift learned from noisy measurements, linearised at the deviations that these show."""
-    most = [LARGEST_DEVIATION] * len(posterior.prior.tails) + [LARGEST_SIZE] * posterior.prior.workload.secret
+    mixed = posterior.prior.limits.mixed
+    of_means, of_sizes = len(posterior.prior.tails) - 1, int(posterior.prior.workload.secret)
+    of_weight = LARGEST_OF_MIXED if mixed else LARGEST_DEVIATION
+    most = [of_weight, *[LARGEST_DEVIATION] * of_means, *[LARGEST_SIZE] * of_sizes]
     drifted = _drifted(resized(posterior, growth(posterior, x)), x)
-    for _ in range(LINEARISATIONS):
+    for _ in range(2 * LINEARISATIONS if mixed else LINEARISATIONS):
         deviations = np.clip(drifted.deviations(x), -LARGEST_DEVIATION, most)
         drifted = replace(drifted, prior=replace(drifted.prior, linearised_at=deviations))
     return drifted
@@ -502,6 +531,10 @@ def with_hidden(posterior: Posterior) -> Posterior:
     error = float(np.sqrt(of_count.population[0] + of_count.prior[0] + prior.represented.error**2))
     hidden = max(deficit**2 - (CLEARLY * error) ** 2, 0.0) ** 0.5 / planned
     return replace(posterior, prior=replace(prior, hidden=hidden)) if hidden else posterior
+
+
+def _variance(values: Floats, weights: Floats) -> float:
+    return float(np.average((values - np.average(values, weights=weights)) ** 2, weights=weights))
 
 
 def growth(posterior: Posterior, x: Floats) -> float:

@@ -36,6 +36,7 @@ from dpdist.packages.sums import crossed, published_sums, variances
 from dpdist.packages.workload import PackageTable, Workload
 
 N, RUNS = 3000, 1000
+RUNS_OF_LEAN = 4
 NORMAL_90 = 1.645
 
 
@@ -299,6 +300,34 @@ def test_intervals_cover_the_population_without_a_reference() -> None:
                 nearer.append(missed <= NORMAL_90 / 3)
     assert 0.83 <= np.concatenate(held).mean() <= 0.98, np.concatenate(held).mean()
     assert np.concatenate(nearer).mean() < 0.65
+
+
+def test_counts_do_not_lean_where_groups_mix_cells_of_unlike_levels() -> None:
+    """Weights of regions differ up to tenfold. The mean error of counts over RUNS_OF_LEAN files, in their own standard errors.
+
+    Its deviation is .35, so that −1.8 is passed in fewer than 1 of 10,000 sets of files, if the lean is −.5 (eight files).
+    Control: where a group's law is taken as that of each of its cells, counts are 2.4 errors too large.
+    """
+    regions = np.exp(np.array([-1.2, -0.6, -0.1, 0.3, 0.8, 1.3]))[world().codes[:, 0]]
+    matrix, leans = workload(count()).published(TABLES[0]), list[list[float]]()
+    for run in range(RUNS_OF_LEAN):
+        rng = np.random.default_rng([run, 15])
+        other, now = world().draw(1024, rng), world().at(sample().cell, rng)
+        now = now._replace(weight=now.weight * regions[now.cell])
+        law = GroupLaw(rng.permutation(other.weight * regions[other.cell]), other.outcome[None])
+        shapes = GroupShapes(np.zeros(len(count()), dtype=np.int64), np.ones(len(count())), (law,))
+        package = planned(count(), shapes, PURE)
+        x = noisy(package, PURE, now, rng)
+        total, square, number = (matrix @ np.bincount(now.cell, now.weight**k, len(regions)) for k in (1, 2, 0))
+        one = []
+        for mixed in (True, False):
+            limits = replace(package.prior.limits, mixed=mixed)
+            posterior = learned(replace(package.posterior, prior=replace(package.prior, limits=limits)), x)
+            counts = table_estimates(posterior, TABLES[0], base_estimates(posterior, x, [BOUNDS])).counts
+            one.append(float(np.mean((counts - total) / np.sqrt(square - total**2 / number))))
+        leans.append(one)
+    ours, alike = np.mean(leans, axis=0)
+    assert abs(ours) < 1.8 < alike
 
 
 def test_drift_is_learned_from_the_noisy_sums_alone() -> None:
