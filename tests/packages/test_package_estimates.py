@@ -303,7 +303,7 @@ def test_intervals_cover_the_population_without_a_reference() -> None:
 
 
 def test_counts_do_not_lean_where_groups_mix_cells_of_unlike_levels() -> None:
-    """Weights of regions differ up to tenfold. The mean error of counts over RUNS_OF_LEAN files, in their own standard errors.
+    """Weights of regions differ up to tenfold. The mean error of counts over RUNS_OF_LEAN files, in direct standard errors.
 
     Its deviation is .35, so that −1.8 is passed in fewer than 1 of 10,000 sets of files, if the lean is −.5 (eight files).
     Control: where a group's law is taken as that of each of its cells, counts are 2.4 errors too large.
