@@ -69,6 +69,9 @@ def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy
     public = tmp_path / "made" / "public"
     measured = pd.read_parquet(public / "measurements.parquet")["table"]
     assert set(measured) == {"base cells" if strategy == "base_cells" else "field x sex", "all cells"}
+    sets = "all of field, sex together" if strategy == "base_cells" else "field x sex"
+    (relations,) = [t for t in json.loads((public / "statement.json").read_text())["post_processing"] if "Relations" in t]
+    assert f"Relations of salary and weight with columns are measured by: {sets}; the whole. Any other" in relations
     by_name = {name: pd.read_parquet(public / "tables" / f"{name}.parquet") for name in ("t", "u")}
     for table in by_name.values():
         assert np.isfinite(table["standard_error"]).all()

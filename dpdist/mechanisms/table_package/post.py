@@ -44,7 +44,7 @@ from dpdist.packages.large import refuse_beyond_memory
 from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned, resized, with_hidden
-from dpdist.packages.strategy import STRATEGIES, Strategy, TopDown, least_share, middles
+from dpdist.packages.strategy import STRATEGIES, Aggregation, Strategy, TopDown, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload, indicator
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -436,6 +436,13 @@ class PackageCells(PublicModel):
         weights = weight[:, 0] + counts / size
         return Draws({"weights": weights, "products": weight * mean + totals / size[:, None]})
 
+    def measured(self, theta: Draws) -> Iterator[tuple[Aggregation, Fraction]]:
+        """The groups of base cells that were measured, with their parts of the budget."""
+        strategy = STRATEGIES[int(theta["strategy"][0, 0])]
+        parts = map(Fraction, theta["shares"][0].tolist())
+        pairs = zip(strategy.aggregations(self.workload), parts, strict=True)
+        return ((grouped, part) for grouped, part in pairs if part)
+
     def groups(self, matrix: scipy.sparse.csr_array) -> list[dict[str, str]]:
         """The levels of every group of base cells, by the columns that do not vary within any group."""
         groups = matrix.tocoo()
@@ -554,13 +561,11 @@ def model_of(job: Job) -> type[PackageCells]:
 
 def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy sums of every measurement, group by group."""
-    strategy, centred, start = STRATEGIES[int(theta["strategy"][0, 0])], bool(theta["centred"][0, 0]), 0
+    centred, start = bool(theta["centred"][0, 0]), 0
     names = ("above", "below") if model.secret else ("q of" if len(model.outcomes) > 1 else "q",)
     statistics = ["a", *(name + suffix for name in names for suffix in model.suffixes)]
-    parts, sums = map(Fraction, theta["shares"][0].tolist()), len(statistics)
-    for grouped, part in zip(strategy.aggregations(model.workload), parts, strict=True):
-        if not part:
-            continue
+    sums = len(statistics)
+    for grouped, part in model.measured(theta):
         groups = grouped.matrix.shape[0]
         values = theta["noisy"][0, start : start + sums * groups].reshape(sums, groups).T
         start += sums * groups

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol, cast
 
 from dpdist.estimation.donors import DONORS, FEWEST
@@ -11,6 +13,7 @@ from dpdist.mechanisms.reference_tables.words import ONE_WEIGHT
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 from dpdist.packages.posterior import LARGEST_DEVIATION, Posterior
+from dpdist.packages.strategy import Aggregation
 
 POSTERIOR = (
     "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean given "
@@ -54,20 +57,30 @@ RECORDS_AGREE = (
 
 CLEAR, LEAST_GROWN = 3.0, 0.01
 """What more lies beyond the limits is named from so many standard errors of the count on, and from such a part of it."""
+MOST_NAMED = 20
+"""Measured sets of columns that the statement names."""
 LEAST_SATURATED = 0.01
 """The part of the records in cells of saturated sums from which these are named."""
 
 
 class HasPosterior(Protocol):
-    """A model whose released parameters have a posterior."""
+    """A model whose released parameters have a posterior, from measurements of groups of base cells."""
+
+    columns: tuple[str, ...]
 
     def posterior(self, theta: Draws) -> Posterior: ...
+
+    def measured(self, theta: Draws) -> Iterator[tuple[Aggregation, Fraction]]: ...
 
 
 GROWN = (
     "Weights are {growth:.2f} times the reference's. If their shape is the same, {now:.1f} % of the count lies beyond the "
     "clipping limits, after {before:.1f} %. No noisy sum tells whether it is. Where weights have spread, counts and totals "
     "may be too small by more than intervals tell"
+)
+RELATIONS = (
+    "Relations of {what} with columns are measured by: {sets}. Any other relation of them in synthetic records is not "
+    "measured. Numbers of records in crosses of columns are the file's where they are public."
 )
 SATURATED = (
     "In {cells:,} of {all:,} base cells, with {share:.1f} % of the records, nearly all weights lie beyond the clipping "
@@ -117,8 +130,21 @@ class PackageWords(Words):
         else:
             donated, how = "weight and outcome", TILTED
         if release.job.on_histograms:
-            return [BY_LEVELS, WITHIN_BOUNDS, MADE_UP[0], how, MADE_UP[1]]
-        return [POSTERIOR, WITHIN_BOUNDS, DONOR.format(donated), DONATED[0], how, DONATED[1]]
+            return [BY_LEVELS, WITHIN_BOUNDS, MADE_UP[0], how, MADE_UP[1], self._relations(release)]
+        return [POSTERIOR, WITHIN_BOUNDS, DONOR.format(donated), DONATED[0], how, DONATED[1], self._relations(release)]
+
+    def _relations(self, release: ReleaseView) -> str:
+        """Which relations of columns with weights and outcomes were measured."""
+        model = release.model(0)
+        measured = cast(HasPosterior, model).measured(release.theta(model, 0, 0))
+        names = [_set_of(grouped.name, cast(HasPosterior, model).columns) for grouped, _ in measured]
+        more = f", and {len(names) - MOST_NAMED:,} more, all in measurements.parquet" if len(names) > MOST_NAMED else ""
+        return RELATIONS.format(what=" and ".join(release.job.components), sets="; ".join(names[:MOST_NAMED]) + more)
+
+
+def _set_of(name: str, columns: Sequence[str]) -> str:
+    """A measured set of columns in words."""
+    return {"base cells": f"all of {', '.join(columns)} together", "all cells": "the whole"}.get(name, name)
 
 
 WORDS = PackageWords(
