@@ -130,16 +130,18 @@ class PackageWords(Words):
         else:
             donated, how = "weight and outcome", TILTED
         if release.job.on_histograms:
-            return [BY_LEVELS, WITHIN_BOUNDS, MADE_UP[0], how, MADE_UP[1], self._relations(release)]
-        return [POSTERIOR, WITHIN_BOUNDS, DONOR.format(donated), DONATED[0], how, DONATED[1], self._relations(release)]
+            return [BY_LEVELS, WITHIN_BOUNDS, MADE_UP[0], how, MADE_UP[1], *self._relations(release)]
+        return [POSTERIOR, WITHIN_BOUNDS, DONOR.format(donated), DONATED[0], how, DONATED[1], *self._relations(release)]
 
-    def _relations(self, release: ReleaseView) -> str:
-        """Which relations of columns with weights and outcomes were measured."""
+    def _relations(self, release: ReleaseView) -> list[str]:
+        """Which relations of columns with weights and outcomes were measured, once there are records to relate."""
+        if not (release.donors or release.job.on_histograms):
+            return []
         model = release.model(0)
         measured = cast(HasPosterior, model).measured(release.theta(model, 0, 0))
         names = [_set_of(grouped.name, cast(HasPosterior, model).columns) for grouped, _ in measured]
         more = f", and {len(names) - MOST_NAMED:,} more, all in measurements.parquet" if len(names) > MOST_NAMED else ""
-        return RELATIONS.format(what=" and ".join(release.job.components), sets="; ".join(names[:MOST_NAMED]) + more)
+        return [RELATIONS.format(what=" and ".join(release.job.components), sets="; ".join(names[:MOST_NAMED]) + more)]
 
 
 def _set_of(name: str, columns: Sequence[str]) -> str:
