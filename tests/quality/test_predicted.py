@@ -25,8 +25,16 @@ from dpdist.opening.results import open_evaluation
 from dpdist.quality.predicted import prediction as predicting
 from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.errors import Figures, direct_of, published
-from dpdist.quality.predicted.prediction import FALSE_ALARM, FIGURES, Prediction, named_above, predicted, predicted_before
-from dpdist.quality.predicted.words import alarms, in_words, proposals, worth
+from dpdist.quality.predicted.prediction import (
+    FALSE_ALARM,
+    FIGURES,
+    NOT_PREDICTED,
+    Prediction,
+    named_above,
+    predicted,
+    predicted_before,
+)
+from dpdist.quality.predicted.words import alarms, in_words, not_predicted, proposals, worth
 from dpdist.quality.summary import errors_in_words, verdicts
 from dpdist.quality.summary import in_words as verdict_in_words
 
@@ -341,21 +349,26 @@ def test_a_model_that_predicts_its_errors_is_not_run(monkeypatch: pytest.MonkeyP
 
     def predicted_errors(model: object, learned: object) -> list[ErrorsOfCells]:
         assert learned is not None
-        return [ErrorsOfCells("incomes", statistic, sizes, 2.0 * sizes) for statistic in table.statistics]
+        return [ErrorsOfCells("incomes", statistic, sizes, 2.0 * sizes) for statistic in table.statistics[:1]]
 
     run = list[int]()
     of_replicates = predicting._of_replicates
     monkeypatch.setattr(predicting, "_of_replicates", lambda *given: run.append(1) or of_replicates(*given))
     monkeypatch.setattr(type(plan.model), "predicted_errors", predicted_errors, raising=False)
-    rows = predicted(plan).rows
+    prediction = predicted(plan)
+    rows = prediction.rows
     assert not run
+    assert "not predicted: mean of income" in list(in_words(prediction))
+    *_, without = prediction.described()
+    assert (without["statistic"], without["median"], without["why"]) == ("mean", None, NOT_PREDICTED)
     largest = rows[rows["epsilon"] == 1.0].groupby("cell")["error"].max()
     limits = 5.0 * pd.Series(sizes, ["a", "b", "c", "d", "Total"])
     assert (largest <= limits[largest.index]).all()
     monkeypatch.delattr(type(plan.model), "predicted_errors")
     people(9).to_parquet("earlier.parquet")
-    predicted(dpdist.plan(parse_job(JOB)))
+    whole = predicted(dpdist.plan(parse_job(JOB)))
     assert run
+    assert not list(not_predicted(whole))
 
 
 def test_a_release_of_one_weight_compares_no_count_with_a_sampling_error(folder: Path) -> None:

@@ -15,7 +15,7 @@ from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.publish.writers.page import environment
 from dpdist.quality.predicted.alternatives import Alternative, grid
 from dpdist.quality.predicted.prediction import Prediction, Statistics, number
-from dpdist.quality.predicted.words import UNIT, alarms, not_known, proposals, worth
+from dpdist.quality.predicted.words import UNIT, alarms, not_known, not_predicted, proposals, worth
 from dpdist.quality.report_parts import Axis, Cell, Figure, Grid, Section, axis, lines
 from dpdist.quality.summary import brief
 from dpdist.quality.verdict import FAR_RECORDS
@@ -71,7 +71,7 @@ def page(plan: Plan, prediction: Prediction, public: Path | None, others: Sequen
         largest = (
             f"Largest errors, and cells above {FAR:g} and {FAR_NAMED:g}, are of cells with {FAR_RECORDS} records or more"
         )
-        first.sentences += [f"{text[0].upper()}{text[1:]}." for text in (UNIT, largest)] + [
+        first.sentences += [f"{text[0].upper()}{text[1:]}." for text in (UNIT, largest, *not_predicted(prediction))] + [
             f"{text}." for text in (*alarms(prediction), *proposals(prediction))
         ]
         first.grids += _nearer(prediction)

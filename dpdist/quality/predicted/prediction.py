@@ -26,7 +26,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import POOLED, Frame
 from dpdist.core.this_process import single_threaded
-from dpdist.job import Job
+from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.clamped import Spurious
@@ -144,22 +144,31 @@ class Prediction:
 
     def described(self) -> list[dict[str, Any]]:
         """Entries for `plan --json`; null for unknown figures."""
-        if not self.computed:
-            return [
-                {"table": table.name, "statistic": statistic.name, "outcome": statistic.about}
-                | dict.fromkeys(FIGURES)
-                | {"why": self.why}
-                for table in self.job.tables
-                for statistic in table.statistics
-            ]
+        without = [
+            {"table": table, "statistic": statistic.name, "outcome": statistic.about}
+            | dict.fromkeys(FIGURES)
+            | {"why": self.why or NOT_PREDICTED}
+            for table, statistic in self.without
+        ]
         return [
-            {"table": one.table, "statistic": one.name, "outcome": one.outcome}
-            | {name: number(getattr(one, name)) for name in FIGURES}
-            | {"cells": one.cells, "far": list(one.far)}
-            for one in self.statistics()
+            *(
+                {"table": one.table, "statistic": one.name, "outcome": one.outcome}
+                | {name: number(getattr(one, name)) for name in FIGURES}
+                | {"cells": one.cells, "far": list(one.far)}
+                for one in self.statistics()
+            ),
+            *without,
         ]
 
+    @property
+    def without(self) -> list[tuple[str, Statistic]]:
+        """Tables' statistics of which no error is predicted, each with its table's name."""
+        predicted = {(one.table, one.statistic) for one in self.statistics()}
+        asked_for = ((table.name, statistic) for table in self.job.tables for statistic in table.statistics)
+        return [(table, statistic) for table, statistic in asked_for if (table, statistic.text) not in predicted]
 
+
+NOT_PREDICTED = "the mechanism predicts no error of this statistic"
 FIGURES = (
     "median",
     "largest",

@@ -29,6 +29,7 @@ def in_words(prediction: Prediction) -> Iterator[str]:
     yield UNIT
     for one in prediction.statistics():
         yield f"{one.table}, {one.statistic}: {_of_statistic(one)}"
+    yield from not_predicted(prediction)
     curves = zip(*map(prediction.statistics, prediction.epsilons), strict=True)
     for points in curves:
         listed = ", ".join(
@@ -40,6 +41,12 @@ def in_words(prediction: Prediction) -> Iterator[str]:
 
 def not_known(prediction: Prediction) -> str:
     return f"not known before the run, because {prediction.why}"
+
+
+def not_predicted(prediction: Prediction) -> Iterator[str]:
+    """Yields a line with the statistics of which no error is predicted, if there are any."""
+    if without := list(dict.fromkeys(statistic.text for _, statistic in prediction.without)):
+        yield f"not predicted: {', '.join(without)}"
 
 
 def _of_statistic(one: Statistics) -> str:
