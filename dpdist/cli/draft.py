@@ -27,6 +27,7 @@ LONG_RANGE = 6
 YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
+    "table_package": "many strict tables over many columns, which agree with each other",
     "laplace_strict": "strict tables, with noise by public bounds",
     "weighted_marginals": "strict tables and records of a yes-or-no outcome, without a reference",
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
@@ -57,6 +58,8 @@ class Draft:
     """True if the columns of the table are a proposal, because nobody named them."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of columns, from a codebook."""
+    tables: tuple[tuple[str, ...], ...] = ()
+    """Columns of every table, where several were named."""
 
     @property
     def clips_weights(self) -> bool:
@@ -190,7 +193,10 @@ class Draft:
         if not self.by or self.outcome is None:
             yield "# TODO fill: tables: [{name: …, by: […], statistics: [count, {mean: …}]}]"
             return
-        table = {"name": "table", "by": list(self.by), "statistics": ["count", {"mean": self.outcome}]}
+        across: dict[str, Any] = {"by": [list(by) for by in self.tables] if self.tables else list(self.by)}
+        if self.spec.crosses_tables and not self.tables and len(self.by) > 1:
+            across = {"every_pair_of": list(self.by)}
+        table = {"name": "table", **across, "statistics": ["count", {"mean": self.outcome}]}
         if self.proposed:
             yield "# by: nobody named these columns; they are the first categories that do not say the same"
         yield f"tables:  # several in one entry: by: [[…], […]], or every_pair_of: […]\n  - {flow(table)}"

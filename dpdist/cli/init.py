@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,6 +53,10 @@ def init(
     outcome: Annotated[str | None, typer.Option("--outcome", help="The sensitive number.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="The sampling weight, or none.")] = None,
     by: Annotated[list[str] | None, typer.Option("--by", help="A column of the table; may be repeated.")] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="The columns of one of several tables, with commas; may be repeated."),
+    ] = None,
     design_strata: Annotated[
         list[str] | None, typer.Option("--design-strata", help="A column of design strata, or none; may be repeated.")
     ] = None,
@@ -89,6 +94,7 @@ def init(
         from dpdist.survey.source import open_file
 
         asks = not yes and sys.stdin.isatty()
+        tables = _tables(table, by, to)
         chosen = _reference(public, reference, asks)
         _refuse_paths(file, (public, chosen), to)
         written = {path: _written(path) for path in (file, public, chosen) if path is not None}
@@ -106,16 +112,19 @@ def init(
         given = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
         design = chosen_design(list(columns), given, asks, to)
         left = {name: kind for name, kind in columns.items() if name not in design.names}
-        number, weights = _roles(columns, left, both, outcome, weight, by, asks, to)
+        named_by = by or list(dict.fromkeys(chain.from_iterable(tables)))
+        number, weights = _roles(columns, left, both, outcome, weight, named_by, asks, to)
         read = shown or (file if confidential else None)
-        across = tuple(by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
-        method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, both.get(number or ""), to)
+        across = tuple(named_by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
+        with_records = _records(records, mechanism, asks)
+        method = _mechanism(mechanism, with_records, chosen, both.get(number or ""), len(tables) > 1, to)
         design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
         name, when = named(file or shown, period)
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
         facts = (tuple(columns), both, frozenset(guessed), number, weights, across, method, reference_section)
-        draft = Draft(name, when, paths[0], *facts, design=design, proposed=not by and not asks, labels=labels)
+        proposed = not named_by and not asks
+        draft = Draft(name, when, paths[0], *facts, design=design, proposed=proposed, labels=labels, tables=tables)
         text = draft.text()
         write_text(to, text)
         for line in _noted(draft):
@@ -142,6 +151,14 @@ def public_weights(
         answer = None if typed == NONE else Path(typed)
     made = _from(to, answer, {})
     return None if made is None else made["path"]
+
+
+def _tables(table: list[str] | None, by: list[str] | None, to: Path) -> tuple[tuple[str, ...], ...]:
+    """Returns the columns of every table of `--table`. Raises `JobError` beside `--by`."""
+    if table and by:
+        fault, remedy = "columns of one table, and several tables", "name one table by --by, or name every table by --table"
+        raise JobError(str(to), [Problem("--table", fault, "--by or --table", remedy)])
+    return tuple(tuple(name.strip() for name in one.split(",") if name.strip()) for one in table or ())
 
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
@@ -264,7 +281,7 @@ def _roles(
         )
         outcome = str(typer.prompt(question, default=outcome)) if asks else outcome
         outcome = None if outcome == NONE else outcome
-    for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by", column) for column in by or ())):
+    for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by, --table", column) for column in by or ())):
         if name is not None and name not in columns:
             near = get_close_matches(name, list(columns), n=1)
             remedy = f"did you mean '{near[0]}'?" if near else "name one of these"
@@ -273,10 +290,13 @@ def _roles(
     return outcome, weight
 
 
-def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, to: Path) -> str:
+def _mechanism(
+    answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, several: bool, to: Path
+) -> str:
     """Returns the mechanism to propose, as in the table of mechanisms in README.
 
-    It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.
+    It depends on whether there is a reference, whether the outcome is yes or no, whether records are wanted, and whether
+    there are several tables.
     """
     from dpdist.cli.draft import PROPOSED
 
@@ -289,7 +309,7 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
         if reference is None and outcome is not None and set(map(str, outcome.levels or ())) == {"0", "1"}:
             return answer or "weighted_marginals"
         return answer or ("sanitized_statistics" if reference is not None else "weighted")
-    return answer or "reference_tables"
+    return answer or ("table_package" if several else "reference_tables")
 
 
 def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:

@@ -105,6 +105,28 @@ def test_a_job_names_what_predicts_its_errors(files: Path) -> None:
     assert "predicts the errors" not in Path("other.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("way", "named"),
+    [
+        (("--table", "region,sex", "--table", "sex", "--table", ""), {("region", "sex"), ("sex",), ()}),
+        (("--mechanism", "table_package", "--by", "region", "--by", "sex"), {("region", "sex")}),
+    ],
+)
+def test_several_tables_are_a_package_that_validates(
+    way: tuple[str, ...], named: set[tuple[str, ...]], files: Path
+) -> None:
+    """Control: one table is no package."""
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--yes", "--out")
+    assert command("init", *said, "job.yaml", *way)[0] == 0
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+    job = load_job("job.yaml")
+    assert job.mechanism.name == "table_package"
+    assert {table.by for table in job.tables} == named
+    assert command("init", *said, "other.yaml", "--table", "region,sex")[0] == 0
+    assert load_job("other.yaml").mechanism.name == "reference_tables"
+
+
 @pytest.mark.parametrize("linked", [False, True])
 def test_paths_in_a_job_lead_from_its_folder_wherever_one_stands(
     linked: bool, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -419,6 +441,8 @@ WRONG = {
     "an unknown outcome": (("people-2024.csv", "--outcome", "incme"), "did you mean 'income'?"),
     "an unknown weight": (("people-2024.csv", "--weight", "wieght"), "did you mean 'weight'?"),
     "an unknown category": (("people-2024.csv", "--by", "regoin"), "did you mean 'region'?"),
+    "an unknown category of a table": (("people-2024.csv", "--table", "sex,regoin"), "did you mean 'region'?"),
+    "one table beside several": (("people-2024.csv", "--by", "sex", "--table", "region"), "name every table by --table"),
     "an unknown mechanism": (("people-2024.csv", "--mechanism", "reference_table"), "did you mean 'reference_tables'?"),
     "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
     "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
