@@ -21,7 +21,16 @@ from dpdist.packages.large import posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
 from dpdist.packages.posterior import Posterior, Prior, Represented
-from dpdist.packages.strategy import STRATEGIES, Aggregation, Measured, Strategy, measured, outcome_parts, whole_shares
+from dpdist.packages.strategy import (
+    STRATEGIES,
+    Aggregation,
+    Measured,
+    Signal,
+    Strategy,
+    measured,
+    outcome_parts,
+    whole_shares,
+)
 from dpdist.packages.sums import Sums, measured_sums, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
@@ -280,8 +289,7 @@ def _package(
     chosen: Chosen | None = None,
 ) -> Package:
     aggregations = strategy.aggregations(workload)
-    fine = min(sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations), len(workload.measured))
-    size, noise = _typical(workload, aggregations, law.variance(whole_shares([1.0] * max(fine, 1))[0]))
+    size, noise = _typical(workload, aggregations, _equal_noise(workload, aggregations, law))
     prior = reference.prior(workload, terms, levels, bounds, size, noise)
     if chosen is not None:
         return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.parts)
@@ -305,13 +313,14 @@ def _measuring(
     The parts of the budget and of outcomes are the best ones, or earlier choices.
     """
     limits, workload = prior.limits, prior.workload
-    outcomes = limits.half.shape[1]
+    outcomes, signal = limits.half.shape[1], _signal(prior, _equal_noise(workload, aggregations, law))
 
     def under(kept: Sequence[Aggregation], parts: Sequence[Sequence[Fraction]]) -> tuple[Measured, ...]:
         named = zip(kept, parts, strict=True)
         bounds, count = (limits.cap, limits.centre, limits.half), workload.count
         return tuple(
-            measured(one, *bounds, count, group_centred, list(map(float, of_one)), workload.secret) for one, of_one in named
+            measured(one, *bounds, count, group_centred, list(map(float, of_one)), workload.secret, signal)
+            for one, of_one in named
         )
 
     def posterior(made: tuple[Measured, ...], shares: Sequence[Fraction]) -> Posterior:
@@ -475,6 +484,21 @@ def _objective(prior: Prior) -> Wanted:
 
 def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:
     return np.concatenate([np.full(part.rows, law.variance(share)) for part, share in zip(made, shares, strict=True)])
+
+
+def _equal_noise(workload: Workload, aggregations: Sequence[Aggregation], law: Law) -> float:
+    """The noise's variance at an equal part of the budget for every measured table."""
+    fine = min(sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations), len(workload.measured))
+    return law.variance(whole_shares([1.0] * max(fine, 1))[0])
+
+
+def _signal(prior: Prior, noise: float) -> Signal:
+    """Variances a priori of the sums that are measured, without terms that cells share, beside this noise."""
+    limits, first = prior.limits, len(prior.tails)
+    varying = np.einsum("cii->ci", prior.block())[:, first : 2 * first]
+    of_outcomes = limits.share**2 * varying[:, 1:] + limits.tilt**2 * varying[:, :1]
+    doubled = 2.0 if prior.workload.secret else 1.0  # a count, and an outcome, are then the sum and difference of two sums
+    return Signal(np.column_stack([varying[:, 0], of_outcomes]), doubled * noise)
 
 
 def _typical(workload: Workload, aggregations: Sequence[Aggregation], noise: float) -> tuple[Floats, Floats]:

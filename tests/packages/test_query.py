@@ -17,7 +17,16 @@ from dpdist.mechanisms.table_package.query import base_sums, contributions, hold
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Package, package
-from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, PerTable, least_share, measured, outcome_parts, whole_shares
+from dpdist.packages.strategy import (
+    FACTOR_STEPS,
+    Aggregation,
+    PerTable,
+    Signal,
+    least_share,
+    measured,
+    outcome_parts,
+    whole_shares,
+)
 from dpdist.privacy.queries import DIGITS
 
 BUDGETS = [
@@ -63,6 +72,33 @@ def test_a_pair_about_a_common_centre_attains_the_loss() -> None:
     lost = float(query.loss_between(heavy, none) / query.loss)
     assert 1.0 - 2.0 / FACTOR_STEPS <= lost <= 1.0
     assert query.loss_between(heavy, middle) < query.loss / 2
+
+
+def test_one_cell_with_a_large_limit_does_not_lower_the_factors_of_all() -> None:
+    """Under noise alone all factors are 1. Controls: factors follow limits without noise, and without a signal."""
+    cap, half, group = np.append(np.ones(99), 16.0), np.ones((100, 1)), Aggregation("all", csr_array(np.ones((1, 100))))
+
+    def factors(signal: Signal | None) -> list[Floats]:
+        one = measured(group, cap, np.zeros((100, 1)), half, np.ones(100), False, [1.0], signal=signal)
+        return [part.toarray()[0] / FACTOR_STEPS for part in (one.of_weight, *one.of_outcome)]
+
+    varying = np.ones((100, 2))
+    for noisy, exact, largest in zip(
+        *(factors(signal) for signal in (Signal(varying, 1e9), Signal(varying, 0.0), None)), strict=True
+    ):
+        assert (noisy == 1.0).all()
+        assert (exact == largest).all()
+        assert (largest[0], largest[-1]) == (1.0 / 16.0, 1.0)
+    assert all(1.0 / 16.0 < part[0] < 1.0 for part in factors(Signal(varying, 3.0)))
+
+
+def test_reaches_lower_the_predicted_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the package whose factors are all over the groups' largest limits."""
+    budget = Budget("substitution", epsilon=Fraction(1))
+    shorter = planned(_count(), reference(2), budget)
+    monkeypatch.setattr("dpdist.packages.strategy.REACHES", np.ones(1))
+    longest = planned(_count(), reference(2), budget)
+    assert shorter.objective < 0.99 * longest.objective
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
