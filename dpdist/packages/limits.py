@@ -12,7 +12,7 @@ A record's sums are e and every outcome's e r, which are published, and a = 1 âˆ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ LEAST_E = 1e-6
 """Smallest e whose logarithm is taken."""
 LEAST_WITHIN = 0.1
 """Smallest part of a group's deviations that is left to its cells."""
+LEAST_UNIT = 1e-3
+"""Least unit of what a group's regression leaves, in the largest of all groups."""
 TAIL_MISFIT = 0.1
 """Planned error of what lies beyond the limits, as a part of it."""
 
@@ -366,17 +368,26 @@ def tails_of(
 ) -> tuple[Deviations, ...]:
     """Deviations of e and of every e r, per record, from their regressions on the group's clipped sums.
 
-    They show where the part beyond the limits differs from the group's, with the reference's error.
+    They show where the part beyond the limits differs from the group's, with the reference's error. They are
+    learned in units of what the group's regression leaves. Groups with a small mean outcome have an r hundreds of times
+    as large, which would be every group's error.
     """
     e, r = levels.standardised(records)
     first = 1 + len(r)
     of_groups, left = rows_of_groups(limits.group[records.cell], len(limits.shapes)), np.zeros((len(e), first))
-    for rows, shape, clipping in zip(of_groups, limits.shapes, limits.clippings, strict=True):
+    units = np.ones((len(limits.shapes), first))
+    for rows, shape, clipping, unit in zip(of_groups, limits.shapes, limits.clippings, units, strict=True):
         whole = shape.sums(clipping)
-        x = whole[:, first:] - whole[:, first:].mean(axis=0)
-        coefficients = np.linalg.lstsq(x, whole[:, :first] - whole[:, :first].mean(axis=0), rcond=1e-9)[0]
+        x, y = (part - part.mean(axis=0) for part in (whole[:, first:], whole[:, :first]))
+        coefficients = np.linalg.lstsq(x, y, rcond=1e-9)[0]
+        unit[:] = (y - x @ coefficients).std(axis=0)
         sums = Shape(e[rows], r[:, rows], r[:, rows]).sums(clipping)
         off = (sums[:, first:] - whole[:, first:].mean(axis=0)) @ coefficients
         left[rows] = sums[:, :first] - whole[:, :first].mean(axis=0) - off
-    ones = np.ones(len(e))
-    return tuple(deviations(terms, *cell_means(records.cell, residual, ones, len(workload))) for residual in left.T)
+    most, made = units.max(axis=0), list[Deviations]()
+    of_cells = np.where(most > 0.0, np.maximum(units, LEAST_UNIT * most), 1.0)[limits.group]
+    for residual, of_cell in zip(left.T, of_cells.T, strict=True):
+        relative = cell_means(records.cell, residual / of_cell[records.cell], np.ones(len(e)), len(workload))
+        tail = deviations(terms, *relative).relative_to(1.0 / of_cell)
+        made.append(replace(tail, value=of_cell * tail.value))
+    return tuple(made)
