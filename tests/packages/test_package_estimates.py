@@ -55,6 +55,20 @@ def made(epsilon: int = 4) -> Package:
     return planned(count(), reference(8), replace(PURE, epsilon=Fraction(epsilon)))
 
 
+def test_a_group_with_rare_large_outcomes_does_not_widen_what_other_groups_lack() -> None:
+    """One sex earns nothing but for a few: their outcomes are thousands of times their mean, as no others' are."""
+
+    def error(rare: bool) -> float:
+        of = reference(8, 5000)
+        one, first = world().codes[:, 1] == 0, np.arange(len(of.cell)) % 100 == 0
+        outcome = np.where(one[of.cell], np.where(first & rare, BOUNDS[1], 0.001), of.outcome)
+        package = planned(count(), of._replace(outcome=outcome), PURE)
+        predicted = next(table for table in package.predicted() if table.table == "sex x age")
+        return float(np.nanmedian(predicted.error.means[:, 0].reshape(3, -1)[1]))
+
+    assert error(rare=True) < 1.25 * error(rare=False)
+
+
 def _released(package: Package, budget: Budget, current: Survey, seed: int) -> tuple[Posterior, BaseEstimates]:
     x = noisy(package, budget, current, np.random.default_rng(seed))
     posterior = learned(package.posterior, x)
