@@ -123,7 +123,7 @@ def test_alternatives_are_what_the_changed_job_predicts(tmp_path: Path, monkeypa
     assert len(ratios) == 4
     for key, ratio in ratios.items():
         assert ratio == pytest.approx(spreads[1][key] / spreads[0][key], rel=1e-9)
-        assert ratio != pytest.approx(1.0, rel=1e-3)
+        assert ratio != pytest.approx(1.0, rel=1e-4)
 
 
 def test_alternatives_are_refused_without_formulas(tmp_path: Path) -> None:
