@@ -18,7 +18,9 @@ from dpdist.core.records import Floats, Ints
 TOLERANCE = 1e-12
 """Residual at which a solution ends, relative to the right side, in the preconditioner's norm."""
 OF_DRAWS = 1e-4
-"""The same for systems whose solutions are averaged over draws or probes: these err by some percent anyway."""
+"""The same for systems whose solutions are subtracted from draws, under the planned drift."""
+ROUGHLY = 1e-3
+"""The same for systems whose solutions are averaged as they are: these err by some percent anyway."""
 MOST_STEPS = 5_000
 """Number of steps after which a system counts as unsolvable."""
 
@@ -44,7 +46,8 @@ def conjugate_gradients(
         image = times(direction)
         step = np.where(open_, square / np.where(open_, _products(direction, image), 1.0), 0.0)
         x += step * direction
-        left -= step * image
+        image *= step
+        left -= image
         turned = preconditioned(left)
         now = _products(left, turned)
         direction = turned + np.where(open_, now / np.where(square > 0.0, square, 1.0), 0.0) * direction
@@ -100,7 +103,7 @@ class TermPrecision:
         """A draw of the terms' errors, (term,)."""
         of_cells = np.sqrt(self.weight) * rng.standard_normal(len(self.weight))
         drawn = self.terms.T @ of_cells + np.sqrt(self.prior) * rng.standard_normal(len(self.prior))
-        return self.spread(drawn, OF_DRAWS)
+        return self.spread(drawn, ROUGHLY)
 
     @cached_property
     def root(self) -> Floats:

@@ -8,7 +8,7 @@ grows with base cells times tables. Variances are means over draws and probes, f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.packages.conjugate import OF_DRAWS, TOLERANCE, conjugate_gradients
+from dpdist.packages.conjugate import OF_DRAWS, ROUGHLY, TOLERANCE, conjugate_gradients
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled, sampling_root
 from dpdist.packages.levels import Deviations
 from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior
@@ -95,22 +95,39 @@ class LargePosterior(Posterior):
 
     @cached_property
     def _root(self) -> Floats:
-        """Roots of the measured sums' blocks of what each base cell has alone, (cell, sum, sum)."""
+        """Roots of the measured sums' blocks of what each base cell has alone, (sum, sum, cell)."""
         kept = [k for k, *_ in self._parts]
         values, vectors = np.linalg.eigh(self.prior.block()[:, kept][:, :, kept])
-        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
+        return np.ascontiguousarray((vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]).transpose(1, 2, 0))
 
     @cached_property
     def _terms(self) -> tuple[Any, Any]:
         z = scipy.sparse.csr_array(self.prior.terms.matrix)
         return z, scipy.sparse.csr_array(z.T)
 
-    @property
-    def _edges(self) -> tuple[slice, ...]:
-        """The unknowns: ξ, errors of every level's terms, then their drift."""
-        first, terms = self._root.shape[0] * self._root.shape[1], self._terms[0].shape[1]
-        ends = [0, *(first + k * terms for k in range(1 + 2 * len(self.drift)))]
-        return tuple(map(slice, ends[:-1], ends[1:]))
+    @cached_property
+    def _deviations(self) -> tuple[tuple[Any, Any], ...]:
+        """For every level, its deviations by errors of terms and by drift in units of 1, (cell, 2 terms); transposed."""
+        z, made = self._terms[0], []
+        for _, level, sizes in self._levels:
+            pair = scipy.sparse.diags_array(level.shared) @ z, z @ scipy.sparse.diags_array(sizes)
+            both = scipy.sparse.csr_array(scipy.sparse.hstack(pair, format="csr"))
+            made.append((both, scipy.sparse.csr_array(both.T)))
+        return tuple(made)
+
+    @cached_property
+    def _factors(self) -> tuple[tuple[Floats | None, ...], ...]:
+        """For every measured sum, its factors of all ξ and of all levels' deviations, (cell, 1) each; None if all are 0."""
+        slopes = np.moveaxis(self.prior.sloped[:, [k for k, *_ in self._parts]], 0, 2)
+        every = np.concatenate([self._root, slopes], axis=1)[..., None]
+        return tuple(tuple(one if one.any() else None for one in of_sum) for of_sum in every)
+
+    @cached_property
+    def _edges(self) -> tuple[slice, tuple[slice, ...]]:
+        """The unknowns: ξ, (sum, cell), then by level errors of all terms and their drift."""
+        first, terms = len(self._parts) * self._root.shape[2], 2 * self._terms[0].shape[1]
+        starts = (first + k * terms for k in range(len(self.drift)))
+        return slice(0, first), tuple(slice(start, start + terms) for start in starts)
 
     def _measure(self, sums: Floats) -> Floats:
         """M z for (cell, sum, side), as (row, side)."""
@@ -118,68 +135,57 @@ class LargePosterior(Posterior):
 
     def _back(self, x: Floats) -> Floats:
         """M'x for (row, side), as (cell, sum, side)."""
-        whole = np.zeros((len(self._root), len(self.measured.parts), x.shape[1]))
+        whole = np.zeros((len(self.prior.workload), len(self.measured.parts), x.shape[1]))
         for k, _, part in self._parts:
             whole[:, k] = part @ x
         return whole
 
     def _made(self, unknown: Floats) -> Floats:
         """G times unknowns, (row, side)."""
-        z, (alone, *shared) = self._terms[0], self._edges
-        xi = unknown[alone].reshape(*self._root.shape[:2], -1)
-        d = [
-            level.shared[:, None] * (z @ unknown[shared[k]]) + z @ (sizes[:, None] * unknown[shared[k + len(self.drift)]])
-            for k, level, sizes in self._levels
-        ]
+        alone, shared = self._edges
+        xi = unknown[alone].reshape(len(self._parts), -1, unknown.shape[1])
+        moved = [*xi, *(both @ unknown[few] for (both, _), few in zip(self._deviations, shared, strict=True))]
         made = np.zeros((len(self.noise), unknown.shape[1]))
-        for i, (k, part, _) in enumerate(self._parts):
-            of_levels = (self.prior.sloped[:, k, j, None] * moved for j, moved in enumerate(d))
-            made += part @ sum((self._root[:, i, j, None] * xi[:, j] for j in range(xi.shape[1])), sum(of_levels))
+        for (_, part, _), factors in zip(self._parts, self._factors, strict=True):
+            made += part @ _combined(factors, moved)
         return made / np.sqrt(self.noise)[:, None]
 
     def _unmade(self, x: Floats) -> Floats:
         """G' times (row, side)."""
-        x, zt = x / np.sqrt(self.noise)[:, None], self._terms[1]
-        back = [(k, part @ x) for k, _, part in self._parts]
-        xi = [sum(self._root[:, i, j, None] * sums for i, (_, sums) in enumerate(back)) for j in range(len(back))]
-        errors, drifts = [], []
-        for j, level, sizes in self._levels:
-            d = sum(self.prior.sloped[:, k, j, None] * sums for k, sums in back)
-            errors.append(zt @ (level.shared[:, None] * d))
-            drifts.append(sizes[:, None] * (zt @ d))
-        return np.concatenate([np.stack(xi, axis=1).reshape(-1, x.shape[1]), *errors, *drifts])
+        x = x / np.sqrt(self.noise)[:, None]
+        back = [part @ x for _, _, part in self._parts]
+        pulled = [_combined(factors, back) for factors in zip(*self._factors, strict=True)]
+        of_terms = (both @ d for (_, both), d in zip(self._deviations, pulled[len(back) :], strict=True))
+        return np.concatenate([*pulled[: len(back)], *of_terms])
 
     def _times(self, unknown: Floats) -> Floats:
         """H times unknowns."""
-        whole, (alone, *shared) = self._unmade(self._made(unknown)), self._edges
-        for few in (alone, *shared[len(self.drift) :]):
-            whole[few] += unknown[few]
-        for k, level, _ in self._levels:
-            whole[shared[k]] += level.terms.times(unknown[shared[k]])
+        whole, (alone, shared) = self._unmade(self._made(unknown)), self._edges
+        whole[alone] += unknown[alone]
+        for (_, level, _), few in zip(self._levels, shared, strict=True):
+            errors, drift = np.split(unknown[few], 2)
+            whole[few] += np.concatenate([level.terms.times(errors), drift])
         return whole
 
     @cached_property
     def _diagonal(self) -> Floats:
         """The diagonal of H."""
         precision, number = 1.0 / self.noise, len(self._parts)
-        squares = np.empty((len(self._root), number, number))
+        squares = np.empty((number, number, self._root.shape[2]))
         for i, (_, one, _) in enumerate(self._parts):
             for j, (_, other, _) in enumerate(self._parts):
-                squares[:, i, j] = np.asarray(one.multiply(other).T @ precision).reshape(-1)
-        alone = 1.0 + np.einsum("cji,cjk,cki->ci", self._root, squares, self._root)
-        errors, drifts = [], []
-        for k, level, sizes in self._levels:
-            slope, z = self.prior.by_deviation(self.measured, k), self._terms[0]
-            of_errors = slope @ scipy.sparse.diags_array(level.shared) @ z
-            errors.append(level.terms.diagonal + of_errors.power(2).T @ precision)
-            drifts.append(1.0 + sizes**2 * ((slope @ z).power(2).T @ precision))
-        return np.concatenate([alone.reshape(-1), *errors, *drifts])
+                squares[i, j] = np.asarray(one.multiply(other).T @ precision).reshape(-1)
+        diagonal = [1.0 + np.einsum("jic,jkc,kic->ic", self._root, squares, self._root).reshape(-1)]
+        for (k, level, _), (both, _) in zip(self._levels, self._deviations, strict=True):
+            of_data = (self.prior.by_deviation(self.measured, k) @ both).power(2).T @ precision
+            diagonal.append(of_data + np.concatenate([level.terms.diagonal, np.ones(len(of_data) // 2)]))
+        return np.concatenate(diagonal)
 
     def _preconditioned(self, unknown: Floats) -> Floats:
         whole = unknown / self._diagonal[:, None]
-        for k, level, _ in self._levels:
-            few = self._edges[1 + k]
-            whole[few] = level.terms.preconditioned(unknown[few], self._diagonal[few])
+        for (_, level, _), both in zip(self._levels, self._edges[1], strict=True):
+            errors = slice(both.start, (both.start + both.stop) // 2)
+            whole[errors] = level.terms.preconditioned(unknown[errors], self._diagonal[errors])
         return whole
 
     def under(self, noise: Floats) -> Self:
@@ -196,20 +202,23 @@ class LargePosterior(Posterior):
 
     def _spread(self, back: Floats) -> Floats:
         """The covariance D of the sums, without tails, times (cell, sum, side), for draws and probes."""
-        z, zt = self._terms
         whole = np.einsum("cij,cjs->cis", self._block, back)
-        for k, level, sizes in self._levels:
-            d = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)
-            pulled = level.shared[:, None] * (z @ level.terms.spread(zt @ (level.shared[:, None] * d), OF_DRAWS))
-            pulled += z @ (sizes[:, None] ** 2 * (zt @ d))
+        for (k, level, _), (both, transposed) in zip(self._levels, self._deviations, strict=True):
+            errors, drift = np.split(transposed @ np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back), 2)
+            pulled = both @ np.concatenate([level.terms.spread(errors, self._of_draws), drift])
             whole += self.prior.sloped[:, :, k, None] * pulled[:, None]
         return np.asarray(whole)
+
+    @property
+    def _of_draws(self) -> float:
+        """Residual of systems whose solutions are subtracted from draws. Under a large drift little of either is left."""
+        return OF_DRAWS * min(1.0, SINCE_REFERENCE.planned / max(self.drift)) ** 2
 
     def draws(self, wanted: int) -> int:
         return min(wanted, DRAWN)
 
     def answers(self, moved: Floats) -> Floats:
-        pulled = self._spread(self._back(self.solver(np.ascontiguousarray(moved.T), OF_DRAWS)))
+        pulled = self._spread(self._back(self.solver(np.ascontiguousarray(moved.T), self._of_draws)))
         return np.moveaxis(pulled, 2, 0)
 
     def _probes(self, sums: Sums, weight: Floats) -> Floats:
@@ -221,7 +230,7 @@ class LargePosterior(Posterior):
         covered = self._measure(self._spread(self._probes(sums, weight)))
 
         def under(noise: Floats) -> Floats:
-            return np.asarray((self.under(noise).solver(covered, OF_DRAWS) ** 2).mean(axis=1))
+            return np.asarray((self.under(noise).solver(covered, ROUGHLY) ** 2).mean(axis=1))
 
         return under
 
@@ -229,13 +238,13 @@ class LargePosterior(Posterior):
         back = self._probes(sums, weight)
         spread, zt = self._spread(back), self._terms[1]
         covered = self._measure(spread)
-        whole = float((back * spread).sum() - (covered * self.solver(covered, OF_DRAWS)).sum())
+        whole = float((back * spread).sum() - (covered * self.solver(covered, self._of_draws)).sum())
         for k, (tail, drift) in enumerate(zip(self.prior.tails, self.prior.tail_drift.T, strict=True)):
             slope = self.prior.workload.count[:, None] * back[:, k]
             shared = zt @ (tail.shared[:, None] * slope)
             whole += float(((tail.alone + drift**2)[:, None] * slope**2).sum())
             whole += float(
-                (shared * tail.terms.spread(shared, OF_DRAWS)).sum() + ((zt @ (drift[:, None] * slope)) ** 2).sum()
+                (shared * tail.terms.spread(shared, ROUGHLY)).sum() + ((zt @ (drift[:, None] * slope)) ** 2).sum()
             )
         return whole / PROBES
 
@@ -304,6 +313,15 @@ class LargePosterior(Posterior):
             labels[start:end] = number + np.arange(end - start) * kept // (end - start)
             number += kept
         return indicator(labels)
+
+
+def _combined(factors: Sequence[Floats | None], values: Sequence[Floats]) -> Floats:
+    """The sum of values, (cell, side), times their factors."""
+    whole = np.zeros_like(values[0])
+    for factor, value in zip(factors, values, strict=True):
+        if factor is not None:
+            whole += factor * value
+    return whole
 
 
 class FactoredPosterior(LargePosterior):

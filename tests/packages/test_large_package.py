@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -87,6 +88,19 @@ def test_errors_are_within_what_draws_leave(both: tuple[Package, Posterior]) -> 
                 ratio = np.sqrt(few[whole > 0] / whole[whole > 0])
                 assert np.abs(ratio - 1.0).max() < 5.0 / np.sqrt(2.0 * large.DRAWN), table
             assert np.abs(np.sqrt(drawn.file / exact.prior) - 1.0).max() > 5.0 / np.sqrt(2.0 * large.DRAWN)
+
+
+def test_errors_are_within_what_draws_leave_under_a_large_drift(both: tuple[Package, Posterior]) -> None:
+    """An estimate then takes nearly all of a drawn drift away: systems that ended early left errors many times too large.
+
+    The bound is as above.
+    """
+    package, dense = both
+    drift = (0.25, 0.25)
+    counts, totals = published_sums(package.prior.workload.published(PackageTable("u", (0, 2))), package.prior.levels)
+    for sums in (counts, totals):
+        drawn, exact = (replace(one, drift=drift).errors(sums).file for one in (package.posterior, dense))
+        assert np.abs(np.sqrt(drawn / exact) - 1.0).max() < 5.0 / np.sqrt(2.0 * large.DRAWN)
 
 
 def test_shares_and_risk_are_near_those_of_a_dense_factor(both: tuple[Package, Posterior]) -> None:
