@@ -130,14 +130,22 @@ class PrivacyUnit(Frozen):
 
 
 class Protect(Frozen):
-    """Columns whose sample counts are published under noise. The noisy counts are used for the whole release."""
+    """Columns whose sample counts are published under noise. The noisy counts are used for the whole release.
+
+    Without an ε, no counts of the frame are measured: the mechanism's own sums tell of numbers of records.
+    """
 
     columns: tuple[ColumnName, ...] | None = Field(
         default=None,
         min_length=1,
         description="columns of the frame that are protected; unset: all. Counts by the others stay public and exact",
     )
-    epsilon: Budget = Field(description="the part of budget.epsilon that the noisy counts take; write it in quotes")
+    epsilon: Budget | None = Field(
+        default=None,
+        exclude_if=lambda epsilon: epsilon is None,
+        description="the part of budget.epsilon that the noisy counts take; write it in quotes. Left out in a "
+        "table_package, whose own sums measure them, and in reference_tables to do the same there",
+    )
 
 
 class Predictors(Frozen):

@@ -185,13 +185,18 @@ class BudgetShares(JobKeys):
         return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
 
     @property
+    def noisy_frame(self) -> bool:
+        """True if sample counts get noise of their own, before anything is fitted, from a part of the budget."""
+        return self.predictors is not None and self.predictors.protect.epsilon is not None
+
+    @property
     def epsilon_of_frame(self) -> Fraction:
-        return self.predictors.protect.epsilon if self.predictors is not None else Fraction(0)
+        return (self.predictors and self.predictors.protect.epsilon) or Fraction(0)
 
     @property
     def rho_of_frame(self) -> Fraction:
         """ρ of noisy sample counts under Gaussian noise: the ρ of their ε alone, at the release's δ."""
-        if self.predictors is None:
+        if not self.noisy_frame:
             return Fraction(0)
         assert self.budget.delta is not None
         return rho_of(self.epsilon_of_frame, self.budget.delta)
@@ -353,7 +358,7 @@ class Job(BudgetShares):
     @property
     def protected_columns(self) -> tuple[str, ...]:
         """Columns of the frame whose sample counts are noisy."""
-        if self.predictors is None:
+        if self.predictors is None or not self.noisy_frame:
             return ()
         chosen = self.predictors.protect.columns
         return tuple(name for name in self.categories if chosen is None or name in chosen)
@@ -376,7 +381,7 @@ class Job(BudgetShares):
     @property
     def public_counts(self) -> tuple[str, ...] | None:
         """Columns whose combinations have published exact sample counts; None if there are none."""
-        if self.predictors is not None:
+        if self.noisy_frame:
             return self.counted_columns or None
         return None if self.sizes_secret else self.categories
 
@@ -424,7 +429,7 @@ class Job(BudgetShares):
     @property
     def sizes_in_sums(self) -> bool:
         """True if sizes are secret, and estimated from the mechanism's noisy sums instead of noisy sample counts."""
-        return self.sizes_secret and self.predictors is None
+        return self.sizes_secret and not self.noisy_frame
 
     @property
     def most_records(self) -> int:

@@ -192,7 +192,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeat
     users = (*USERS_PART, *clamps) if family_facts(job).program else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     sizes = SECRET_SIZES if job.sizes_secret else PUBLIC_X
-    if job.predictors is not None:
+    if job.noisy_frame:
         sizes = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
     code = [THIRD_PARTY[part].format(name=name, **origin) for part, (name, origin) in job.third_party.items()]
     stated = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
@@ -215,7 +215,7 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
     Both costs have the same class of guarantee.
     """
     adjacency, epsilon = job.budget.adjacency, job.epsilon_of_frame
-    if job.predictors is None or isinstance(total, NoGuarantee):
+    if not job.noisy_frame or isinstance(total, NoGuarantee):
         return total
     if isinstance(total, Concentrated):
         frame = Concentrated(adjacency, epsilon, job.rho_of_frame, total.delta, exchange=Fraction(2))
@@ -225,7 +225,7 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
 
 def of_frame(job: Job) -> str:
     """A sentence on the part of the budget that the noisy sample counts take; empty without them."""
-    if job.predictors is None:
+    if not job.noisy_frame:
         return ""
     return OF_FRAME.format(
         epsilon=budget_text(job.epsilon_of_frame), columns=", ".join(job.protected_columns) or "no column"

@@ -59,10 +59,18 @@ BYTES_OF_CELL_IN_TABLE = 260
 
 
 def refuse_beyond_memory(workload: Workload, free: int) -> None:
-    """Raises `ValueError` for a package that needs more than the free bytes, with the largest that fits."""
+    """Raises `ValueError` for a package that needs more than the free bytes, with the largest that fits.
+
+    Where numbers of records are secret, the text has public facts alone: free memory may tell of the file.
+    """
     tables, cells = len(workload.measured), len(workload)
     if (needed := projected_bytes(workload)) <= free:
         return
+    if workload.secret:
+        raise ValueError(
+            f"a package of {cells:,} base cells in {tables:,} measured tables needs about {needed / 1e9:.1f} GB of memory, "
+            "more than is free. So drop or coarsen columns, or take a machine with more memory"
+        )
     fitting = int(cells * free / needed)
     fewer = int((free / cells - BYTES_OF_CELL) / BYTES_OF_CELL_IN_TABLE)
     or_tables = f", or {fewer:,} such tables with these base cells" if fewer > 0 else ""

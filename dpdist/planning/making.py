@@ -263,7 +263,7 @@ def _shape_problems(job: Job, frame: Frame) -> list[Problem]:
     Such a cell would have the shape of records outside it, and no interval would include this error.
     """
     mechanism, problems = mechanism_of(job), list[Problem]()
-    if not isinstance(mechanism, PoolsShapes) or job.sizes_secret or job.predictors is not None:
+    if not isinstance(mechanism, PoolsShapes) or job.sizes_secret or job.noisy_frame:
         return problems
     group, groups = np.zeros(len(frame), dtype=np.int64), 0
     for stratum in range(len(frame.stratum_labels)):

@@ -79,7 +79,7 @@ def like_their_group(plan: Plan) -> Iterator[str]:
     is used. Where a reference is known, such cells have its figures, and share with others only the change since.
     """
     job, frame, model = plan.job, plan.frame, plan.model
-    if job.has_reference or job.sizes_secret or job.predictors is not None or not isinstance(model, CollapsesSmall):
+    if job.has_reference or job.sizes_secret or job.noisy_frame or not isinstance(model, CollapsesSmall):
         return
     most, base = model.most_outweighed, frame.group(job.cell_columns)[0]
     small = np.bincount(base, weights=frame.count)[base] <= most

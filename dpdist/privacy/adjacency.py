@@ -85,7 +85,7 @@ def neighbours(job: Job) -> str:
     """A sentence on which files the job's ε compares."""
     name: str = job.budget.adjacency
     if job.budget.exchange == "anywhere":
-        name = "anywhere" if job.predictors is None else "exchanged"
+        name = "anywhere" if not job.noisy_frame else "exchanged"
     texts = {
         "values": listed(job.protected_components),
         "same": f" of the same {listed(job.counted_columns)}" if job.counted_columns else "",
@@ -107,10 +107,10 @@ def protected(job: Job) -> list[str]:
     """
     if not job.sizes_secret:
         return list(job.protected_components)
-    if job.predictors is not None and job.budget.adjacency == "substitution":
+    if job.noisy_frame and job.budget.adjacency == "substitution":
         sizes = f"the number of records in every combination of {_frame(job)}"
         return [*job.protected_components, *job.protected_columns, sizes]
-    columns = job.cell_columns if job.predictors is None else job.protected_columns
+    columns = job.cell_columns if not job.noisy_frame else job.protected_columns
     presence = f"whether {'a record is' if job.privacy_unit is None else whom(job) + ' are'} in the file"
     return [*job.protected_components, *columns, presence, "the number of records, in all and in every cell"]
 
@@ -118,7 +118,7 @@ def protected(job: Job) -> list[str]:
 def not_protected(job: Job, reference: bool) -> list[str]:
     """What is published exactly, or may show in the release. `reference` is true if a reference file was used."""
     people = [OF_THE_REFERENCE] if reference else []
-    if job.predictors is not None and job.budget.adjacency == "substitution":
+    if job.noisy_frame and job.budget.adjacency == "substitution":
         return [*job.counted_columns, _public_counts(job), PRESENCE, RESPONSE, *people]
     if job.sizes_secret:
         return ["that the file holds a record at all", *people]
@@ -141,7 +141,7 @@ def _public_counts(job: Job) -> str:
 def headline(job: Job) -> str:
     """One line on what is protected and what is not."""
     kept = listed(job.protected_components)
-    if job.predictors is not None and job.budget.adjacency == "substitution":
+    if job.noisy_frame and job.budget.adjacency == "substitution":
         return f"{kept} of {whom(job)}, and {_frame(job)}; published as it is: {_public_counts(job)}"
     if job.sizes_secret and job.privacy_unit is not None:
         return f"{kept} of {whom(job)}, their table columns, their presence and the sample counts"

@@ -81,7 +81,7 @@ def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
     moved, law = Moved(Fraction(1), Fraction(2), Fraction(2)), noise_name(job)
     return tuple(
         CountsQuery(f"sample counts by {', '.join(level.columns) or 'no column'}", moved, level.scale, law)
-        for level in (levels(job) if job.predictors is not None else ())
+        for level in (levels(job) if job.noisy_frame else ())
         if level.scale is not None
     )
 

@@ -107,7 +107,7 @@ def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | N
 
 def recounts(released: ReleasedObject) -> Floats | None:
     """Counts of the frame's rows under simulated noise, (draw, row); None if published counts are exact."""
-    if released.job.predictors is None:
+    if not released.job.noisy_frame:
         return None
     return counted_again(released.job, released.frame, RECOUNTS, released.seed.generator("precision counts"))
 
@@ -147,7 +147,7 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
 
 def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:
     """Draws under simulated noise on sample counts; None if these counts are exact."""
-    if released.job.predictors is None:
+    if not released.job.noisy_frame:
         return None
     simulated = Recounts(*np.full((3, RECOUNTS, len(released.frame)), np.nan))
     for stratum, laws_of_stratum in enumerate(by_stratum):

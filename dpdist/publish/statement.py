@@ -130,7 +130,7 @@ def _stated(job: Job) -> dict[str, str]:
 
 def _noisy_frame(job: Job) -> dict[str, Any]:
     """A text on the noise of sample counts, and its scales, where the job protects predictors; else empty."""
-    if job.predictors is None:
+    if not job.noisy_frame:
         return {}
     law = "discrete Gaussian noise" if noise_name(job) == "gaussian" else "discrete Laplace noise"
     measured = [

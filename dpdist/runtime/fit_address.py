@@ -172,7 +172,7 @@ def _open(address: Address) -> Fit:
     space.store.take(space.key)
     job = _job(space)
     frame = frame_from_table(read_table(space.frame))
-    seen = frame if job.predictors is None else frame_from_table(read_table(space.noisy_frame))
+    seen = frame if not job.noisy_frame else frame_from_table(read_table(space.noisy_frame))
     if address.name == "pooled":
         frame, seen = frame.pooled(), seen.pooled()
     key = Key.from_hex(space.key.read_text(encoding="ascii")).child(address.name)

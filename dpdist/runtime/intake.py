@@ -74,7 +74,7 @@ def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
 
     The noise is stored too. Raises `WorkspaceError` if stored noise was drawn for other counts, columns or budget.
     """
-    if job.predictors is None or space.finished(NOISY_FRAME):
+    if not job.noisy_frame or space.finished(NOISY_FRAME):
         return
     measured = list[Floats]()
     for number, (level, exact) in enumerate(zip(levels(job), counts(job, frame), strict=True)):

@@ -58,6 +58,9 @@ CROSSING: list[Said] = [
 """Tables of which none contains another, so that each is measured."""
 SECRET: Said = {"predictors": None}
 """Secret sizes that noisy sums give, and no noisy sample counts."""
+HOUSEHOLD: Said = {"privacy_unit": {"column": "person", "most": 3}}
+PROTECTED: Said = {"predictors": {"protect": {}}}
+"""Protected predictors whose sizes noisy sums give: neighbours, and the loss, are those of `SECRET`."""
 CHOSEN: Said = {"outcome": ["paid", "kids", "grade"], "tables": CODED["tables"]}
 PLAIN: dict[str, Said] = {
     "reference_tables": {"reference": {"path": "before.parquet"}},
@@ -118,12 +121,12 @@ VARIANTS: dict[str, list[Said]] = {
         {"mechanism": {"strategy": "per_table"}},
         {"mechanism": {"noise": "gaussian"}},
         {"survey": {}},
-        {"tables": CROSSING, "mechanism": {"strategy": "per_table"}},
+        {"tables": CROSSING, "mechanism": {"strategy": "per_table", "objective": "largest"}},
         {"tables": CROSSING, "mechanism": {"strategy": "per_table", "noise": "gaussian"}},
-        {"privacy_unit": {"column": "person", "most": 3}, "mechanism": {"strategy": "per_table"}},
-        {"privacy_unit": {"column": "person", "most": 3}, "tables": CROSSING, "mechanism": {"noise": "gaussian"}},
+        HOUSEHOLD | {"mechanism": {"strategy": "per_table"}},
+        HOUSEHOLD | {"tables": CROSSING, "mechanism": {"noise": "gaussian"}},
         SECRET,
-        SECRET | {"tables": CROSSING, "mechanism": {"strategy": "per_table"}},
+        PROTECTED | HOUSEHOLD | {"tables": CROSSING, "mechanism": {"strategy": "per_table"}},
         SECRET | {"outcome": ["pay", "kids"], "tables": CROSSING, "mechanism": {"strategy": "per_table"}},
         SECRET | {"mechanism": {"noise": "gaussian"}},
     ],

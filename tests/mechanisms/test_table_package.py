@@ -186,6 +186,86 @@ def test_secret_sizes_are_estimated_with_all_tables_under_the_whole_budget(tmp_p
     assert scales["anywhere"] == scales["same_x"] == 2 * scales["off"]
 
 
+ADD_REMOVE = {"epsilon": "4", "adjacency": "add_remove"}
+ANYWHERE = {"epsilon": "4", "adjacency": "substitution", "exchange": "anywhere"}
+
+
+def test_protected_predictors_of_households_lose_the_budget(tmp_path: Path) -> None:
+    """They were refused. Every column is protected, and a household of two loses what a record loses without one.
+
+    Control: without a unit the noise is half.
+    """
+    scales = {}
+    for name, unit in (("record", {}), ("household", {"privacy_unit": {"column": "home", "most": 2}})):
+        made = parse_job(job(tmp_path, budget=ADD_REMOVE, predictors={"protect": {}}, **unit))
+        shown = survey(1)
+        shown.assign(home=[f"h{number // 2}" for number in range(len(shown))]).to_parquet(tmp_path / "current.parquet")
+        run(made, tmp_path / name)
+        public = tmp_path / name / "public"
+        (query,) = json.loads((public / "released/proof.json").read_text())["queries"]
+        scales[name] = Fraction(query["scale"]) / Fraction(query["distance"]["off"])
+        assert np.isfinite(pd.read_parquet(public / "tables" / "t.parquet")["standard_error"]).all()
+        statement = json.loads((public / "statement.json").read_text())
+        assert "protected_predictors" not in statement  # no counts have noise of their own
+        assert {"field", "sex", "the number of records, in all and in every cell"} <= {*statement["protected"]}
+    assert scales["household"] == 2 * scales["record"] == Fraction(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "where", "texts"),
+    [
+        (
+            {"budget": ADD_REMOVE, "predictors": {"protect": {"epsilon": "1"}}},
+            "predictors.protect.epsilon",
+            "leave epsilon out",
+        ),
+        (
+            {"budget": ANYWHERE, "predictors": {"protect": {"columns": ["sex"]}}},
+            "predictors.protect.columns",
+            "those by field stay public",
+        ),
+        ({"predictors": {"protect": {}}}, "predictors", "take budget.adjacency: add_remove"),
+        (
+            {
+                "budget": ADD_REMOVE,
+                "predictors": {"protect": {}},
+                "mechanism": {"name": "laplace_strict"},
+                "reference": None,
+            },
+            "predictors.protect.epsilon",
+            "state a part of budget.epsilon, or take reference_tables or table_package",
+        ),
+        (
+            {"budget": ANYWHERE | {"delta": "1e-9"}, "mechanism": {"name": "table_package", "noise": "gaussian"}},
+            "mechanism.noise",
+            "take noise: laplace, or adjacency: add_remove",
+        ),
+        ({"budget": ADD_REMOVE, "survey": {}, "columns": UNWEIGHTED}, "survey.weight", "name a weight column"),
+        ({"budget": ADD_REMOVE, "reference": None}, "reference", "add reference"),
+    ],
+)
+def test_what_secret_sizes_do_not_combine_with_is_refused_when_the_job_is_read(
+    keys: dict[str, Any], where: str, texts: str, tmp_path: Path
+) -> None:
+    with pytest.raises(JobError) as refused:
+        parse_job(job(tmp_path, **keys))
+    shown = [one for one in refused.value.problems if one.where == where]
+    assert [one for one in shown if texts in f"{one.fault} {one.remedy}"], refused.value
+
+
+def test_too_many_sums_of_secret_sizes_are_refused_by_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run refused them, after it learned from the reference. No text has free memory. Control: fewer are planned."""
+    made = parse_job(job(tmp_path, budget=ADD_REMOVE))
+    dpdist.plan(made)
+    monkeypatch.setattr(post, "available_memory", lambda: 1000)
+    with pytest.raises(JobError, match=r"GB of memory, more than is free\. So drop") as refused:
+        dpdist.plan(made)
+    assert "are free" not in str(refused.value)
+    monkeypatch.setattr(post, "MOST_SUMS", 4)
+    with pytest.raises(JobError, match="may have 4 where numbers of records are secret"):
+        dpdist.plan(made)
+
+
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_without_a_reference_several_outcomes_share_the_budget_and_are_near_the_file(noise: str, tmp_path: Path) -> None:
     """Both were refused: several outcomes, and Gaussian noise. All queries together lose what the job states: ε exactly,

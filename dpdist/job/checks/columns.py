@@ -217,16 +217,37 @@ PROTECTED = ("predictors", "protect")
 
 
 def predictors(job: Job) -> Iterator[Contradiction]:
-    """Noisy counts need an adjacency under which sizes are secret, and a part of the budget."""
+    """Protected counts need an adjacency under which sizes are secret, and are measured by sums or a part of the budget."""
     if job.predictors is None:
         return
-    if reason := job.mechanism.against_noisy_frame(job):
-        remedy = "leave it out, or take laplace_strict, perturbed_histogram or reference_tables"
-        yield Contradiction(("predictors",), f"'{job.mechanism.name}': {reason}", remedy)
     if not job.sizes_secret:
         fault = f"under {job.budget.adjacency} at the same x, neighbours have the same sample counts"
         remedy = "take budget.adjacency: add_remove, or substitution with exchange: anywhere"
         yield Contradiction(("predictors",), fault, remedy)
+    if job.noisy_frame:
+        yield from _noisy_frame(job)
+    elif not job.mechanism.sizes_by_sums:
+        fault = f"'{job.mechanism.name}' has no sums that tell numbers of records, and no ε is left to count them"
+        remedy = f"state a part of budget.epsilon, or take {' or '.join(those(lambda spec: spec.sizes_by_sums))}"
+        yield Contradiction((*PROTECTED, "epsilon"), fault, remedy)
+    else:
+        yield from _columns_exist(job)
+        if left := [name for name in job.categories if name not in (job.predictors.protect.columns or job.categories)]:
+            fault = (
+                f"sums of '{job.mechanism.name}' measure all numbers of records, and those by {', '.join(left)} stay public"
+            )
+            remedy = "leave columns out, which protects all; or take reference_tables and state a part of budget.epsilon"
+            yield Contradiction((*PROTECTED, "columns"), fault, remedy)
+
+
+def _noisy_frame(job: Job) -> Iterator[Contradiction]:
+    if reason := job.mechanism.against_noisy_frame(job):
+        by_sums = job.mechanism.sizes_by_sums
+        where: Where = (*PROTECTED, "epsilon") if by_sums else ("predictors",)
+        out = "leave epsilon out, and all columns are protected within the whole budget" if by_sums else "leave it out"
+        remedy = f"{out}, or take laplace_strict, perturbed_histogram or reference_tables"
+        yield Contradiction(where, f"'{job.mechanism.name}': {reason}", remedy)
+    yield from _columns_exist(job)
     yield from _protected_columns(job)
     yield from _budget_of_counts(job)
     if job.rake:
@@ -234,15 +255,16 @@ def predictors(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("rake",), fault, "leave it out, or leave predictors out")
 
 
-def _protected_columns(job: Job) -> Iterator[Contradiction]:
+def _columns_exist(job: Job) -> Iterator[Contradiction]:
     assert job.predictors is not None
     columns = ", ".join(job.categories) or "none"
     for i, name in enumerate(job.predictors.protect.columns or ()):
         if name not in job.categories:
-            fault = f"'{name}' is no column of the frame"
-            yield Contradiction(
-                (*PROTECTED, "columns", i), fault, "name columns of the frame, or leave columns out", columns
-            )
+            fault, remedy = f"'{name}' is no column of the frame", "name columns of the frame, or leave columns out"
+            yield Contradiction((*PROTECTED, "columns", i), fault, remedy, columns)
+
+
+def _protected_columns(job: Job) -> Iterator[Contradiction]:
     if job.budget.adjacency == "add_remove" and job.counted_columns:
         fault = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
         yield Contradiction((*PROTECTED, "columns"), fault, "leave columns out, which protects all, or take substitution")

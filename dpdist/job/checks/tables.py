@@ -206,7 +206,7 @@ def promises(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("budget", "exchange"), fault, "leave it out, or take adjacency: substitution")
     elif job.sizes_in_sums and job.mechanism.sizes_by_sums:
         yield from _secret_sizes(job)
-    elif anywhere and job.predictors is None:
+    elif anywhere and not job.noisy_frame:
         fault = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
         yield Contradiction(
             ("budget", "exchange"), fault, f"take reference_tables or table_package, {PROTECT}, or leave it out"

@@ -108,7 +108,7 @@ class NoisyTables(PublicModel):
         for table in job.tables:
             cells = cross(frame, table.by, table.margins, table.universe)
             statistics = tuple(dict.fromkeys(statistic.name for statistic in table.statistics)) if local else sums
-            held = np.ones(len(cells)) if job.predictors is not None else cells.membership @ count
+            held = np.ones(len(cells)) if job.noisy_frame else cells.membership @ count
             noisy_tables.append(NoisyTable(table.name, cells, statistics, (held > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
         scale = local_scale(job, frame) if local else query_of(job).scale

@@ -90,7 +90,7 @@ class ClippedCells(PublicModel):
             *(cells, bounds[0], labels, job.outcomes, bounds, codes, count, scales, weighted),
             *(job.mechanism.shrinkage, job.sizes_in_sums),
             weight_bounds=weight_bounds(job),
-            noisy_counts=job.predictors is not None,
+            noisy_counts=job.noisy_frame,
             one_weight=bool(job.survey.one_weight_in),
             design_weight=None if public is None else public.of(frame)[first],
             public_weights=public_weights(job),

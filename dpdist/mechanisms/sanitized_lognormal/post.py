@@ -126,7 +126,7 @@ class SanitizedLognormal(PublicModel):
             *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
         )
         assert isinstance(job.mechanism, SanitizedStatistics)
-        noise, shrinkage, noisy = job.mechanism.noise, job.mechanism.shrinkage, job.predictors is not None
+        noise, shrinkage, noisy = job.mechanism.noise, job.mechanism.shrinkage, job.noisy_frame
         scale = scale_of(job, noise)
         return cls(cells, plain.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
 

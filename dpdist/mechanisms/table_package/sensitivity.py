@@ -12,6 +12,12 @@ s_k)/2 with s_k = g_k q_k + h_k v. Their L1 norm is f a + Σ λ_k max(f v, |s_k|
 record moves a measurement by at most 1, attained by w ≥ U where f = 1. Any other record in its place moves it by at most
 2, attained in two groups (docs/methods.md, §9c).
 
+Protected predictors (`predictors: {protect: {}}`) are these neighbours: a whole record there or not, or any other in its
+place, table columns included. Nothing else depends on the file: limits, expected numbers and parts follow from the
+reference, and every cross of levels is a cell. So the declaration costs nothing beside the sums. A subset of columns would
+leave counts by the others exact. These are constant over its neighbours, but this release estimates them. It is refused.
+Under a privacy unit of k records, sums move by k times as much, attained by k like records.
+
 With one outcome the pair of public sizes attains 2 in L2, too. With several, Σ λ_k² = 1 would do under Gaussian noise,
 and would leave less noise on outcomes. The parts λ of the L1 norm serve both laws.
 

@@ -88,7 +88,7 @@ def _of_rows(records: Records, rows: slice) -> Records:
 
 def _seen(job: Job, frame: Frame, key: Key) -> Frame:
     """The published frame, with noisy counts if predictors are protected."""
-    if job.predictors is None:
+    if not job.noisy_frame:
         return frame
     rng, law = key.generator("sample counts"), noise_name(job)
     measured = [

@@ -91,7 +91,7 @@ def alarms(prediction: Prediction) -> Iterator[str]:
 def proposals(prediction: Prediction) -> Iterator[str]:
     """Yields a line for every table whose counts the design fixes but no declared public total does."""
     job = prediction.job
-    if job.survey.weight is None or job.sizes_secret or job.predictors is not None:
+    if job.survey.weight is None or job.sizes_secret or job.noisy_frame:
         return  # such a job may not rake
     by = {table.name: table.by for table in job.tables}
     for one in prediction.statistics():
