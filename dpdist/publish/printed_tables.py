@@ -86,6 +86,9 @@ def in_words(rules: Quality) -> list[str]:
 
 NO_ESTIMATE = ".."
 """Text for a figure without an estimate."""
+FEW_TABLES = 20
+"""Largest number of tables that a page shows one below the other, and that products list by titles alone. More tables are
+folded below an index, without plots."""
 MOST_ACROSS = 8
 """Largest number of levels side by side, unless the job names the column that goes across."""
 DIGITS, MOST_DECIMALS = 4, 6
@@ -191,6 +194,12 @@ class PrintedTable:
     def caption(self) -> str:
         """The title, with the universe."""
         return f"{self.title} ({self.universe})" if self.universe else self.title
+
+    @property
+    def listed(self) -> str:
+        """The title, or for a table without one its name and the labels of its columns."""
+        columns = " × ".join((*self.stub, *filter(None, (self.across,)))) or "all"
+        return f"{self.title}: {columns}" if self.title == self.name else self.title
 
     @cached_property
     def with_flags(self) -> bool:

@@ -24,10 +24,10 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job import Job, Statistic
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import Column, PrintedTable, printed_table
+from dpdist.publish.printed_tables import FEW_TABLES, Column, PrintedTable, printed_table
 from dpdist.publish.writers.csv_tables import write_wide
 from dpdist.publish.writers.dotplot import chart
-from dpdist.publish.writers.page import FEW_TABLES, _shown, write_page
+from dpdist.publish.writers.page import _shown, write_page
 from dpdist.publish.writers.workbook import write_workbook
 
 LEVELS = ["<script>alert(1)</script>", "قانون"]
@@ -228,13 +228,28 @@ def test_many_tables_stand_closed_below_an_index_with_their_figures_and_cautions
     assert many.count('<details class="one">') == FEW_TABLES + 1
     assert "<svg" not in many
     assert many.count("<td data-v=") == (FEW_TABLES + 1) * len(table)
-    links = re.findall(r'<li><a href="#(table-\d+)"><bdi lang="en">Title (\d+)</bdi>', many)
+    links = re.findall(r'<li value="\d+"><a href="#(table-\d+)"><bdi lang="en">Title (\d+)</bdi>', many)
+    assert many.count('<li value="4"><a href="#table-4">') == 1, "a search leaves tables their numbers"
     assert links == [(f"table-{k + 1}", str(k)) for k in range(FEW_TABLES + 1)]
     assert [many.count(f'<div id="{place}">') for place, _ in links] == [1] * len(links), "a link opens its table"
     for caution in ("T3, count: far off.", "T3: 1 of 8 figures are withheld."):
         assert many.index('<div id="table-4">') < many.index(caution) < many.index('<div id="table-5">')
     assert many.index("All figures are noisy.") < many.index('id="tables"')
     assert "more than a page can show" not in many
+
+
+def test_a_workbook_of_many_tables_lists_the_columns_of_tables_without_titles(tmp_path: Path) -> None:
+    """Control: a workbook of few tables lists their names."""
+    job, form, _ = table_of(["a", "b", "c"])
+    listed = []
+    for number in (FEW_TABLES, FEW_TABLES + 1):
+        tables = [replace(form, name=f"t{k}", title=f"t{k}") for k in range(number)]
+        write_workbook(tmp_path / "tables.xlsx", job, tables, {"guarantee_in_words": "words"})
+        with zipfile.ZipFile(tmp_path / "tables.xlsx") as book:
+            listed.append(
+                f"4. t3: {' × '.join([*form.stub, form.across or ''])}" in book.read("xl/sharedStrings.xml").decode()
+            )
+    assert listed == [False, True]
 
 
 def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_for_download(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dpdist.core.records import TOTAL
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
-from dpdist.publish.printed_tables import NO_ESTIMATE, PrintedTable, figure_text, in_large_units
+from dpdist.publish.printed_tables import FEW_TABLES, NO_ESTIMATE, PrintedTable, figure_text, in_large_units
 from dpdist.publish.writers.csv_tables import plain
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.microdata import variable_names
@@ -173,8 +173,6 @@ MOST_FIGURES = (3_000, 1_000, 300, 0)
 
 They are tried in order, until the page is smaller than `HEAVIEST`; the last is used in any case.
 """
-FEW_TABLES = 20
-"""Largest number of tables that a page shows one below the other. More tables are folded below an index, without plots."""
 MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY = (30_000, 20_000, 10_000, 3_000, 0), 3_000_000
 """The same as `MOST_FIGURES` and `HEAVIEST`, for a page of more tables than `FEW_TABLES`."""
 LARGE_CV = 0.3

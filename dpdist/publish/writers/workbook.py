@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpdist.job import Job
-from dpdist.publish.printed_tables import FLAG, MARGIN, NO_ESTIMATE, Column, PrintedTable
+from dpdist.publish.printed_tables import FEW_TABLES, FLAG, MARGIN, NO_ESTIMATE, Column, PrintedTable
 
 if TYPE_CHECKING:  # the package loads slowly, and most processes write no workbook
     import xlsxwriter
@@ -111,7 +111,8 @@ def _cover(
     row += 1
     sheet.write_string(row, 0, "Tables", styles.bold)
     for number, table in enumerate(tables, start=1):
-        sheet.write_url(row + number - 1, 1, f"internal:'Table {number}'!A1", styles.link, f"{number}. {table.title}")
+        text = f"{number}. {table.listed if len(tables) > FEW_TABLES else table.title}"
+        sheet.write_url(row + number - 1, 1, f"internal:'Table {number}'!A1", styles.link, text)
     last = row + len(tables)
     sheet.write_url(last, 1, "internal:'Privacy'!A1", styles.link, "What is protected, and what is not")
     _for_print(sheet, landscape=False)
