@@ -21,7 +21,7 @@ from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.public_bounds import FigureBounds, bounded_expectations, margins_and_room
-from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, expected_under, refitted
+from dpdist.publish.refit import DRAWS, Expectations, Expected, Laws, Recentred, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
 
 NOISED = 2
@@ -121,7 +121,8 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
     """The result of `spreads`, from known laws."""
     if by_stratum is None:
         return None
-    rows, sizes = len(released.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
+    rows, drawn = len(released.frame), [of_stratum.draws for of_stratum in by_stratum if of_stratum is not None]
+    sizes = [max(map(len, of_law)) for of_law in zip(*drawn, strict=True)] or [1] * len(Expectations._fields)
     by_outcome = [
         [Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes] for _ in released.job.outcomes
     ]
