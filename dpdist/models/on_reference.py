@@ -159,6 +159,15 @@ class PredictsErrors(StratumModel, Protocol):
 
 
 @runtime_checkable
+class RelearnsBudgets(PredictsErrors, Protocol):
+    """A model that need not learn everything again for another budget."""
+
+    def relearned(self, learned: Any) -> Any:
+        """What the same model with another budget learned, under this model's budget. Raises `Improper`."""
+        ...
+
+
+@runtime_checkable
 class HasSettings(PredictsErrors, Protocol):
     def by_setting(self) -> Mapping[str, Self]:
         """This model under other settings of the mechanism, by key and value."""

@@ -17,7 +17,7 @@ import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.posterior import Posterior
-from dpdist.packages.sums import Sums, published_sums
+from dpdist.packages.sums import MarginSums, Sums, margins, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 RAKING_PASSES = 50
@@ -102,7 +102,8 @@ def projected(values: Floats, workload: Workload) -> Floats:
 def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimates) -> TableEstimates:
     """A table's figures and standard errors, from the projected base cells."""
     matrix = posterior.prior.workload.published(table)
-    counts, *totals = published_sums(matrix, posterior.prior.levels)
+    rows, adding = margins(matrix)
+    counts, *totals = (MarginSums(rows, sums) for sums in published_sums(adding, posterior.prior.levels))
     count, total = matrix @ base.counts, matrix @ base.totals
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(count[:, None] > 0.0, total / count[:, None], np.nan)
@@ -112,13 +113,11 @@ def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimat
     return TableEstimates(count, mean, total, of_count, np.where(np.isfinite(mean), of_mean, np.nan), of_total)
 
 
-def mean_sums(counts: Sums, totals: Sums, count: Floats, mean: Floats) -> Sums:
+def mean_sums(counts: MarginSums, totals: MarginSums, count: Floats, mean: Floats) -> MarginSums:
     """Means linearised at counts and means, (row,), as functions of the base cells' sums; 0 without a count."""
     with np.errstate(divide="ignore", invalid="ignore"):
         scale, slope = (np.where(count > 0.0, factor, 0.0) for factor in (1.0 / count, mean / count))
-    pairs = zip(totals.parts, counts.parts, strict=True)
-    parts = [
-        scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ up - scipy.sparse.diags_array(slope) @ low)
-        for up, low in pairs
-    ]
-    return Sums(tuple(parts))
+    rows = [scipy.sparse.diags_array(factor) @ sums.rows for factor, sums in ((scale, totals), (-slope, counts))]
+    pairs = zip(totals.fine.parts, counts.fine.parts, strict=True)
+    fine = (scipy.sparse.csr_array(scipy.sparse.vstack(pair, format="csr")) for pair in pairs)
+    return MarginSums(scipy.sparse.csr_array(scipy.sparse.hstack(rows, format="csr")), Sums(tuple(fine)))

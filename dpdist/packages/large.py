@@ -21,7 +21,7 @@ from dpdist.packages.conjugate import OF_DRAWS, ROUGHLY, TOLERANCE, conjugate_gr
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled, sampling_root
 from dpdist.packages.levels import Deviations
 from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior
-from dpdist.packages.sums import Sums, crossed
+from dpdist.packages.sums import Functions, Sums, crossed
 from dpdist.packages.workload import Workload, indicator
 
 PROBES = 16
@@ -229,12 +229,12 @@ class LargePosterior(Posterior):
         pulled = self._spread(self._back(self.solver(np.ascontiguousarray(moved.T), self._of_draws)))
         return np.moveaxis(pulled, 2, 0)
 
-    def _probes(self, sums: Sums, weight: Floats) -> Floats:
+    def _probes(self, sums: Functions, weight: Floats) -> Floats:
         """Sums by random signs of published functions times the roots of weights, (cell, 4, probe)."""
         signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (len(sums), PROBES)) * np.sqrt(weight)[:, None]
-        return np.stack([part.T @ signs for part in sums.parts], axis=1)
+        return sums.turned(signs)
 
-    def slopes(self, sums: Sums, weight: Floats) -> Callable[[Floats], Floats]:
+    def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
         covered = self._measure(self._spread(self._probes(sums, weight)))
 
         def under(noise: Floats) -> Floats:
@@ -242,7 +242,7 @@ class LargePosterior(Posterior):
 
         return under
 
-    def risk(self, sums: Sums, weight: Floats) -> float:
+    def risk(self, sums: Functions, weight: Floats) -> float:
         back = self._probes(sums, weight)
         spread, zt = self._spread(back), self._terms[1]
         covered = self._measure(spread)
@@ -281,23 +281,19 @@ class LargePosterior(Posterior):
             population[:, :, few.start : few.stop] += answered
         return file, population, alone
 
-    def errors(self, sums: Sums) -> Errors:
+    def errors(self, sums: Functions) -> Errors:
         """Errors of estimates of published sums, as means over `DRAWN` draws."""
         return Errors(*(self._variances(sums, drawn) for drawn in self._drawn))
 
-    def _variances(self, sums: Sums, drawn: Floats) -> Floats:
-        squares = [
-            sum((part @ drawn[k]) for k, part in enumerate(few.parts[: len(self.drift)])) ** 2 @ np.full(DRAWN, 1.0 / DRAWN)
-            for few in sums.batches()
-        ]
-        return np.concatenate(squares)
+    def _variances(self, sums: Functions, drawn: Floats) -> Floats:
+        return np.asarray((sums.drawn(drawn) ** 2).mean(axis=1))
 
     def drifting(self, x: Floats) -> tuple[Floats, Drifting]:
         """The same of sums of neighbouring measured sums, which are few. What they show is of all measurements."""
         matrix = self._neighbours
         measured = Sums(tuple(scipy.sparse.csr_array(matrix @ part) for part in self.measured.parts))
         few = type(self)(self.prior, measured, matrix @ self.constant, matrix @ self.noise, self.drift)
-        fixed = crossed(measured, measured, self.prior.block()).toarray() + np.diag(few.noise)
+        fixed = crossed(measured, measured, self.prior.block()) + np.diag(few.noise)
         parts = []
         for k, level, _ in self._levels:
             slope, z = self.prior.by_deviation(measured, k), self._terms[0]

@@ -17,7 +17,7 @@ import scipy
 from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import available_memory
 from dpdist.packages.estimates import mean_sums
-from dpdist.packages.large import posterior_of, refuse_beyond_memory
+from dpdist.packages.large import MOST_EXACT, posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
 from dpdist.packages.posterior import Posterior, Prior, Represented
@@ -31,7 +31,7 @@ from dpdist.packages.strategy import (
     outcome_parts,
     whole_shares,
 )
-from dpdist.packages.sums import Sums, measured_sums, published_sums
+from dpdist.packages.sums import MarginSums, margins, measured_sums, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 SHARING_ROUNDS = 5
@@ -103,11 +103,20 @@ class Package:
         """
         return (self.wanted or _objective(self.prior)).risk(self.posterior)
 
+    @property
+    def many(self) -> bool:
+        """Whether it has so many sums that choices are not tried again for another budget."""
+        return len(self.posterior.measured) > MOST_EXACT
+
+    @property
+    def group_centred(self) -> bool:
+        """Whether outcomes are measured about the groups' centres."""
+        return any(level.nnz for one in self.measurements for level in one.of_level)
+
     def predicted(self) -> list[Predicted]:
         """Predicted errors of every table under the planned drift."""
-        predictions = []
-        for table in self.prior.workload.tables:
-            direct, functions = figures(self.prior, table)
+        predictions, of_tables = [], (self.wanted or _objective(self.prior)).tables
+        for table, (direct, functions) in zip(self.prior.workload.tables, of_tables, strict=True):
             errors = [self.posterior.errors(sums) for sums in functions]
             with np.errstate(divide="ignore", invalid="ignore"):
                 file, alone = (
@@ -119,7 +128,7 @@ class Package:
         return predictions
 
 
-def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[Sums]]:
+def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[MarginSums]]:
     """Direct standard errors of a table's counts and means by the reference, and both statistics as functions of the
     sums.
 
@@ -127,26 +136,29 @@ def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[Sums]
     without a record.
     """
     workload, levels = prior.workload, prior.levels
-    matrix = workload.published(table)
-    counts, *totals = published_sums(matrix, levels)
+    rows, adding = margins(workload.published(table))
+    counts, *totals = (MarginSums(rows, sums) for sums in published_sums(adding, levels))
     n, z = workload.count, prior.mean
-    count, square = counts.of(z), n * levels.weight**2
+    count, square = rows @ counts.fine.of(z), n * levels.weight**2
+
+    def summed(values: Floats) -> Floats:
+        return np.asarray(rows @ (adding @ values))
+
     second = np.array([_moments(shape) for shape in prior.limits.shapes])[prior.limits.group]
-    by_cell = matrix @ scipy.sparse.diags_array(square * second[:, 0, 0])
-    direct = [np.asarray(by_cell.sum(axis=1)).reshape(-1) - count**2 / n.sum()]
+    direct = [summed(square * second[:, 0, 0]) - count**2 / n.sum()]
     functions = [counts]
     for k, (total_sums, outcome) in enumerate(zip(totals, levels.outcomes, strict=True)):
-        total, offset, moments = total_sums.of(z), outcome.mean, second[:, k].T
+        total, offset, moments = rows @ total_sums.fine.of(z), outcome.mean, second[:, k].T
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
-            of_square = matrix @ (
+            of_square = summed(
                 square * (moments[0] * offset**2 + 2.0 * offset * outcome.unit * moments[1] + outcome.unit**2 * moments[2])
             )
-            of_first = matrix @ (square * (moments[0] * offset + outcome.unit * moments[1]))
-            of_mean = (of_square - 2.0 * mean * of_first + mean**2 * (matrix @ (square * moments[0]))) / count**2
+            of_first = summed(square * (moments[0] * offset + outcome.unit * moments[1]))
+            of_mean = (of_square - 2.0 * mean * of_first + mean**2 * summed(square * moments[0])) / count**2
         direct.append(of_mean)
         functions.append(mean_sums(counts, total_sums, count, mean))
-    occurs = np.where(matrix @ n > 0, 1.0, np.nan)
+    occurs = np.where(summed(n) > 0, 1.0, np.nan)
     return [np.sqrt(np.maximum(values, 0.0)) * occurs for values in direct], functions
 
 
@@ -242,6 +254,17 @@ class Chosen(NamedTuple):
     group_centred: bool
 
 
+def _started(
+    workload: Workload, reference: Source, bounds: Sequence[tuple[float, float]], before: Package | None
+) -> tuple[Workload, Terms, Levels]:
+    """What no law of noise changes."""
+    if before is not None:
+        return before.prior.workload, before.prior.terms, before.prior.levels
+    terms = Terms.of(workload)
+    workload, levels = _levels(reference, workload, terms, bounds)
+    return workload, terms, levels
+
+
 def package(
     workload: Workload,
     reference: Source,
@@ -249,16 +272,15 @@ def package(
     law: Law,
     strategy: Strategy,
     chosen: Chosen | None = None,
+    before: Package | None = None,
 ) -> Package:
-    """The package under one strategy; `chosen` are its earlier choices.
+    """The package under one strategy; `chosen` are its earlier choices, and `before` is it under another law.
 
     Raises `ValueError`, with the reason, for a package that cannot be held or learned.
     """
     if chosen is None:  # a package that was released once is made again wherever it can be
         refuse_beyond_memory(workload, available_memory())
-    terms = Terms.of(workload)
-    workload, levels = _levels(reference, workload, terms, bounds)
-    return _package(workload, terms, levels, reference, bounds, law, strategy, chosen)
+    return _package(*_started(workload, reference, bounds, before), reference, bounds, law, strategy, chosen, before)
 
 
 def best_package(
@@ -267,13 +289,17 @@ def best_package(
     bounds: Sequence[tuple[float, float]],
     law: Law,
     strategies: Sequence[Strategy] = STRATEGIES,
+    before: Package | None = None,
 ) -> list[Package]:
-    """The packages of all strategies, the one of the least predicted objective first."""
+    """The packages of all strategies, the one of the least predicted objective first.
+
+    `before` is the package under another law. If it has many sums, only its strategy and its centres are tried.
+    """
     refuse_beyond_memory(workload, available_memory())
-    terms = Terms.of(workload)
-    workload, levels = _levels(reference, workload, terms, bounds)
-    kept = [strategy for strategy in strategies if strategy.suits(workload)]
-    made = [_package(workload, terms, levels, reference, bounds, law, strategy) for strategy in kept]
+    start, repeated = _started(workload, reference, bounds, before), before if before is not None and before.many else None
+    suited = [strategy for strategy in strategies if strategy.suits(start[0])]
+    kept = [strategy for strategy in suited if repeated is None or strategy.name == repeated.strategy]
+    made = [_package(*start, reference, bounds, law, strategy, before=repeated) for strategy in kept]
     gains = {strategy.name: strategy.least_gain for strategy in kept}
     return sorted(made, key=lambda package: package.objective / (1.0 - gains[package.strategy]))
 
@@ -287,6 +313,7 @@ def _package(
     law: Law,
     strategy: Strategy,
     chosen: Chosen | None = None,
+    before: Package | None = None,
 ) -> Package:
     aggregations = strategy.aggregations(workload)
     size, noise = _typical(workload, aggregations, _equal_noise(workload, aggregations, law))
@@ -295,8 +322,10 @@ def _package(
         return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.parts)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
     tried, wanted = (False,) if alone else (False, True), _objective(prior)
+    if before is not None and before.many:
+        tried = (before.group_centred,)
     made = [_measuring(prior, law, strategy, aggregations, group_centred, wanted=wanted) for group_centred in tried]
-    return made[0] if alone else min(made, key=lambda package: package.objective)
+    return made[0] if len(made) == 1 else min(made, key=lambda package: package.objective)
 
 
 def _measuring(
@@ -451,10 +480,12 @@ class Wanted(NamedTuple):
     The objective is the sum of squared errors by `weight`, (row,), or the largest one by `unit`, (row,).
     """
 
-    sums: Sums
+    sums: MarginSums
     weight: Floats
     unit: Floats
     largest: bool
+    tables: tuple[tuple[list[Floats], list[MarginSums]], ...]
+    """Direct standard errors and figures of every table, as `figures` gives them."""
 
     def squares(self, posterior: Posterior) -> Floats:
         """Squared errors by priority, in direct standard errors, (row,)."""
@@ -469,17 +500,16 @@ def _objective(prior: Prior) -> Wanted:
     """All tables' counts and means as functions of the sums, and the objective of their errors."""
     sums, weights, units = [], [], []
     priorities = [table.priority for table in prior.workload.tables]
-    for table in prior.workload.tables:
-        direct, of_table = figures(prior, table)
+    tables = tuple(figures(prior, table) for table in prior.workload.tables)
+    for table, (direct, of_table) in zip(prior.workload.tables, tables, strict=True):
         for error, table_sums in zip(direct, of_table, strict=True):
             kept = np.flatnonzero(np.isfinite(error) & (error > 0))
-            sums.append([part[kept] for part in table_sums.parts])
+            sums.append(MarginSums(scipy.sparse.csr_array(table_sums.rows[kept]), table_sums.fine))
             weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))
             units.append(table.priority * len(priorities) / sum(priorities) / error[kept] ** 2)
-    parts = (scipy.sparse.csr_array(scipy.sparse.vstack(part, format="csr")) for part in zip(*sums, strict=True))
     every = float(len(prior.tails)) * sum(priorities)
     largest = prior.workload.largest
-    return Wanted(Sums(tuple(parts)), np.concatenate(weights) / every, np.concatenate(units), largest)
+    return Wanted(MarginSums.stacked(sums), np.concatenate(weights) / every, np.concatenate(units), largest, tables)
 
 
 def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:

@@ -25,7 +25,7 @@ import scipy
 from dpdist.core.records import Floats, Ints, rows_of_groups
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms
 from dpdist.packages.limits import CellLimits, Clipping, Shape
-from dpdist.packages.sums import Sums, added, crossed, published_sums, variances
+from dpdist.packages.sums import Functions, Layers, Sums, add_grouped, added, crossed, published_sums, variances
 from dpdist.packages.ties import ties_of
 from dpdist.packages.workload import Workload
 
@@ -287,19 +287,40 @@ class Prior:
         """Derivatives of functions of the sums by one deviation, (row, cell)."""
         return added([part @ scipy.sparse.diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
 
-    def terms_of(self, sums: Sums) -> tuple[tuple[Floats, Floats], ...]:
+    def terms_of(self, sums: Functions) -> tuple[tuple[Floats, Floats], ...]:
         """For every level, roots of the functions' covariance by shared terms, (row, term).
 
         Shared terms are the reference's errors, and a drift of standard deviation 1 of every term.
         """
-        pairs = []
-        for which, deviations in enumerate(self.levels.errors):
-            slope = self.by_deviation(sums, which)
-            errors = (
-                slope @ scipy.sparse.diags_array(deviations.shared) @ self.terms.matrix
-            ).toarray() @ deviations.terms.root
-            pairs.append((errors, (slope @ self.terms.matrix).toarray()))
-        return tuple(pairs)
+        levels, ones = self.levels.errors, np.ones(len(self.workload))
+        return self._roots(sums, np.ascontiguousarray(np.moveaxis(self.sloped, 0, 2)), levels, [ones] * len(levels))
+
+    def _roots(
+        self, sums: Functions, slopes: Floats, of_errors: Sequence[Deviations], drifts: Sequence[Floats]
+    ) -> tuple[tuple[Floats, Floats], ...]:
+        """For every deviation, roots of the functions' covariance by its errors and by its drift, (row, term) each.
+
+        `slopes` (sum, deviation, cell) are derivatives of the sums, and `drifts` (cell,) each sizes of drift.
+        """
+        scales = list(zip((deviations.shared for deviations in of_errors), drifts, strict=True))
+        made = sums.applied(lambda few: self._by_terms(few, slopes, scales))
+        pairs = zip(made[::2], made[1::2], of_errors, strict=True)
+        return tuple((errors @ deviations.terms.root, drift) for errors, drift, deviations in pairs)
+
+    def _by_terms(self, sums: Sums, slopes: Floats, scales: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
+        """Functions of slopes times the scales of every deviation, added up by terms, (row, term) each."""
+        terms = Layers.of([scipy.sparse.csr_array(self.terms.matrix.T)]).rows
+        made = [np.zeros((len(sums), self.terms.matrix.shape[1])) for _ in range(2 * len(scales))]
+        for rows, factors in zip(*Layers.of(sums.parts), strict=True):
+            moved = np.einsum("ic,ijc->jc", factors, slopes[: len(factors)])
+            kept = np.flatnonzero(moved.any(axis=1)).tolist()
+            targets, weights = (
+                [made[2 * k + n] for k in kept for n in (0, 1)],
+                [moved[k] * scale for k in kept for scale in scales[k]],
+            )
+            for columns in terms:
+                add_grouped(targets, rows, columns, weights)
+        return made
 
     def sizes(self, drift: float) -> Floats:
         """Standard deviations of the drift of every term, (term,)."""
@@ -310,22 +331,23 @@ class Prior:
         pairs = zip(terms, drift, strict=True)
         return np.hstack([part for (errors, moved), size in pairs for part in (errors, moved * self.sizes(size))])
 
-    def tail_roots(self, sums: Sums) -> tuple[Floats, Floats]:
-        """Contributions of tails to the functions' covariance: own variances of cells by row, and a root of the shared
-        part.
+    def tail_roots(self, sums: Functions) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
+        """Contributions of tails to the functions' covariance: own variances of cells by row, and roots of the shared
+        part by every tail's errors and drift.
 
         No measured sum depends on tails, so no measurement reduces this error.
         """
-        alone, roots = np.zeros(len(sums)), []
-        for part, tail, drift in zip(sums.parts[: len(self.tails)], self.tails, self.tail_drift.T, strict=True):
-            slope = scipy.sparse.csr_array(part @ scipy.sparse.diags_array(self.workload.count))
-            alone += slope.power(2) @ (tail.alone + drift**2)
-            roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.terms.root)
-            roots.append((slope @ scipy.sparse.diags_array(drift) @ self.terms.matrix).toarray())
+        count, drifts = self.workload.count, list(self.tail_drift.T)
+        alone, slopes = np.zeros(len(sums)), np.zeros((self.sums, len(self.tails), len(count)))
+        for k, (part, tail, drift) in enumerate(zip(sums.whole.parts, self.tails, drifts, strict=False)):
+            alone += scipy.sparse.csr_array(part @ scipy.sparse.diags_array(count)).power(2) @ (tail.alone + drift**2)
+            slopes[k, k] = count
+        roots = self._roots(sums, slopes, self.tails, drifts)
         if self.hidden:
-            slope = scipy.sparse.csr_array(sums.parts[0] @ scipy.sparse.diags_array(self.workload.count))
-            roots.append((slope @ self.terms.matrix).toarray() * self.hidden_sizes)
-        return alone, np.hstack(roots)
+            slope = scipy.sparse.csr_array(sums.whole.parts[0] @ scipy.sparse.diags_array(count))
+            hidden = (slope @ self.terms.matrix).toarray() * self.hidden_sizes
+            roots += ((np.zeros((len(sums), 0)), hidden),)
+        return alone, roots
 
     @property
     def hidden_sizes(self) -> Floats:
@@ -370,8 +392,15 @@ class Posterior:
     @cached_property
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
-        root = self._shared(self.measured)
-        return np.asarray(crossed(self.measured, self.measured, self.prior.block()).toarray() + root @ root.T)
+        whole = crossed(self.measured, self.measured, self.prior.block())
+        for (errors, moved), size in zip(self.prior.terms_of(self.measured), self.drift, strict=True):
+            for root in (errors, moved * self.prior.sizes(size)):
+                if (moving := root.any(axis=1)).all():
+                    whole += root @ root.T
+                else:  # sums of weights do not move with outcomes
+                    rows, of_rows = np.flatnonzero(moving), root[moving]
+                    whole[np.ix_(rows, rows)] += of_rows @ of_rows.T
+        return whole
 
     def under(self, noise: Floats) -> Self:
         """The posterior of the same measurements under other noise, (row,)."""
@@ -379,7 +408,7 @@ class Posterior:
         other.__dict__["without_noise"] = self.without_noise  # the noise does not change it
         return other
 
-    def _shared(self, sums: Sums) -> Floats:
+    def _shared(self, sums: Functions) -> Floats:
         return self.prior.shared(self.prior.terms_of(sums), self.drift)
 
     @cached_property
@@ -390,14 +419,19 @@ class Posterior:
         """V⁻¹ x."""
         return np.asarray(scipy.linalg.cho_solve(self._factor, x))
 
-    def covariance(self, sums: Sums) -> Floats:
+    def covariance(self, sums: Functions) -> Floats:
         """C: covariances of published sums with the measurements, (row, measurement)."""
         return self._covariance(sums, self._shared(sums), self._shared(self.measured))
 
-    def _covariance(self, sums: Sums, shared: Floats, of_measured: Floats) -> Floats:
-        return np.asarray(crossed(sums, self.measured, self.prior.block()).toarray() + shared @ of_measured.T)
+    def _covariance(self, sums: Functions, shared: Floats, of_measured: Floats) -> Floats:
+        return self._crossed(sums, self.prior.block()) + shared @ of_measured.T
 
-    def squared(self, sums: Sums, weight: Floats) -> Floats:
+    def _crossed(self, sums: Functions, block: Floats) -> Floats:
+        """Covariances of functions with the measurements by a block for every cell, (row, measurement)."""
+        (whole,) = sums.applied(lambda few: [crossed(few, self.measured, block)])
+        return whole
+
+    def squared(self, sums: Functions, weight: Floats) -> Floats:
         """Cᵀ diag(weight) C, (measurement, measurement), without storing C."""
         of_measured, start = self._shared(self.measured), 0
         whole = np.zeros((len(self.measured), len(self.measured)))
@@ -407,7 +441,7 @@ class Posterior:
             start += len(few)
         return whole
 
-    def slopes(self, sums: Sums, weight: Floats) -> Callable[[Floats], Floats]:
+    def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
         """Derivatives of `risk` by every noise variance, (row,), as a function of these variances."""
         squared, fixed = self.squared(sums, weight), self.without_noise
 
@@ -417,55 +451,47 @@ class Posterior:
 
         return under
 
-    def risk(self, sums: Sums, weight: Floats) -> float:
+    def risk(self, sums: Functions, weight: Floats) -> float:
         """The weighted sum of the estimates' variances about the file's sums."""
         of_measured = self._shared(self.measured)
         return float(weight @ np.concatenate([self._about_the_file(few, of_measured) for few in sums.batches()]))
 
-    def _about_the_file(self, sums: Sums, of_measured: Floats) -> Floats:
+    def _about_the_file(self, sums: Functions, of_measured: Floats) -> Floats:
         """Variances of estimates about the file's sums, (row,)."""
         shared = self._shared(sums)
         c, (alone, roots) = self._covariance(sums, shared, of_measured), self.prior.tail_roots(sums)
-        whole = variances(sums, self.prior.block()) + alone + ((shared**2).sum(axis=1) + (roots**2).sum(axis=1))
+        whole = variances(sums.whole, self.prior.block()) + alone + (shared**2).sum(axis=1)
+        whole += sum((root**2).sum(axis=1) for pair in roots for root in pair)
         return np.asarray(np.maximum(whole - (self.solver(c.T).T * c).sum(axis=1), 0.0))
 
-    def errors(self, sums: Sums) -> Errors:
+    def errors(self, sums: Functions) -> Errors:
         """Errors of estimates of published sums; no data are needed."""
         of_measured = self._shared(self.measured)
         return Errors(*map(np.concatenate, zip(*(self._errors(few, of_measured) for few in sums.batches()), strict=True)))
 
-    def _errors(self, sums: Sums, of_measured: Floats) -> Errors:
+    def _errors(self, sums: Functions, of_measured: Floats) -> Errors:
         prior, terms = self.prior, self.prior.terms_of(sums)
         shared = prior.shared(terms, self.drift)
         c = self._covariance(sums, shared, of_measured)
         gain = self.solver(c.T).T
         square = (shared**2).sum(axis=1)
         alone, roots = prior.tail_roots(sums)
-        square += (roots**2).sum(axis=1)
-        block = variances(sums, prior.block()) + alone
-        whole, still = block + square, block + self._undrifted(sums, terms)
-        of_means = variances(sums, prior.population()) + alone + square
-        sampled = (gain * crossed(sums, self.measured, prior.sampling).toarray()).sum(axis=1)
+        square += sum((root**2).sum(axis=1) for pair in roots for root in pair)
+        block = variances(sums.whole, prior.block()) + alone
+        whole, still = block + square, block + sum((errors**2).sum(axis=1) for errors, _ in (*terms, *roots))
+        of_means = variances(sums.whole, prior.population()) + alone + square
+        sampled = (gain * self._crossed(sums, prior.sampling)).sum(axis=1)
         won = (gain * c).sum(axis=1)
         return Errors(np.maximum(whole - won, 0.0), np.maximum(of_means - won + 2.0 * sampled, 0.0), still)
-
-    def _undrifted(self, sums: Sums, terms: Sequence[tuple[Floats, Floats]]) -> Floats:
-        """Variances by the reference's shared errors, (row,)."""
-        variance = np.zeros(len(sums))
-        for errors, _ in terms:
-            variance += (errors**2).sum(axis=1)
-        for part, tail in zip(sums.parts[: len(self.prior.tails)], self.prior.tails, strict=True):
-            slope = part @ scipy.sparse.diags_array(self.prior.workload.count * tail.shared)
-            variance += (((slope @ self.prior.terms.matrix).toarray() @ tail.terms.root) ** 2).sum(axis=1)
-        return variance
 
     def joint(self, sums: Sums) -> Floats:
         """Joint covariance of estimates about the population's sums, (row, row)."""
         prior, c = self.prior, self.covariance(sums)
         gain, shared = self.solver(c.T).T, self._shared(sums)
-        sampled = gain @ crossed(sums, self.measured, prior.sampling).toarray().T
-        alone, roots = prior.tail_roots(sums)
-        means = crossed(sums, sums, prior.population()).toarray() + shared @ shared.T + roots @ roots.T + np.diag(alone)
+        sampled = gain @ crossed(sums, self.measured, prior.sampling).T
+        alone, pairs = prior.tail_roots(sums)
+        roots = np.hstack([root for pair in pairs for root in pair])
+        means = crossed(sums, sums, prior.population()) + shared @ shared.T + roots @ roots.T + np.diag(alone)
         return np.asarray(means - gain @ c.T + sampled + sampled.T)
 
     def residual(self, x: Floats) -> Floats:
@@ -585,7 +611,7 @@ class Drifting:
     def of(cls, posterior: Posterior) -> Drifting:
         """The terms of a posterior's V."""
         prior, measured = posterior.prior, posterior.measured
-        fixed = crossed(measured, measured, prior.block()).toarray() + np.diag(posterior.noise)
+        fixed = crossed(measured, measured, prior.block()) + np.diag(posterior.noise)
         parts = []
         for errors, moved in prior.terms_of(measured):
             fixed += errors @ errors.T

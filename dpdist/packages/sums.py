@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.packages.levels import Levels
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.strategy import FACTOR_STEPS, Measured
@@ -31,6 +31,23 @@ class Sums(NamedTuple):
         for start in range(0, max(len(self), 1), ROWS_AT_ONCE):
             yield Sums(tuple(scipy.sparse.csr_array(part[start : start + ROWS_AT_ONCE]) for part in self.parts))
 
+    @property
+    def whole(self) -> Sums:
+        """These functions."""
+        return self
+
+    def applied(self, function: Callable[[Sums], Sequence[Floats]]) -> Sequence[Floats]:
+        """Matrices that are linear in these functions, (row, …) each."""
+        return function(self)
+
+    def drawn(self, values: Floats) -> Floats:
+        """The functions of draws of the first sums, (sum, cell, draw): (row, draw)."""
+        return np.asarray(sum(part @ of_sum for part, of_sum in zip(self.parts, values, strict=False)))
+
+    def turned(self, x: Floats) -> Floats:
+        """The transposed functions of (row, side), as (cell, sum, side)."""
+        return np.stack([part.T @ x for part in self.parts], axis=1)
+
     def of(self, z: Floats) -> Floats:
         """The functions of sums (cell, sum)."""
         return np.asarray(sum(part @ z[:, k] for k, part in enumerate(self.parts)))
@@ -40,11 +57,124 @@ class Sums(NamedTuple):
         return np.column_stack([part.T @ x for part in self.parts])
 
 
-def crossed(one: Sums, other: Sums, block: Floats) -> scipy.sparse.csr_array:
-    """Covariance of two sets of functions by a block for every cell, sparse, (row, row)."""
-    pairs = _held(one, other)
-    none = scipy.sparse.csr_array((len(one), len(other)))
-    return added([none, *(one.parts[i] @ scipy.sparse.diags_array(block[:, i, j]) @ other.parts[j].T for i, j in pairs)])
+class MarginSums(NamedTuple):
+    """Sums `rows`, (row, fine), of `fine` functions, in which a base cell occurs once or twice: a table and its margins."""
+
+    rows: scipy.sparse.csr_array
+    fine: Sums
+
+    def __len__(self) -> int:
+        return int(self.rows.shape[0])
+
+    @property
+    def whole(self) -> Sums:
+        """The same as functions of base cells."""
+        parts = tuple(scipy.sparse.csr_array(self.rows @ part) for part in self.fine.parts)
+        for part in parts:
+            part.sort_indices()
+        return Sums(parts)
+
+    def batches(self) -> Iterator[MarginSums]:
+        """The functions, at most `ROWS_AT_ONCE` at a time, each time with the fine ones in them."""
+        for start in range(0, max(len(self), 1), ROWS_AT_ONCE):
+            few = scipy.sparse.csc_array(self.rows[start : start + ROWS_AT_ONCE])
+            used = np.flatnonzero(np.diff(few.indptr))
+            fine = Sums(tuple(scipy.sparse.csr_array(part[used]) for part in self.fine.parts))
+            yield MarginSums(scipy.sparse.csr_array(few[:, used]), fine)
+
+    def applied(self, function: Callable[[Sums], Sequence[Floats]]) -> Sequence[Floats]:
+        """As `Sums.applied`."""
+        return [np.asarray(self.rows @ part) for part in function(self.fine)]
+
+    def drawn(self, values: Floats) -> Floats:
+        """As `Sums.drawn`."""
+        return np.asarray(self.rows @ self.fine.drawn(values))
+
+    def turned(self, x: Floats) -> Floats:
+        """As `Sums.turned`."""
+        return self.fine.turned(self.rows.T @ x)
+
+    @classmethod
+    def stacked(cls, several: Sequence[MarginSums]) -> MarginSums:
+        """All rows of several."""
+        fine = (_stacked(parts) for parts in zip(*(one.fine.parts for one in several), strict=True))
+        return cls(scipy.sparse.csr_array(scipy.sparse.block_diag([one.rows for one in several])), Sums(tuple(fine)))
+
+
+Functions: TypeAlias = Sums | MarginSums
+
+
+def margins(matrix: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+    """A table's matrix (published cell, cell) as a product: cells as sums of groups, and groups as sums of base cells.
+
+    Base cells of a group are in the same published cells. The first of these differs between groups.
+    """
+    by_cell = scipy.sparse.csc_array(matrix)
+    by_cell.sort_indices()
+    inside = np.flatnonzero(np.diff(by_cell.indptr))
+    _, first, group = np.unique(by_cell.indices[by_cell.indptr[inside]], return_index=True, return_inverse=True)
+    ones = (np.ones(len(inside)), (group.reshape(-1), inside))
+    adding = scipy.sparse.csr_array(ones, shape=(len(first), matrix.shape[1]))
+    return scipy.sparse.csr_array(by_cell[:, inside[first]]), adding
+
+
+class Layers(NamedTuple):
+    """Functions of base cells in layers, in each of which a cell has one row.
+
+    `rows` (layer, cell), and `factors` (layer, sum, cell): 0 where a cell is in fewer layers. Tables, and rows of one
+    kind in an aggregation, are layers. So products of two sets of functions are grouped sums of one pair of layers after
+    the other, which are much faster than products of sparse matrices.
+    """
+
+    rows: Ints
+    factors: Floats
+
+    @classmethod
+    def of(cls, parts: Sequence[scipy.sparse.csr_array]) -> Layers:
+        """The layers of matrices (row, cell), one for each sum."""
+        (number, cells), entries = parts[0].shape, []
+        for part in parts:
+            by_cell = scipy.sparse.csc_array(part)
+            by_cell.sort_indices()
+            entries.append((np.repeat(np.arange(cells) * number, np.diff(by_cell.indptr)) + by_cell.indices, by_cell.data))
+        every = np.sort(np.concatenate([keys for keys, _ in entries]), kind="stable")
+        every = every[np.diff(every, prepend=-1) > 0]  # np.unique takes much longer
+        cell, row = every // max(number, 1), every % max(number, 1)
+        layer = np.arange(len(every)) - np.searchsorted(cell, cell)
+        rows = np.zeros((int(layer.max(initial=-1)) + 1, cells), dtype=np.int64)
+        factors = np.zeros((len(rows), len(parts), cells))
+        rows[layer, cell] = row
+        for k, (keys, values) in enumerate(entries):
+            place = np.searchsorted(every, keys)
+            factors[layer[place], k, cell[place]] = values
+        return cls(rows, factors)
+
+
+def add_grouped(whole: Sequence[Floats], rows: Ints, columns: Ints, weights: Sequence[Floats]) -> None:
+    """Adds sums of weights (cell,) by row and column of the cells, (cell,) each, to whole matrices (row, column)."""
+    top, left = int(rows.min()), int(columns.min())
+    shape = int(rows.max()) + 1 - top, int(columns.max()) + 1 - left
+    key = (rows - top) * shape[1] + (columns - left)
+    for matrix, weight in zip(whole, weights, strict=True):
+        part = np.bincount(key, weight, shape[0] * shape[1]).reshape(shape)
+        matrix[top : top + shape[0], left : left + shape[1]] += part
+
+
+def crossed(one: Sums, other: Sums, block: Floats) -> Floats:
+    """Covariance of two sets of functions by a block for every cell, (row, row)."""
+    whole = np.zeros((len(one), len(other)))
+    blocks = np.ascontiguousarray(np.moveaxis(block, 0, 2)[: len(one.parts)])  # published functions may leave out sizes
+    first, same = Layers.of(one.parts), one is other
+    second = [
+        (*pair, np.flatnonzero(pair[1].any(axis=1)))
+        for pair in zip(*(first if same else Layers.of(other.parts)), strict=True)
+    ]
+    for number, (rows, factors) in enumerate(zip(*first, strict=True)):
+        pulled = np.einsum("ic,ijc->jc", factors, blocks)
+        for place, (columns, others, held) in enumerate(second[number:] if same else second):
+            weight = sum((pulled[k] * others[k] for k in held), np.zeros(len(rows)))
+            add_grouped([whole], rows, columns, [weight / 2.0 if same and place == 0 else weight])
+    return whole + whole.T if same else whole
 
 
 def variances(sums: Sums, block: Floats) -> Floats:

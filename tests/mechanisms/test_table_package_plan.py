@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sized_package import sized_job
+from sized_package import sets_of_columns, sized_job
 
 import dpdist
 from dpdist.cli.cautions import cautions
@@ -25,6 +26,7 @@ from dpdist.quality.predicted.alternatives import alternatives, grid
 from dpdist.quality.predicted.errors import Figures, Replicate, _at_sizes, direct_of, published
 from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.prediction import errors, predicted
+from dpdist.quality.predicted.words import in_words
 from dpdist.survey.reference_file import ReferenceFile
 
 FIELDS, SEXES, AGES = list("abcdef"), ["f", "m"], ["young", "middle", "old"]
@@ -207,3 +209,22 @@ def test_errors_without_a_reference_are_predicted_from_a_public_file(
         ratios.append(np.nanmedian([np.log(medians[key] / measured[key]) for key in medians]))
     assert len(medians) == 6
     assert 0.67 < np.exp(np.mean(ratios)) < 1.5
+
+
+@pytest.mark.long
+def test_forty_tables_are_planned_in_less_than_eight_times_the_time_of_ten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processor time of predictions and their text, in one process. It was 16 times: texts grew with the tables' square."""
+    monkeypatch.setattr("dpdist.quality.predicted.cache.folder", lambda: None)
+
+    def seconds(tables: int) -> float:
+        folder = tmp_path / str(tables)
+        folder.mkdir()
+        plan = dpdist.plan(load_job(sized_job(folder, (2,) * 7, sets_of_columns(7, tables), 1000)))
+        started = time.process_time()
+        assert len(list(in_words(predicted(plan)))) > 4 * tables
+        return time.process_time() - started
+
+    ten = seconds(10)
+    assert seconds(40) < 8.0 * ten

@@ -17,9 +17,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages"))
 import numpy as np
 import pandas as pd
 import scipy
-from simulated_acs import MOST_INCOME, acs
+from simulated_acs import LEVELS, MOST_INCOME, acs
 from simulated_package import Budget, JointQuery
 
 from dpdist.core.records import Floats
@@ -183,6 +184,17 @@ FILES["nscg_two"] = FILES["nscg"]._replace(
     second="age",
     second_bounds=(15.0, 80.0),
 )
+
+
+def first_sets(columns: Sequence[str], number: int) -> tuple[tuple[str, ...], ...]:
+    """The first sets of two columns, then of three, and so on; those with the first columns stand first."""
+    every = (by for size in range(2, len(columns) + 1) for by in combinations(columns, size))
+    return tuple(islice(every, number))
+
+
+FILES |= {
+    f"acs_{number}": FILES["acs"]._replace(tables=first_sets(("state", "region", *LEVELS), number)) for number in (30, 100)
+}
 SIMULATED = 300_000
 """Records of the simulated file."""
 

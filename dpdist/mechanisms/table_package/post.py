@@ -267,6 +267,13 @@ class PackageCells(PublicModel):
         except ValueError as fault:
             raise Improper(str(fault)) from None
 
+    def relearned(self, learned: FromReference) -> FromReference:
+        """Levels stay. So do, in packages of many sums, the strategy and the choice of centres."""
+        try:
+            return learned._replace(package=self.with_donors(learned.donors).package(before=learned.package))
+        except ValueError as fault:
+            raise Improper(str(fault)) from None
+
     def predicted_errors(self, learned: FromReference) -> Sequence[ErrorsOfCells]:
         """Errors of counts and means by table, under the planned drift; those of totals are not predicted."""
         statistics = {name: [one for one in chosen if one.name in ("count", "mean")] for name, chosen in self.statistics}
@@ -306,15 +313,15 @@ class PackageCells(PublicModel):
         """This model with the reference's records."""
         return replace(self, donors=donors)
 
-    def package(self, chosen: tuple[str, Chosen] | None = None) -> Package:
+    def package(self, chosen: tuple[str, Chosen] | None = None, before: Package | None = None) -> Package:
         """The package under the job's strategy, or under a strategy with its earlier choices.
 
-        Raises `ValueError` for what cannot be held.
+        `before` is the package under another budget. Raises `ValueError` for what cannot be held.
         """
         (name, parts), source = chosen or (self.strategy, None), self.source
         if name == AUTO:
-            return best_package(self.workload, source, self.bounds, self.law)[0]
-        return package(self.workload, source, self.bounds, self.law, STRATEGIES[number_of(name)], parts)
+            return best_package(self.workload, source, self.bounds, self.law, before=before)[0]
+        return package(self.workload, source, self.bounds, self.law, STRATEGIES[number_of(name)], parts, before)
 
     def estimated(self, package: Package, noisy: Floats, of_histograms: Mapping[str, Floats] | None = None) -> Draws:
         """The released parameters, from all noisy measurements, (row,), in units of 1/WHOLE.
@@ -338,7 +345,7 @@ class PackageCells(PublicModel):
             "noisy": noisy,
             "shares": np.array([float(part) for part in package.parts.shares]),
             "outcome_parts": np.array(package.parts.outcomes, dtype=np.float64),
-            "centred": np.array([float(any(level.nnz for one in package.measurements for level in one.of_level))]),
+            "centred": np.array([float(package.group_centred)]),
             "strategy": np.array([number_of(package.strategy)], dtype=np.float64),
             **({"size": size, "growth": np.array([posterior.growth])} if self.secret else {}),
             **(of_histograms or {}),

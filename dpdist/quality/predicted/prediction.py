@@ -30,7 +30,7 @@ from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.clamped import Spurious
-from dpdist.models.on_reference import PredictsErrors
+from dpdist.models.on_reference import PredictsErrors, RelearnsBudgets
 from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
@@ -323,12 +323,17 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
         records = Population.of(job, reference, frame).as_it_is()
         cells = {(table.name, statistic): by for table, statistic, by in published(job, frame)}
-        for tried in budgets:
+        first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
+        learned = None
+        for tried in sorted(budgets, key=lambda one: one is not first):
             model = builder_of(tried).build(tried, frame, frame.rows_of(0))
             assert isinstance(model, PredictsErrors)
-            sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
-            learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC)
-            of_tables = model.predicted_errors(learned)
+            if learned is not None and isinstance(model, RelearnsBudgets):
+                of_tables = model.predicted_errors(model.relearned(learned))
+            else:
+                sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
+                learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC)
+                of_tables = model.predicted_errors(learned)
             for k in range(DRAWS):
                 rng = PUBLIC.child(str(k)).generator("errors")
                 for one in of_tables:
