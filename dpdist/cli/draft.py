@@ -123,8 +123,11 @@ class Draft:
         what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
         more += ", missing: category" if domain.levels and domain.holes else ""
         whence = CONFIRM if name in self.seen else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
-        if name in (self.outcome, self.weight) and name not in self.seen and "public file" in domain.origin:
-            whence += "; widen them if values have grown since"
+        if name not in self.seen and "public file" in domain.origin:
+            if name in (self.outcome, self.weight):
+                whence += "; widen them if values have grown since"
+            elif wanted != "…" and isinstance(_short(domain.levels or ()), dict):
+                whence += "; widen the range if it may hold more: a value outside is refused"
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"
 
     def _design(self) -> Iterator[str]:

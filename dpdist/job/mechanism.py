@@ -64,6 +64,8 @@ class MechanismSpec(Frozen):
     """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
     fills_empty_cells: ClassVar[bool] = False
     """True if other cells supply what an empty reference cell lacks."""
+    sums_weights_of_zero: ClassVar[bool] = False
+    """True if records may have a weight of 0, where the weight's public bounds hold 0."""
     crosses_tables: ClassVar[bool] = False
     """True if the columns of all tables are crossed, so that sample counts are published that no table asks for.
     Small ones are stated, and refuse a run only where the job states `frame_minimum`.

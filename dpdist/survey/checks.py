@@ -228,8 +228,13 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     b.wrong(missing, name, "missing weights", allowed, f"complete the column, or {LEFT_OUT}")
     b.wrong(np.isinf(values), name, "weights that are not finite", allowed, "correct the file")
     b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
-    b.wrong(values == 0, name, "zero weights", allowed, LEFT_OUT)
     declared = job.columns.get(name)
+    lowest = declared.bounds[0] if declared is not None and declared.bounds is not None else 1.0
+    if not job.mechanism.sums_weights_of_zero:
+        b.wrong(values == 0, name, "zero weights", allowed, LEFT_OUT)
+    elif lowest > 0.0:
+        remedy = f"let the public bounds of '{name}' begin at 0, or {LEFT_OUT}"
+        b.wrong(values == 0, name, "zero weights", allowed, remedy)
     if declared is None or declared.outside == "error":
         extreme = (values > LARGEST_WEIGHT) | (values < 1.0 / LARGEST_WEIGHT)
         allowed = f"weights from {1.0 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"

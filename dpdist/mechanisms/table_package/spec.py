@@ -40,6 +40,7 @@ class TablePackage(Noisy):
     by_cell: ClassVar[bool] = True
     sizes_by_sums: ClassVar[bool] = True
     fills_empty_cells: ClassVar[bool] = True
+    sums_weights_of_zero: ClassVar[bool] = True
     crosses_tables: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
