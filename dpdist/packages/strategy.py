@@ -2,9 +2,9 @@
 
 A record is in one group of every aggregation. Its base cell has (a, v) with a, v ≥ 0 and a + v = 1, and q of every
 outcome with |q| ≤ v. It adds f a, and λ(g q + h v) of every outcome, to the group's sums, with f ≤ 1, g + |h| ≤ 1 and
-parts λ that sum to 1. f is the cell's weight cap over the group's reach, 1 at most; g and h are the half-width, and the
-distance of the cell's centre from the group's, in the same way. A reach below the largest limit has less noise for all
-cells, and tells less of the cells beyond it. So every measurement is a linear function of the base cells' sums. With
+parts λ that sum to 1. f is the cell's weight cap over the group's extent, 1 at most; g and h are the half-width, and the
+distance of the cell's centre from the group's, in the same way. An extent below the largest limit has less noise for all
+cells, and shows less of the cells beyond it. So every measurement is a linear function of the base cells' sums. With
 h = 0, outcomes are measured about the cells' own centres. The noise is smaller, but shifts of weight between cells with
 unlike outcomes are not measured.
 """
@@ -32,10 +32,10 @@ MOST_SUMS_TRIED = 6_000
 """Number of sums above which no set above the tables is added: that of the sums that can be held."""
 SHARE_PARTS = 2**12
 """Parts of the budget are whole multiples of 1/SHARE_PARTS."""
-REACHES = 2.0 ** (-np.arange(21) / 4.0)
-"""Reaches that are tried, over a group's largest limit."""
+EXTENTS = 2.0 ** (-np.arange(21) / 4.0)
+"""Extents that are tried, over a group's largest limit."""
 CLEARLY = 1e-9
-"""Relative gain by which a shorter reach is better: without a gain the longer one is taken, on every processor."""
+"""Relative gain by which a shorter extent is better: without a gain the longer one is taken, on every processor."""
 
 
 class Aggregation(NamedTuple):
@@ -204,30 +204,30 @@ def measured(
 
     With `group_centred`, outcomes are measured about one centre for each group, the mean of its cells' centres by U and
     `count`. `parts` are the λ of the outcomes. With `secret`, numbers of records are secret. Without a `signal`, groups
-    reach to their largest limit.
+    have their largest limit as extent.
     """
-    matrix, reaches = aggregation.matrix, [partial(_largest, aggregation.matrix)] * (1 + len(parts))
+    matrix, extents = aggregation.matrix, [partial(_largest, aggregation.matrix)] * (1 + len(parts))
     if signal is not None:
-        reaches = [partial(_reach, matrix, variance=of_one, noise=noise) for of_one, noise in signal.of_sums]
-    reach = reaches[0](cap)
+        extents = [partial(_extent, matrix, variance=of_one, noise=noise) for of_one, noise in signal.of_sums]
+    extent = extents[0](cap)
     if secret:
         halves = [part / 2.0 for part in parts]
         half_of = measured(aggregation, cap, centre, half, count, group_centred, halves, signal=signal)
-        weights = [_factors(matrix, cap, part, reach) for part in halves]
+        weights = [_factors(matrix, cap, part, extent) for part in halves]
         signed = [
             [scipy.sparse.csr_array(of + sign * level) for of, level in zip(weights, half_of.of_level, strict=True)]
             for sign in (1.0, -1.0)
         ]
         below = tuple(-outcome for outcome in half_of.of_outcome)
         return Measured(
-            aggregation.name, _factors(matrix, cap, 1.0, reach), (*half_of.of_outcome, *below), (*signed[0], *signed[1])
+            aggregation.name, _factors(matrix, cap, 1.0, extent), (*half_of.of_outcome, *below), (*signed[0], *signed[1])
         )
     pairs = [
-        _of_outcome(matrix, cap, middle, width, count, group_centred, part, reach_of)
-        for middle, width, part, reach_of in zip(centre.T, half.T, parts, reaches[1:], strict=True)
+        _of_outcome(matrix, cap, middle, width, count, group_centred, part, extent_of)
+        for middle, width, part, extent_of in zip(centre.T, half.T, parts, extents[1:], strict=True)
     ]
     outcomes, levels = zip(*pairs, strict=True)
-    return Measured(aggregation.name, _factors(matrix, cap, 1.0, reach), outcomes, levels)
+    return Measured(aggregation.name, _factors(matrix, cap, 1.0, extent), outcomes, levels)
 
 
 def _of_outcome(
@@ -238,14 +238,14 @@ def _of_outcome(
     count: Floats,
     group_centred: bool,
     part: float,
-    reach_of: Callable[[Floats], Floats],
+    extent_of: Callable[[Floats], Floats],
 ) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
     """λg and λh of one outcome. Their sizes add up to at most λ, and are rounded towards 0."""
     if not group_centred:
-        return _factors(matrix, cap * half, part, reach_of(cap * half)), scipy.sparse.csr_array(matrix.shape)
+        return _factors(matrix, cap * half, part, extent_of(cap * half)), scipy.sparse.csr_array(matrix.shape)
     offset = centre - matrix.T @ middles(matrix, cap, centre, count)
     size = cap * (half + np.abs(offset))
-    largest = np.maximum(matrix.T @ reach_of(size), size)
+    largest = np.maximum(matrix.T @ extent_of(size), size)
     factors = (np.trunc(FACTOR_STEPS * part * cap * factor / largest * (1.0 - EDGE)) for factor in (half, offset))
     outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor)) for factor in factors)
     return outcome, level
@@ -257,22 +257,22 @@ def middles(matrix: scipy.sparse.csr_array, cap: Floats, centre: Floats, count: 
     return np.asarray((matrix @ (held * centre)) / (matrix @ held))
 
 
-def _factors(matrix: scipy.sparse.csr_array, limit: Floats, part: float, reach: Floats) -> scipy.sparse.csr_array:
+def _factors(matrix: scipy.sparse.csr_array, limit: Floats, part: float, extent: Floats) -> scipy.sparse.csr_array:
     scaled = scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(limit))
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(scaled.indptr))
-    scaled.data = np.floor(FACTOR_STEPS * part * np.minimum(scaled.data / reach[row], 1.0))
+    scaled.data = np.floor(FACTOR_STEPS * part * np.minimum(scaled.data / extent[row], 1.0))
     return scaled
 
 
-def _reach(matrix: scipy.sparse.csr_array, limit: Floats, variance: Floats, noise: float) -> Floats:
-    """The limit of every group from which on factors are 1, (group,): its noisy sum tells most of the exact total.
+def _extent(matrix: scipy.sparse.csr_array, limit: Floats, variance: Floats, noise: float) -> Floats:
+    """The limit of every group from which on factors are 1, (group,): its noisy sum shows most of the exact total.
 
     Base cells' sums have a `variance` a priori, (cell,). If few cells have large limits, factors over the largest one
     are small, and noise is large beside them. Under noise alone, all factors would be 1.
     """
     largest = _largest(matrix, limit)
     best, most = largest, np.zeros(len(largest))
-    for part in REACHES:
+    for part in EXTENTS:
         factor = np.minimum(limit / (matrix.T @ (part * largest)), 1.0)
         of_both, of_sum = matrix @ (limit * factor * variance), matrix @ (factor**2 * variance) + noise
         squared = of_both**2 / of_sum

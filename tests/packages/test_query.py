@@ -92,11 +92,11 @@ def test_one_cell_with_a_large_limit_does_not_lower_the_factors_of_all() -> None
     assert all(1.0 / 16.0 < part[0] < 1.0 for part in factors(Signal(varying, 3.0)))
 
 
-def test_reaches_lower_the_predicted_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extents_lower_the_predicted_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the package whose factors are all over the groups' largest limits."""
     budget = Budget("substitution", epsilon=Fraction(1))
     shorter = planned(_count(), reference(2), budget)
-    monkeypatch.setattr("dpdist.packages.strategy.REACHES", np.ones(1))
+    monkeypatch.setattr("dpdist.packages.strategy.EXTENTS", np.ones(1))
     longest = planned(_count(), reference(2), budget)
     assert shorter.objective < 0.99 * longest.objective
 
