@@ -1,5 +1,9 @@
 """For `packages_of_files`: people as in the American Community Survey, with 51 states in 4 regions, weights and incomes.
 
+    python tests/studies/simulated_acs.py FOLDER [--records 3000000] [--workers 2]
+
+writes a file, a reference of as many records, and a job with ten tables, for `dpdist run FOLDER/job.json`.
+
 Shares of states are those of a few large and many small ones. Ages, education, race and tenure differ by state, and income
 by all columns and by state and education together. Weights are lognormal within state and race. So tables have cells from
 under ten to tens of thousands of records, and no column is independent of the others.
@@ -7,8 +11,15 @@ under ten to tens of thousands of records, and no column is independent of the o
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 from dpdist.core.records import Floats, Ints
 
@@ -16,6 +27,19 @@ STATES, REGIONS = 51, 4
 LEVELS = {"age": 8, "sex": 2, "education": 5, "race": 5, "tenure": 2}
 """Levels of the columns beside state and region."""
 MOST_INCOME = 500_000.0
+TABLES = (
+    ("state", "age", "sex"),
+    ("state", "sex", "education"),
+    ("state", "race"),
+    ("state", "tenure"),
+    ("region", "age", "education"),
+    ("region", "race", "education"),
+    ("age", "education"),
+    ("region", "race", "tenure"),
+    ("region", "age"),
+    ("region",),
+)
+"""Tables of the job."""
 
 
 def acs(records: int, seed: int = 0) -> pd.DataFrame:
@@ -40,3 +64,44 @@ def acs(records: int, seed: int = 0) -> pd.DataFrame:
         "weight": np.exp(weight + rng.normal(0.0, 0.5, records)),
     }
     return pd.DataFrame(columns | drawn)
+
+
+def write_job(folder: Path, records: int, workers: int) -> Path:
+    """Writes both files and a job of their tables; 0 workers: in one process."""
+    sizes = {"state": STATES, "region": REGIONS} | LEVELS
+    levels = {name: [f"{name} {number}" for number in range(size)] for name, size in sizes.items()}
+    for seed, name in ((1, "current"), (2, "earlier")):
+        frame = acs(records, seed)
+        coded = {column: pd.Categorical.from_codes(frame[column].to_numpy(), pd.Index(of)) for column, of in levels.items()}
+        frame.assign(**coded).to_parquet(folder / f"{name}.parquet")
+    bounds = {"income": [0, MOST_INCOME], "weight": [0.1, 5000]}
+    job = {
+        "dataset": "acs",
+        "period": "2024",
+        "input": {"path": str(folder / "current.parquet")},
+        "columns": {name: {"levels": of} for name, of in levels.items()}
+        | {name: {"bounds": ends, "outside": "clip"} for name, ends in bounds.items()},
+        "survey": {"weight": "weight"},
+        "outcome": "income",
+        "mechanism": {"name": "table_package", "strategy": "per_table"},
+        "budget": {"epsilon": "4", "adjacency": "substitution"},
+        "public_frame": {"accepted": "simulated"},
+        "withhold_above": None,
+        "hierarchies": {"geography": ["region", "state"]},
+        "reference": {"path": str(folder / "earlier.parquet"), "period": "2022"},
+        "tables": [{"name": "t", "by": TABLES, "statistics": ["count", {"mean": "income"}]}],
+        **({"runtime": {"executor": "dask", "workers": workers, "memory_per_worker": "4GiB"}} if workers else {}),
+    }
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--records", type=int, default=3_000_000)
+    parser.add_argument("--workers", type=int, default=0)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    print(write_job(given.folder, given.records, given.workers))
