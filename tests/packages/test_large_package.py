@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from simulated_package import BOUNDS, PURE, Survey, noisy, planned, reference, workload, world
+from simulated_package import BOUNDS, PURE, Survey, World, noisy, planned, reference, workload, world
 
 import dpdist.packages.conjugate as conjugate
 from dpdist.core.records import Floats
 from dpdist.packages import large, levels
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.large import FactoredPosterior, LargePosterior
-from dpdist.packages.package import Package
+from dpdist.packages.package import Package, Reference, package
 from dpdist.packages.posterior import Posterior, learned
+from dpdist.packages.strategy import PerTable
 from dpdist.packages.sums import published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
@@ -159,3 +162,37 @@ def test_all_weight_in_one_base_cell_is_released_where_the_file_has_it_and_refus
     assert (base.counts >= 0.0).all()
     by_region = np.bincount(package.prior.workload.codes[:, 0], weights=base.counts)
     assert by_region.argmax() == package.prior.workload.codes[cell[0], 0]
+
+
+def taken_by(size: int) -> tuple[int, int, float, int]:
+    """Base cells, measured sums, processor seconds and peak bytes of a plan with estimates, for four columns of `size`
+    levels."""
+    rng, sizes = np.random.default_rng(3), (size,) * 4
+    codes = np.indices(sizes).reshape(4, -1).T.astype(np.int64)
+    logs = [rng.normal(0.0, 0.2, (4, size))[np.arange(4), codes].sum(axis=1) for _ in range(2)]
+    crossed = World(codes, np.full(len(codes), 1.0 / len(codes)), 20.0 * np.exp(logs[0]), 60.0 * np.exp(logs[1]))
+    current, earlier = (crossed.draw(5 * len(codes), rng) for _ in range(2))
+    tables = tuple(PackageTable(f"without {k}", tuple(np.delete(range(4), k).tolist())) for k in range(4))
+    count = np.bincount(current.cell, minlength=len(codes)).astype(float)
+    tracemalloc.start()
+    started = time.process_time()
+    made = package(Workload(codes, sizes, count, tables), Reference(*earlier), [BOUNDS], PURE.law, PerTable())
+    assert type(made.posterior) is LargePosterior
+    base_estimates(made.posterior, noisy(made, PURE, current, rng), [BOUNDS])
+    made.predicted()
+    taken = time.process_time() - started
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return len(codes), len(made.posterior.measured), taken, peak
+
+
+@pytest.mark.long
+def test_time_and_memory_grow_no_faster_than_base_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the cells take at most ten times of both. Control: one dense matrix of the sums is larger than all that
+    is held."""
+    monkeypatch.setattr(large, "MOST_SUMS", 1_000)
+    monkeypatch.setattr(levels, "MOST_TERMS", 500)
+    (few, _, seconds, held), (many, sums, longer, more) = taken_by(5), taken_by(9)
+    assert longer / seconds < many / few
+    assert more / held < many / few
+    assert more < 8 * sums**2
