@@ -1,6 +1,6 @@
 """Costs of packages of tables, measured and projected, and the constants of `dpdist/packages/cost.py` for this machine:
 
-    python tests/benchmarks/package_costs.py [--sizes 8]
+    python tests/benchmarks/package_costs.py [--sizes 9]
 
 Every size is one serial run in a process, measured by its processor seconds and its peak memory. New constants have the
 least relative squares of all sizes, none below 0.
@@ -49,6 +49,7 @@ SIZES = (
     Size((4,) * 5, 20, 6_000),
     Size((12, 12, 12), 4, 20_000),
     Size((80, 80), 1, 30_000),
+    Size((10,) * 4, 10, 50_000),
 )
 
 
