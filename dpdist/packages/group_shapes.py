@@ -29,6 +29,8 @@ MISFIT = 1.0
 """Planned error of what lies beyond the limits of a published cell, as a part of it, where limits are chosen."""
 TERM_MISFIT = 0.5
 """The same for every term that cells share, and for a base cell alone, in standard errors."""
+AT_BOUNDS = 0.75
+"""An outcome with a larger part of records at its public bounds is a yes or no."""
 UNKNOWN_DRIFT = DriftPrior(
     planned=0.1, log_sd=1.0, tried=(0.01, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.22, 0.32, 0.45), cell=0.05
 )
@@ -88,17 +90,23 @@ class GroupShapes:
         noise: Floats,
     ) -> Prior:
         """The prior with the limits of the least predicted error; `size` and `noise` as in `limits_of`."""
-        first = np.unique(self.group, return_index=True)[1]
+        first, two_valued = np.unique(self.group, return_index=True)[1], self._two_valued
+        outcomes = np.concatenate([law.outcome for law in self.laws], axis=1)
+        at_bounds = np.array([np.isin(of_one, of) for of_one, of in zip(outcomes, bounds, strict=True)]).mean(axis=1)
+        # A yes or no, even under noise that made up values between, is at its bounds, and only its mean moves.
+        ends = np.where((at_bounds > AT_BOUNDS)[:, None], (-np.inf, np.inf), bounds)
         shapes = [
-            shape_of(
-                law.weight / law.weight.mean(),
-                (law.outcome - levels.mean[cell][:, None]) / levels.unit[cell][:, None],
-                levels,
+            replace(
+                shape_of(
+                    law.weight / law.weight.mean(),
+                    (law.outcome - levels.mean[cell][:, None]) / levels.unit[cell][:, None],
+                    levels,
+                ),
+                ends=(ends - levels.mean[cell][:, None]) / levels.unit[cell][:, None],
             )
             for law, cell in zip(self.laws, first, strict=True)
         ]
         unknown, exactly = Unknown(UNKNOWN_LEVEL, MISFIT), np.full(len(shapes), np.inf)
-        two_valued = self._two_valued
         limits = cell_limits(workload, levels, self.group, shapes, exactly, bounds, size, noise, two_valued, unknown)
         limits = replace(limits, misfit=TERM_MISFIT, mixed=True)
         nothing, terms_number = np.zeros(len(workload)), terms.matrix.shape[1]

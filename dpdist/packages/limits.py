@@ -93,6 +93,8 @@ class Shape:
     """(outcome, record)."""
     rate: Floats
     """Derivatives of r by a deviation of the mean level, (outcome, record)."""
+    ends: Floats | None = None
+    """Least and largest r, (outcome, 2), if deviations move no record beyond public bounds."""
 
     def sums(self, clipping: Clipping) -> Floats:
         """e, every e r, a, and every q of every record, (record, 2 + 2 outcomes)."""
@@ -137,28 +139,33 @@ class Shape:
         if len(self.e) <= MOST_POINTS:
             return self
         kept = np.linspace(0, len(self.e) - 1, MOST_POINTS).astype(int)
-        return Shape(self.e[kept], self.r[:, kept], self.rate[:, kept])
+        return Shape(self.e[kept], self.r[:, kept], self.rate[:, kept], self.ends)
 
     def of_one_cell(self, of_weight: float, of_means: Sequence[float]) -> Shape:
         """The law of a cell, where this one mixes cells: less the variances of their log weights and of their r.
 
         Deviations of log e, and of r, are multiplied by κ with κ² = 1 − the variance between cells over this law's. An
-        outcome of two values stays as it is.
+        outcome without ends stays as it is.
         """
         log = np.log(np.maximum(self.e, LEAST_E))
         e = np.exp(_within(float(log.var()), of_weight) * (log - log.mean()))
         e, rows = e / e.mean(), list[Floats]()
-        for r, between in zip(self.r, of_means, strict=True):
-            spread = np.average(r**2, weights=self.e)
-            kept = _within(float(spread), between) if len(np.unique(r)) > 2 else 1.0
+        ends = np.zeros((len(self.r), 2)) if self.ends is None else self.ends
+        bounded = np.asarray(np.isfinite(ends).all(axis=1))
+        for r, between, narrows in zip(self.r, of_means, bounded, strict=True):
+            kept = _within(float(np.average(r**2, weights=self.e)), between) if narrows else 1.0
             rows.append(kept * (r - np.average(r, weights=e)))
         r = np.array(rows)
-        return Shape(e, r, np.where(self.rate == 1.0, 1.0, 1.0 + r))
+        return Shape(e, r, np.where(self.rate == 1.0, 1.0, 1.0 + r), self.ends)
 
     def moved(self, deviations: Floats) -> Shape:
         """The shapes of cells with these deviations of the levels, (cell, 1 + outcomes)."""
         of_weight, of_means = deviations[:, :1], deviations[:, 1:].T
-        return Shape(self.e * (1.0 + of_weight), self.r[:, None] + self.rate[:, None] * of_means[:, :, None], self.rate)
+        r, rate = self.r[:, None] + self.rate[:, None] * of_means[:, :, None], self.rate
+        if self.ends is not None:
+            low, high = self.ends.T[:, :, None, None]
+            rate, r = np.where((low <= r) & (r <= high), rate[:, None], 0.0), np.clip(r, low, high)
+        return Shape(self.e * (1.0 + of_weight), r, rate, self.ends)
 
 
 @dataclass(frozen=True)

@@ -239,8 +239,11 @@ def reference(job: Job) -> Iterator[Contradiction]:
     """A mechanism that needs a reference must have one; a mechanism without use for it must not."""
     mechanism, name, form = job.mechanism, job.mechanism.name, job.reference
     if mechanism.needs_reference and form is None:
-        fault = f"'{name}' {mechanism.needs_reference} of a public file"
-        yield Contradiction(("reference",), fault, "add reference: {path: …}")
+        fault, remedy = f"'{name}' {mechanism.needs_reference} of a public file", "add reference: {path: …}"
+        if job.sizes_in_sums and mechanism.own_histograms:
+            fault += "; noisy histograms replace it only where numbers of records are public"
+            remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
+        yield Contradiction(("reference",), fault, remedy)
     scored = job.family == "scores"
     if scored and form is None:
         why = "'scores' places values in the distributions of a public file"
