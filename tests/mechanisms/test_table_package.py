@@ -596,7 +596,7 @@ def test_publishing_builds_a_model_and_its_package_once_whatever_the_tables(
         ({"mechanism": {"name": "table_package", "strategy": "best"}}, "no strategy"),
         ({"strata": ["field"]}, "measures the tables of the whole file"),
         ({"budget": {"epsilon": "4", "adjacency": "add_remove"}, "survey": {}, "columns": UNWEIGHTED}, "without weights"),
-        ({"budget": {"epsilon": "4", "adjacency": "add_remove"}, "reference": None}, "replace it only where numbers of records"),
+        ({"budget": {"epsilon": "4", "adjacency": "add_remove"}, "reference": None}, "only where numbers of records"),
         (
             {
                 "budget": {"epsilon": "4", "delta": "1e-6", "adjacency": "substitution", "exchange": "anywhere"},
