@@ -107,7 +107,7 @@ def write_report(material: Material) -> Path:
     looked = [] if "acceptance" in material.statement else [LOOKED]
     made[0].sentences[:0] = [*verdict.sentences, *looked]
     html = _rendered(material, made, verdict)
-    while len(html.encode()) >= HEAVIEST and _lighter(made):
+    while (excess := len(html.encode()) - HEAVIEST) >= 0 and _lighter(made, excess):
         html = _rendered(material, made, verdict)
     with private():
         write_text(space.report, html)
@@ -144,13 +144,15 @@ def material_of(space: Workspace) -> Material:
     return Material(space, release, judged_tables.tables, statement, judged_tables.unjudged)
 
 
-def _lighter(made: list[Section]) -> bool:
-    """Removes one figure, and says so on the page; returns False if none is left."""
+def _lighter(made: list[Section], excess: int) -> bool:
+    """Removes the last figures, so many that their bytes exceed the excess, and says so; False if there is none."""
+    removed = 0
     for section in reversed(made):
-        if section.figures:
-            section.sentences.append(f"Left out, as the page would be too heavy: {section.figures.pop().caption}.")
-            return True
-    return False
+        while section.figures and removed <= excess:
+            figure = section.figures.pop()
+            removed += len(str(figure.svg).encode())
+            section.sentences.append(f"Left out, as the page would be too heavy: {figure.caption}.")
+    return removed > 0
 
 
 def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import small_release
+from markupsafe import Markup
 from typer.testing import CliRunner
 
 import dpdist
@@ -27,8 +28,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
 from dpdist.publish.released import read_released
 from dpdist.quality import report_material
-from dpdist.quality.report_page import MARKING, material_of, stated, write_report
-from dpdist.quality.report_parts import axis, distribution, error
+from dpdist.quality.report_page import MARKING, _lighter, material_of, stated, write_report
+from dpdist.quality.report_parts import Figure, Section, axis, distribution, error
 from dpdist.quality.report_sections import _cells_drawn
 from dpdist.quality.summary import overall
 from dpdist.storage.tables import each_block
@@ -400,3 +401,15 @@ def test_drawings_of_many_cells_fit_a_printed_page() -> None:
     assert len(drawn) == 5
     assert max(sum(map(int, re.findall(r'<svg height="(\d+)"', each))) for each in drawn) <= 1_100
     assert sum(each.count("<circle") for each in drawn) == 9 * 50 + 9 * 5
+
+
+def test_a_page_that_is_too_heavy_loses_all_figures_of_its_excess_at_once() -> None:
+    """It was rendered again for every figure, so that a release of a thousand tables took minutes. Control: no figure is
+    left."""
+    made = [Section(name, name, figures=[Figure(f"{name} {k}", Markup("x" * 10)) for k in range(3)]) for name in "ab"]
+    assert _lighter(made, 35)
+    assert [len(section.figures) for section in made] == [2, 0]
+    assert len(made[1].sentences) == 3
+    assert made[0].sentences == ["Left out, as the page would be too heavy: a 2."]
+    assert _lighter(made, 1_000)
+    assert not _lighter(made, 0)
