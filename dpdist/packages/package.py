@@ -5,7 +5,7 @@ All of it is a function of the workload, the reference and the law of the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -60,10 +60,13 @@ class Law(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A table's counts, (cell,), and means of every outcome, (cell, outcome)."""
+    """A table's counts, (cell,), and means and totals of every outcome, (cell, outcome); NaN for totals that nobody asks
+    for.
+    """
 
     counts: Floats
     means: Floats
+    totals: Floats
 
 
 class Predicted(NamedTuple):
@@ -113,27 +116,32 @@ class Package:
         """Whether outcomes are measured about the groups' centres."""
         return any(level.nnz for one in self.measurements for level in one.of_level)
 
-    def predicted(self) -> list[Predicted]:
-        """Predicted errors of every table under the planned drift."""
+    def predicted(self, with_totals: Collection[str] = ()) -> list[Predicted]:
+        """Predicted errors of every table under the planned drift; `with_totals` are names of tables."""
         predictions, of_tables = [], (self.wanted or _objective(self.prior)).tables
+        outcomes = len(self.prior.levels.outcomes)
         for table, (direct, functions) in zip(self.prior.workload.tables, of_tables, strict=True):
-            errors = [self.posterior.errors(sums) for sums in functions]
+            kept = slice(None if table.name in with_totals else 1 + outcomes)
+            errors = [self.posterior.errors(sums) for sums in functions[kept]]
             with np.errstate(divide="ignore", invalid="ignore"):
                 file, alone = (
-                    [np.sqrt(getattr(error, name)) / unit for error, unit in zip(errors, direct, strict=True)]
+                    [np.sqrt(getattr(error, name)) / unit for error, unit in zip(errors, direct[kept], strict=True)]
                     for name in ("file", "prior")
                 )
-            relative = (Figures(values[0], np.column_stack(values[1:])) for values in (file, alone))
+            without = [np.full(len(functions[0]), np.nan)] * outcomes
+            relative = (
+                Figures(count, np.column_stack(others[:outcomes]), np.column_stack(others[outcomes:] or without))
+                for count, *others in (file, alone)
+            )
             predictions.append(Predicted(table.name, *relative))
         return predictions
 
 
 def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[MarginSums]]:
-    """Direct standard errors of a table's counts and means by the reference, and both statistics as functions of the
-    sums.
+    """Direct standard errors of a table's counts, means and totals by the reference, and these as functions of the sums.
 
-    Counts stand first, and means of every outcome follow. Means are linearised at the reference's. NaN stands in cells
-    without a record.
+    Counts stand first, then means of every outcome, then totals. Means are linearised at the reference's. NaN stands in
+    cells without a record.
     """
     workload, levels = prior.workload, prior.levels
     rows, adding = margins(workload.published(table))
@@ -146,7 +154,7 @@ def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[Margi
 
     second = np.array([_moments(shape) for shape in prior.limits.shapes])[prior.limits.group]
     direct = [summed(square * second[:, 0, 0]) - count**2 / n.sum()]
-    functions = [counts]
+    functions, of_totals = [counts], []
     for k, (total_sums, outcome) in enumerate(zip(totals, levels.outcomes, strict=True)):
         total, offset, moments = rows @ total_sums.fine.of(z), outcome.mean, second[:, k].T
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -157,9 +165,10 @@ def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[Margi
             of_first = summed(square * (moments[0] * offset + outcome.unit * moments[1]))
             of_mean = (of_square - 2.0 * mean * of_first + mean**2 * summed(square * moments[0])) / count**2
         direct.append(of_mean)
+        of_totals.append(of_square - total**2 / n.sum())
         functions.append(mean_sums(counts, total_sums, count, mean))
     occurs = np.where(summed(n) > 0, 1.0, np.nan)
-    return [np.sqrt(np.maximum(values, 0.0)) * occurs for values in direct], functions
+    return [np.sqrt(np.maximum(values, 0.0)) * occurs for values in (*direct, *of_totals)], [*functions, *totals]
 
 
 def _moments(shape: Shape) -> Floats:
@@ -502,7 +511,8 @@ def _objective(prior: Prior) -> Wanted:
     priorities = [table.priority for table in prior.workload.tables]
     tables = tuple(figures(prior, table) for table in prior.workload.tables)
     for table, (direct, of_table) in zip(prior.workload.tables, tables, strict=True):
-        for error, table_sums in zip(direct, of_table, strict=True):
+        counts_and_means = slice(len(prior.tails))
+        for error, table_sums in zip(direct[counts_and_means], of_table[counts_and_means], strict=True):
             kept = np.flatnonzero(np.isfinite(error) & (error > 0))
             sums.append(MarginSums(scipy.sparse.csr_array(table_sums.rows[kept]), table_sums.fine))
             weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))

@@ -90,6 +90,10 @@ reference's, (1,)."""
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
 
 
+PREDICTED = ("count", "mean", "total")
+"""Statistics whose errors are predicted."""
+
+
 class FromReference(NamedTuple):
     """What the mechanism learned from the reference: the package, and donors for synthetic records."""
 
@@ -275,15 +279,18 @@ class PackageCells(PublicModel):
             raise Improper(str(fault)) from None
 
     def predicted_errors(self, learned: FromReference) -> Sequence[ErrorsOfCells]:
-        """Errors of counts and means by table, under the planned drift; those of totals are not predicted."""
-        statistics = {name: [one for one in chosen if one.name in ("count", "mean")] for name, chosen in self.statistics}
+        """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
+        statistics = {name: [one for one in chosen if one.name in PREDICTED] for name, chosen in self.statistics}
+        with_totals = [name for name, chosen in statistics.items() if any(one.name == "total" for one in chosen)]
 
         def of(errors: PredictedFigures, one: Statistic) -> Floats:
-            return errors.counts if one.name == "count" else errors.means[:, self.outcomes.index(one.variable or "")]
+            if one.name == "count":
+                return errors.counts
+            return (errors.means if one.name == "mean" else errors.totals)[:, self.outcomes.index(one.variable or "")]
 
         return [
             ErrorsOfCells(of_table.table, one, *(of(errors, one) for errors in of_table[1:]))
-            for of_table in learned.package.predicted()
+            for of_table in learned.package.predicted(with_totals)
             for one in statistics[of_table.table]
         ]
 
