@@ -213,7 +213,7 @@ def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
 
 
 def test_many_tables_stand_closed_below_an_index_with_their_figures_and_cautions(tmp_path: Path) -> None:
-    """Control: a page of few tables has them open, with plots and all cautions above."""
+    """Control: a page of few tables has them open, with plots. Cautions of a table stand there on both."""
     job, form, table = table_of(["a", "b", "c"])
     cautions = ["t3, count: far off", "all figures are noisy", "t3: 1 of 8 figures are withheld"]
     statement = {"guarantee_in_words": "words", "privacy_unit_in_words": "words", "trust_model": "words"}
@@ -224,7 +224,6 @@ def test_many_tables_stand_closed_below_an_index_with_their_figures_and_cautions
         pages.append((tmp_path / "index.html").read_text(encoding="utf-8"))
     few, many = pages
     assert ("find-table" in few, few.count('<details class="one">'), "<svg" in few) == (False, 0, True)
-    assert few.index("T3, count: far off.") < few.index('id="tables"')
     assert many.count('<details class="one">') == FEW_TABLES + 1
     assert "<svg" not in many
     assert many.count("<td data-v=") == (FEW_TABLES + 1) * len(table)
@@ -232,9 +231,14 @@ def test_many_tables_stand_closed_below_an_index_with_their_figures_and_cautions
     assert many.count('<li value="4"><a href="#table-4">') == 1, "a search leaves tables their numbers"
     assert links == [(f"table-{k + 1}", str(k)) for k in range(FEW_TABLES + 1)]
     assert [many.count(f'<div id="{place}">') for place, _ in links] == [1] * len(links), "a link opens its table"
-    for caution in ("T3, count: far off.", "T3: 1 of 8 figures are withheld."):
-        assert many.index('<div id="table-4">') < many.index(caution) < many.index('<div id="table-5">')
-    assert many.index("All figures are noisy.") < many.index('id="tables"')
+    for page in pages:
+        for caution in ("T3, count: far off.", "T3: 1 of 8 figures are withheld."):
+            assert page.index('<div id="table-4">') < page.index(caution) < page.index('<div id="table-5">')
+        assert page.index("All figures are noisy.") < page.index("2 of the cautions are about single tables.")
+        assert page.index("2 of the cautions") < page.index('id="tables"')
+    write_page(tmp_path / "index.html", job, [(replace(form, name="t3"), table)], {**statement, "cautions": cautions})
+    one = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert one.index("T3, count: far off.") < one.index('id="tables"'), "of a single table they stand above"
     assert "more than a page can show" not in many
 
 

@@ -238,15 +238,17 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "codebook": _codebook(job),
         "files": list(_files(path.parent, job, tables=not many)),
         "many": many,
+        "of_table": {
+            form.name: [
+                one for one in statement.get("cautions", []) if one.startswith((f"{form.name}, ", f"{form.name}: "))
+            ]
+            for form, _ in tables
+            if len(tables) > 1
+        },
     }
     template, forms = templates.get_template("release.html"), [printed for printed, _ in tables]
     if many:
         forms, facts["shared"] = _without_shared_notes(forms)
-        cautions = statement.get("cautions", [])
-        facts["of_table"] = {
-            form.name: [caution for caution in cautions if caution.startswith((f"{form.name}, ", f"{form.name}: "))]
-            for form in forms
-        }
     for most in limits:
         html = template.render(**facts, tables=list(_shown(forms, most, drawn=not many)))
         if len(html.encode()) < heaviest:
