@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.estimation.linear import symmetric_root
 from dpdist.packages.posterior import Drift, Posterior, Prior
 
 
@@ -41,7 +42,7 @@ AT_ONCE = 16
 def by_sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> CellErrors:
     """Errors of estimates by the sample of records, given the population's means and numbers of records."""
     prior = posterior.prior
-    root = sampling_root(prior.workload.count[:, None, None] * prior.within)
+    root = symmetric_root(prior.workload.count[:, None, None] * prior.within)
 
     def drawn(few: int) -> Floats:
         return posterior.answers(np.array([posterior.measured.of(sampled(root, rng)) for _ in range(few)]))
@@ -73,12 +74,6 @@ def _in_batches(posterior: Posterior, draws: int, drawn: Callable[[int], Floats]
     number = posterior.draws(draws)
     made = [CellErrors.of(posterior, drawn(min(AT_ONCE, number - start))) for start in range(0, number, AT_ONCE)]
     return CellErrors(*map(np.concatenate, zip(*made, strict=True)))
-
-
-def sampling_root(covariances: Floats) -> Floats:
-    """Roots of the sums' covariances by the sample, (cell, sum, sum)."""
-    values, vectors = np.linalg.eigh(covariances)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
 
 
 def sampled(root: Floats, rng: np.random.Generator) -> Floats:

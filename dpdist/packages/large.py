@@ -17,8 +17,9 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
+from dpdist.estimation.linear import symmetric_root
 from dpdist.packages.conjugate import OF_DRAWS, ROUGHLY, TOLERANCE, conjugate_gradients
-from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled, sampling_root
+from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled
 from dpdist.packages.levels import Deviations
 from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior
 from dpdist.packages.sums import Functions, Sums, crossed
@@ -260,7 +261,7 @@ class LargePosterior(Posterior):
     def _drawn(self) -> tuple[Floats, Floats, Floats]:
         """Drawn errors of Σe and every Σer, (level, cell, draw): about the file's sums and the population's, and
         of the reference alone about the file's without drift."""
-        prior, rng, root = self.prior, np.random.default_rng(SEED), sampling_root(self.prior.sampling)
+        prior, rng, root = self.prior, np.random.default_rng(SEED), symmetric_root(self.prior.sampling)
         levels = len(prior.tails)
         file, population, alone = (np.empty((levels, len(root), DRAWN)) for _ in range(3))
         for start in range(0, DRAWN, AT_ONCE):
