@@ -54,7 +54,8 @@ class Problem(NamedTuple):
         columns = ((none, none), (none, none), (one, tilt), (none, share))
         stacked = (scipy.sparse.csr_array(scipy.sparse.vstack(column, format="csr")) for column in columns)
         posterior = replace(made.posterior, measured=Sums(tuple(stacked)), constant=np.zeros(2 * cells))
-        published, weight = _objective(prior)
+        objective = _objective(prior)
+        published, weight = objective.sums.whole, objective.weight
         c = made.posterior.covariance(published)
         won = (c * made.posterior.solver(c.T).T).sum(axis=1)
         figures = np.sqrt(weight)[:, None] * posterior.covariance(published)
