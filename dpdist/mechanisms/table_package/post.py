@@ -7,7 +7,7 @@ posterior. Estimates of base cells are released, so that tables need neither pri
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Self
@@ -25,7 +25,7 @@ from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
 from dpdist.mechanisms.reference_tables.histograms import Histograms
-from dpdist.mechanisms.reference_tables.points import STEP, Drawn, Transported, heaps_of
+from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query, law_of
 from dpdist.mechanisms.table_package.spec import AUTO, MEAN_SQUARE, TablePackage
@@ -492,49 +492,6 @@ class PackageCells(PublicModel):
         if self.secret:
             made |= {name: np.array([described[name]], dtype=np.float64) for name in OF_SECRET_SIZES}
         return Draws({**made, "strategy": np.array([[float(number_of(described["strategy"]))]])})
-
-
-@dataclass(frozen=True)
-class OfDonors(Transported):
-    """The distributions of base cells' donors, moved to the estimated means, and linear in errors of these.
-
-    A base cell of few records may have an error as large as its estimate, which the errors of others make up for in a
-    table's cell. That holds where shares are linear in them.
-    """
-
-    theta: Draws = field(kw_only=True)
-    """The released parameters."""
-
-    @classmethod
-    def of_cells(cls, release: ReleaseView, cells: PackageCells, stratum: int) -> Self:
-        """The distributions of a release with donors."""
-        donors = release.donors[release.frame.stratum_labels[stratum]].by_cell(cells.codes)
-        held = [donors.of_cell(cell) for cell in range(len(cells.codes))]
-        weight, outcomes = donors.records.weight, donors.records.outcomes.T
-        points = [[np.column_stack([weight[few], values[few]]) for few in held] for values in outcomes]
-        standing = np.array([len(few) for few in held], dtype=np.float64)
-        return cls(cells, points, standing, heaps_of(release), theta=release.theta(cells, stratum, 0))
-
-    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        centre = super().until(self.theta, row, value, outcome)
-        if "products" not in theta.values:
-            return centre
-        cell = self.cells.design.pattern[row].astype(np.int64)
-        mean, size = self.theta["means"][0, cell, 1 + outcome], self.sizes[outcome, cell]
-        ends = [
-            super(OfDonors, self).until(self._at(STEP * sign * self.sizes), row, value, outcome) for sign in (1.0, -1.0)
-        ]
-        slope = np.divide(ends[0] - ends[1], 2.0 * STEP * size, out=np.zeros_like(centre), where=size > 0.0)
-        weight, product = theta["weights"][:, cell], theta["products"][:, cell, outcome]
-        moved = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - mean
-        shape = theta["shape"][:, cell] * self.errors(cell, value, outcome) if "shape" in theta.values else 0.0
-        return np.asarray(centre + slope * moved + shape)
-
-    def _at(self, added: Floats) -> Draws:
-        """The released means, and as much more as `added`, (outcome, cell)."""
-        means = self.theta["means"].copy()
-        means[0, :, 1:] += added.T
-        return Draws({"means": means})
 
 
 def number_of(strategy: str) -> int:
