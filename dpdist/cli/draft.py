@@ -20,6 +20,11 @@ PREDICTED = "# `dpdist plan` predicts the errors of every table, at this ε and 
 PUBLIC_WEIGHTS = (
     "# Is the weight of every design stratum public? Then design_weights: {{by: {}, path: FILE.csv}} spends no ε on it"
 )
+WITHOUT_OUTCOME = "  # missing: drop leaves records without the outcome out of every table"
+KEPT_OUTCOME = (
+    "# A strict release drops no record for a missing {0}: the number of records left would tell of it. Impute, name a "
+    "universe, or, where that number is public, leave them out of the file and say so under assumed_public"
+)
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
@@ -101,7 +106,11 @@ class Draft:
         if self.outcome is not None:
             whole = ", whole: true" if self.counts_codes else ""
             clip = ", outside: clip" if self.spec.adds_noise else ""
-            yield self._line(self.outcome, "bounds: […, …]", whole + clip)
+            holes = (domain := self.domains.get(self.outcome)) is not None and domain.holes
+            drop = ", missing: drop" if holes and not self.spec.adds_noise else ""
+            yield self._line(self.outcome, "bounds: […, …]", whole + clip + drop)
+            if holes:
+                yield WITHOUT_OUTCOME if drop else f"  {KEPT_OUTCOME.format(flow(self.outcome))}"
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
         used = {*self.by, *self.design.names, self.outcome, *([self.weight] if self.clips_weights else [])}
@@ -122,10 +131,14 @@ class Draft:
             return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}"
         what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
         more += ", missing: category" if domain.levels and domain.holes else ""
+        ends = wanted.startswith("levels") and name not in self.design.strata and domain.of_a_number
+        more += ", outside: clip" if ends else ""
         whence = CONFIRM if name in self.seen else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
         if name not in self.seen and "public file" in domain.origin:
             if name in (self.outcome, self.weight):
                 whence += "; widen them if values have grown since"
+            elif ends:
+                whence += "; other whole numbers count in the nearest level: if these are codes, delete outside: clip"
             elif wanted != "…" and isinstance(_short(domain.levels or ()), dict):
                 whence += "; widen the range if it may hold more: a value outside is refused"
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -77,6 +78,7 @@ class Input(TextFile):
         return self
 
 
+WHOLE = re.compile(r"-?[0-9]{1,15}")
 NOT_REPORTED = "Not reported"
 """The level for missing values, if these are a level."""
 
@@ -104,7 +106,8 @@ class Column(Frozen):
     outside: Literal["error", "clip"] = Field(
         default="error",
         description="values beyond the bounds, of an outcome or of the weight: refuse the file (error), or set them to the "
-        "nearer bound when it is read (clip)",
+        "nearer bound when it is read (clip). Of levels that are whole numbers: other whole numbers count in the nearest "
+        "level (clip)",
     )
     whole: bool = Field(default=False, description="whole numbers only")
     codes: dict[str, float] | None = Field(
@@ -123,8 +126,16 @@ class Column(Frozen):
             raise ValueError(f"'{TOTAL}' names the margins of tables: rename the level")
         if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
             raise ValueError("bounds must be [lower, upper] with lower < upper")
-        if self.levels is not None and (self.zeros, self.outside, self.whole) != ("error", "error", False):
-            raise ValueError("zeros, outside and whole are rules for a column with bounds")
+        if self.levels is not None and (self.zeros, self.whole) != ("error", False):
+            raise ValueError("zeros and whole are rules for a column with bounds")
+        if (
+            self.levels is not None
+            and self.outside == "clip"
+            and len(self.whole_levels) < len(self.levels) - self.with_missing
+        ):
+            raise ValueError(
+                "outside: clip is of levels that are whole numbers, or of bounds: list every level, or leave it out"
+            )
         if self.codes is not None and self.levels is not None:
             raise ValueError("codes are of a column with bounds: leave them out beside levels")
         if self.codes is not None and self.outside != "error":
@@ -138,6 +149,17 @@ class Column(Frozen):
         if outside := [text for text, code in (self.codes or {}).items() if not low <= code <= high]:
             raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")
         return self
+
+    @property
+    def with_missing(self) -> bool:
+        """True if the last level is that of missing values."""
+        return self.missing == "category" and self.levels is not None and NOT_REPORTED in self.levels
+
+    @property
+    def whole_levels(self) -> dict[int, int]:
+        """The whole numbers that are levels, each with its position."""
+        numbers = ((str(level), place) for place, level in enumerate(self.levels or ()) if not isinstance(level, bool))
+        return {int(text): place for text, place in numbers if WHOLE.fullmatch(text)}
 
     @property
     def two_valued(self) -> bool:

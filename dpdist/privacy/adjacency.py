@@ -181,7 +181,9 @@ def domain(job: Job) -> list[str]:
 def _categories(job: Job) -> str:
     left = [name for name in job.categories if job.columns[name].missing == "drop"]
     dropped = f" (records without {', '.join(left)} are dropped)" if left else ""
-    return f"{', '.join(job.categories)}: a declared level in every record{dropped}"
+    moved = [name for name in job.categories if job.columns[name].outside == "clip"]
+    nearest = f" (whole numbers that are no level of {', '.join(moved)} count in the nearest one)" if moved else ""
+    return f"{', '.join(job.categories)}: a declared level in every record{dropped}{nearest}"
 
 
 def _outcome(job: Job, name: str, column: Column) -> str:

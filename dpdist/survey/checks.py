@@ -18,7 +18,7 @@ from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED
 from dpdist.job.families import families_for, family_facts
 from dpdist.job.tables import Rake
-from dpdist.survey.findings import Batch, Findings, Mask, positions
+from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions
 from dpdist.survey.schema import garbled, replicates
 
 LARGEST_WEIGHT = 1e15
@@ -291,6 +291,11 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
     also = f"state columns.{name}.missing: category, for a level '{NOT_REPORTED}', or drop; or name a universe"
     b.wrong(missing, name, "missing values", "one of the declared levels", also)
     codes = b.of_plain_values(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
+    if column.outside == "clip":
+        nearest = b.of_plain_values(name, lambda plain: nearest_positions(plain, column.whole_levels))
+        moved = (codes < 0) & (nearest >= 0)
+        b.findings.rule(f"{name}: no level, counted in the nearest one", int((moved & b.keep).sum()))
+        codes = np.where(moved, nearest, codes)
     shown = ", ".join(map(str, levels[:8])) + (", …" if len(levels) > 8 else "")
     if np.any((codes < 0) & b.keep):  # Most batches have none, and patterns cost more than the rest of the check.
         texts = values(b.text(name))

@@ -26,6 +26,10 @@ MOST_CODES = 10_000
 """Largest number of whole numbers from the least to the largest that are proposed as levels of a design stratum."""
 FEW_NUMBERS = 12
 """Largest number of distinct whole numbers that are treated as codes of a category."""
+FEWEST_OF_A_NUMBER = 6
+"""Smallest number of levels that are treated as those of a number, whose values may lie beyond what was seen."""
+DENSE = 0.8
+"""Smallest share of the whole numbers from the least to the largest that are levels of such a number."""
 CODEBOOK = "lines of column, then level (and label), or low and high"
 
 
@@ -48,6 +52,14 @@ class Domain:
     def of_category(self) -> Domain:
         """The domain for a category: whole numbers become levels."""
         return replace(self, levels=self.codes, bounds=None) if self.levels is None and self.codes else self
+
+    @property
+    def of_a_number(self) -> bool:
+        """True if the levels count something: many whole numbers without labels, and few gaps."""
+        whole = [level for level in self.levels or () if isinstance(level, int) and not isinstance(level, bool)]
+        if self.labels or not len(whole) == len(self.levels or ()) >= FEWEST_OF_A_NUMBER:
+            return False
+        return len(whole) >= DENSE * (max(whole) - min(whole) + 1)
 
     def of_design(self) -> Domain:
         """The domain for a design stratum; many whole numbers become the range from the least to the largest."""

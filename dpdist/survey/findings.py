@@ -126,6 +126,7 @@ class Batch:
         return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing
 
 
+WHOLE_TEXT = r"^-?[0-9]+$"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
@@ -142,3 +143,21 @@ def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
         level_values = pa.array(texts)
     places = pc.fill_null(pc.index_in(values, value_set=level_values), -1)
     return np.asarray(places.to_numpy(zero_copy_only=False), dtype=np.int32)
+
+
+def nearest_positions(values: pa.Array, level_positions: Mapping[int, int]) -> Codes:
+    """Position of the level nearest to each value, (value,); −1 if a value is no whole number.
+
+    `level_positions` has the position of every level. Of two levels that are as near, the smaller one is taken.
+    """
+    if pa.types.is_boolean(values.type):
+        return np.full(len(values), -1, dtype=np.int32)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        values = pc.if_else(pc.match_substring_regex(values, WHOLE_TEXT), values, None)
+    numbers = np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+    whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+    levels = np.array(sorted(level_positions), dtype=np.float64)
+    between = (levels[:-1] + levels[1:]) / 2.0
+    nearest = np.searchsorted(between, np.where(whole, numbers, 0.0), side="left")
+    position = np.array([level_positions[level] for level in sorted(level_positions)], dtype=np.int32)
+    return np.where(whole, position[nearest], -1).astype(np.int32)

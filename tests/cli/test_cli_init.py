@@ -127,6 +127,38 @@ def test_several_tables_are_a_package_that_validates(
     assert load_job("other.yaml").mechanism.name == "reference_tables"
 
 
+def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Path) -> None:
+    """Controls: codes with gaps are no number, and a design stratum has no nearest one."""
+    for name, seed, most in (("people-2024", 1, 14), ("people-2022", 2, 8)):
+        records = people(seed)
+        size = np.arange(len(records)) % most + 1
+        numbers = {"size": size, "code": size % 6 * 10, "stratum": size}
+        records.assign(**numbers).to_parquet(f"{name}.parquet")
+    named = ("--public", "people-2022.parquet", "--outcome", "income", "--design-strata", "stratum", "--out", "job.yaml")
+    tables = ("--table", "sex,size", "--table", "code", "--table", "stratum,sex")
+    code, text = command("init", "people-2024.parquet", "--yes", *named, *tables)
+    assert code == 0, text
+    job = load_job("job.yaml")
+    assert (job.columns["size"].levels, job.columns["size"].outside) == (tuple(range(1, 9)), "clip")
+    assert (job.columns["code"].outside, job.columns["stratum"].outside) == ("error", "error")
+    assert "if these are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("mechanism", "rule"), [("reference_tables", "error"), ("weighted", "drop")])
+def test_what_can_be_done_about_missing_outcomes_is_said(mechanism: str, rule: str, files: Path) -> None:
+    """Control: nothing is said where none is missing."""
+    named = ("people-2024.parquet", "--yes", "--outcome", "income", "--mechanism", mechanism, "--public")
+    assert command("init", *named, "people-2022.parquet", "--out", "control.yaml")[0] == 0
+    records = people(2)
+    records.loc[::7, "income"] = np.nan
+    records.to_parquet("people-2021.parquet")
+    assert command("init", *named, "people-2021.parquet", "--out", "job.yaml")[0] == 0
+    assert load_job("job.yaml").columns["income"].missing == rule
+    texts = [Path(name).read_text(encoding="utf-8") for name in ("control.yaml", "job.yaml")]
+    about = "every table" if rule == "drop" else "under assumed_public"
+    assert [f"{about}" in text.partition("survey:")[0] for text in texts] == [False, True]
+
+
 @pytest.mark.parametrize("linked", [False, True])
 def test_paths_in_a_job_lead_from_its_folder_wherever_one_stands(
     linked: bool, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

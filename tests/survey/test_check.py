@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dpdist.job import Job
 from dpdist.survey.checks import Checked, check
@@ -230,6 +231,33 @@ def test_a_missing_level_is_refused_unless_the_job_drops_it() -> None:
     found, findings = checked(make_job({"missing": "drop"}), records)
     assert (findings.problems, findings.removed) == ({}, {"sex: missing, dropped": 1})
     assert found.row.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("missing", ["error", "category"])
+def test_whole_numbers_that_are_no_level_count_in_the_nearest_one(text: bool, missing: str) -> None:
+    """Also between levels, where the smaller is taken. Controls: no clip, and a number that is not whole."""
+    sizes = [-3, 1, 3, 4, 5, 14]
+    numbers = {"salary": [20.0] * 6, "weight": [1.0] * 6}
+    column = {"levels": [1, 2, 5], "missing": missing}
+    found, findings = checked(make_job(column | {"outside": "clip"}), batch(text, sex=sizes, **numbers), text)
+    assert (findings.problems, findings.removed) == ({}, {"sex: no level, counted in the nearest one": 4})
+    assert found.codes["sex"].tolist() == [0, 0, 1, 2, 2, 2]
+    _, findings = checked(make_job(column), batch(text, sex=sizes, **numbers), text)
+    assert [(fault, count) for _, fault, count, *_ in told(findings)] == [("values that are not declared levels", 4)]
+    halves = pa.array([1.0, 2.5, 14.0])
+    _, findings = checked(make_job({"levels": [1, 2, 5], "outside": "clip"}), batch(sex=halves))
+    assert told(findings) == [("sex", "values that are not declared levels", 1, ("row 2",), ("2.5",))]
+    holes = pa.array([1, None, 7])
+    found, findings = checked(make_job(column | {"outside": "clip"}), batch(sex=holes))
+    assert len(findings.problems) == (missing == "error")
+    assert found.codes["sex"].tolist() == ([0, 3, 2] if missing == "category" else [0, 2])
+
+
+@pytest.mark.parametrize("levels", [["f", "m"], ["1", "m"], [True, False]])
+def test_levels_that_are_no_whole_numbers_have_no_nearest_one(levels: list[Any]) -> None:
+    with pytest.raises(ValidationError, match="is of levels that are whole numbers"):
+        make_job({"levels": levels, "outside": "clip"})
 
 
 def test_rules_drop_and_clip_in_the_order_that_their_counts_tell() -> None:

@@ -93,6 +93,10 @@ def roles(job: Job) -> Iterator[Contradiction]:
     )
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
         yield Contradiction(("columns", str(weight)), "a weight has no rules", WITHOUT_A_WEIGHT)
+    for name in job.survey.design_strata:
+        if name in job.columns and job.columns[name].levels and job.columns[name].outside == "clip":
+            fault = f"'{name}' is a design stratum, and two strata would be one"
+            yield Contradiction(("columns", name, "outside"), fault, "leave outside out, and list every stratum")
     if psu is not None and psu in (*outcomes, weight):
         yield Contradiction(("survey", "psu"), f"'{psu}' is used as outcome or weight as well", "name another column")
     yield from _replicates_and_populations(job)
