@@ -28,8 +28,9 @@ FEW_NUMBERS = 12
 """Largest number of distinct whole numbers that are treated as codes of a category."""
 FEWEST_OF_A_NUMBER = 6
 """Smallest number of levels that are treated as those of a number, whose values may lie beyond what was seen."""
-DENSE = 0.8
-"""Smallest share of the whole numbers from the least to the largest that are levels of such a number."""
+DENSE = 0.5
+"""Smallest share of the whole numbers from the least to the largest that are levels of such a number. Of a dozen or fewer
+levels all must be: a gap before the last is a sign of codes, such as 9 for *not known*."""
 CODEBOOK = "lines of column, then level (and label), or low and high"
 
 
@@ -55,11 +56,12 @@ class Domain:
 
     @property
     def of_a_number(self) -> bool:
-        """True if the levels count something: many whole numbers without labels, and few gaps."""
+        """True if the levels count something: several whole numbers without labels, and few gaps."""
         whole = [level for level in self.levels or () if isinstance(level, int) and not isinstance(level, bool)]
         if self.labels or not len(whole) == len(self.levels or ()) >= FEWEST_OF_A_NUMBER:
             return False
-        return len(whole) >= DENSE * (max(whole) - min(whole) + 1)
+        dense = DENSE if len(whole) > FEW_NUMBERS else 1.0
+        return len(whole) >= dense * (max(whole) - min(whole) + 1)
 
     def of_design(self) -> Domain:
         """The domain for a design stratum; many whole numbers become the range from the least to the largest."""
