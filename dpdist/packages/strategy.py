@@ -55,6 +55,8 @@ class Measured(NamedTuple):
     of_weight: scipy.sparse.csr_array
     of_outcome: tuple[scipy.sparse.csr_array, ...]
     of_level: tuple[scipy.sparse.csr_array, ...]
+    extents: tuple[Floats, ...] = ()
+    """Limits from which on a group's factors are whole, of weights and then of every outcome, (group,) each."""
 
     def exact(self, sums: Floats) -> Floats:
         """The exact measurement from sums of base cells, (cell, 2 + outcomes): by group, weights first; whole."""
@@ -219,15 +221,14 @@ def measured(
             for sign in (1.0, -1.0)
         ]
         below = tuple(-outcome for outcome in half_of.of_outcome)
-        return Measured(
-            aggregation.name, _factors(matrix, cap, 1.0, extent), (*half_of.of_outcome, *below), (*signed[0], *signed[1])
-        )
-    pairs = [
+        of_outcome, of_level = (*half_of.of_outcome, *below), (*signed[0], *signed[1])
+        return Measured(aggregation.name, _factors(matrix, cap, 1.0, extent), of_outcome, of_level, half_of.extents)
+    triples = [
         _of_outcome(matrix, cap, middle, width, count, group_centred, part, extent_of)
         for middle, width, part, extent_of in zip(centre.T, half.T, parts, extents[1:], strict=True)
     ]
-    outcomes, levels = zip(*pairs, strict=True)
-    return Measured(aggregation.name, _factors(matrix, cap, 1.0, extent), outcomes, levels)
+    outcomes, levels, of_outcomes = zip(*triples, strict=True)
+    return Measured(aggregation.name, _factors(matrix, cap, 1.0, extent), outcomes, levels, (extent, *of_outcomes))
 
 
 def _of_outcome(
@@ -239,16 +240,18 @@ def _of_outcome(
     group_centred: bool,
     part: float,
     extent_of: Callable[[Floats], Floats],
-) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """λg and λh of one outcome. Their sizes add up to at most λ, and are rounded towards 0."""
+) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, Floats]:
+    """λg and λh of one outcome, whose sizes add up to at most λ and are rounded towards 0, and the groups' extents."""
     if not group_centred:
-        return _factors(matrix, cap * half, part, extent_of(cap * half)), scipy.sparse.csr_array(matrix.shape)
+        extent = extent_of(cap * half)
+        return _factors(matrix, cap * half, part, extent), scipy.sparse.csr_array(matrix.shape), extent
     offset = centre - matrix.T @ middles(matrix, cap, centre, count)
     size = cap * (half + np.abs(offset))
-    largest = np.maximum(matrix.T @ extent_of(size), size)
+    extent = extent_of(size)
+    largest = np.maximum(matrix.T @ extent, size)
     factors = (np.trunc(FACTOR_STEPS * part * cap * factor / largest * (1.0 - EDGE)) for factor in (half, offset))
     outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor)) for factor in factors)
-    return outcome, level
+    return outcome, level, extent
 
 
 def middles(matrix: scipy.sparse.csr_array, cap: Floats, centre: Floats, count: Floats) -> Floats:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 
 import dpdist
 import dpdist.packages.large as large
@@ -147,6 +148,38 @@ def test_a_median_of_a_package_needs_a_reference(tmp_path: Path) -> None:
     (problem,) = refused.value.problems
     assert problem.where == "tables.0.statistics.1"
     assert "from the records of a reference" in problem.fault
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_factors_of_measurements_follow_from_the_released_limits(centred: bool, tmp_path: Path) -> None:
+    """As the columns' definitions say, from measurements.parquet and the base cells' limits. Control: the group's largest
+    limit, which stood there, gives others."""
+    keys = {"mechanism": {"name": "table_package", "strategy": "per_table"}, "budget": {"epsilon": "1/20"}}
+    run(parse_job(job(tmp_path, **keys)), tmp_path / "made")
+    release = read_released(tmp_path / "made" / "public" / "released")
+    model = cast(PackageCells, release.model(0))
+    theta = release.theta(model, 0, 0)
+    theta = theta.__class__({**theta.values, "centred": np.array([[float(centred)]])})
+    package = model.prepared(theta)
+    m, u, r = theta["limits"][0].T
+    others = list[bool]()
+    for number, (made, figures) in enumerate(
+        zip(package.measurements, post.figures(release, model, 0, theta), strict=True)
+    ):
+        matrix = package.aggregations[number].matrix
+        group = np.asarray(matrix.argmax(axis=0)).reshape(-1)
+        ends = np.array([figures.limits(k, 1) for k in range(matrix.shape[0])], dtype=float)
+        centre, cap, width = ends[group].T
+        f = 1024.0 * np.minimum(u / cap, 1.0)
+        most, offset = cap * width, np.where(np.isnan(centre), 0.0, m - centre)
+        over = np.maximum(most, u * (r + np.abs(offset)))
+        assert np.isnan(centre).all() != centred
+        for factors, exact in ((made.of_weight, f), (made.of_outcome[0], 1024.0 * u * r / over)):
+            assert np.abs(np.asarray(factors.sum(axis=0)) - np.floor(exact + 1e-9)).max() <= 1.0
+        assert np.abs(np.asarray(made.of_level[0].sum(axis=0)) - np.trunc(1024.0 * u * offset / over)).max() <= 1.0
+        largest = np.asarray((matrix @ scipy.sparse.diags_array(u)).max(axis=1).todense()).reshape(-1)[group]
+        others.append(bool((np.abs(f - 1024.0 * u / largest) > 1.0).any()))
+    assert any(others)
 
 
 def test_without_a_reference_a_package_is_released_from_its_own_histograms(tmp_path: Path) -> None:

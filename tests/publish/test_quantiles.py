@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from quantile_surveys import Survey, by_replicate, job_of, released_quantiles
 
 import dpdist
 from dpdist.core.errors import DataError
+from dpdist.mechanisms.reference_tables.points import OfDonors
+from dpdist.mechanisms.table_package.post import PackageCells
+from dpdist.models.protocol import Draws
 
 LIGHT = Survey(light=0.03)
 """Noise leaves cells of the first area unidentified, and every group has such a cell."""
@@ -72,6 +77,32 @@ def test_intervals_of_quantiles_in_a_package_hold_the_truth(
     assert np.mean(list(by_replicate(published))) >= 0.8
     assert np.mean(list(by_replicate(published, shift))) < 0.5
     assert ((published["upper"] - published["lower"]) / published["truth"]).median() < widest
+
+
+@pytest.mark.parametrize("mean", [100.0, 20.0, 4.0, 1.4])
+def test_shares_of_a_package_follow_errors_of_a_mean_wherever_it_was_released(mean: float) -> None:
+    """Donors have a mean of 100. A mean that is a tenth larger lowers the share below the mean by .07, as for the moved
+    donors themselves. Steps of 5 were taken at any mean, and shares at 4 or 1.4 hardly moved. Control: a mean of 0 has no
+    outcome above 0.
+    """
+    donors = np.random.default_rng(1).gamma(4.0, 25.0, 2000)
+    donors *= 100.0 / donors.mean()
+    cells = cast(
+        PackageCells, SimpleNamespace(bounds=((0.0, 1e6),), design=SimpleNamespace(pattern=np.zeros(1, dtype=int)))
+    )
+    points, standing = [[np.column_stack([np.ones(2000), donors])]], np.array([2000.0])
+    row, value = np.zeros(1, dtype=np.int64), np.array([mean])
+
+    def share(released: float, further: float) -> float:
+        theta = Draws({"means": np.array([[[1.0, released]]])})
+        moved = Draws({"weights": np.ones((1, 1)), "products": np.full((1, 1, 1), released * further)})
+        return float(OfDonors(cells, points, standing, theta=theta).until(moved, row, value)[0, 0])
+
+    fall = share(mean, 1.1) - share(mean, 1.0)
+    exact = np.mean(donors * 1.1 <= 100.0) - np.mean(donors <= 100.0)
+    assert fall == pytest.approx(exact, rel=0.2)
+    assert fall < -0.05
+    assert share(0.0, 1.0) == 1.0
 
 
 def test_quantiles_of_heaped_answers_are_answers(tmp_path: Path) -> None:

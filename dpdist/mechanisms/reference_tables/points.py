@@ -247,7 +247,8 @@ class Transported:
         """Shares of the weight at or below the values, after the points' move to other means; (draw, pair)."""
         before = self._means[outcome, cell]
         ratio = np.divide(before, mean, out=np.ones_like(mean), where=mean > 0)
-        moved = np.where(self._scaled(cell, outcome), value * ratio, value + before - mean)
+        scaled = np.where(mean > 0, value * ratio, np.inf)  # a mean of nothing has no outcome above 0
+        moved = np.where(self._scaled(cell, outcome), scaled, value + before - mean)
         return self._steps[outcome].until(cell, moved)
 
     def _scaled(self, cell: Ints, outcome: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -322,15 +323,23 @@ class OfDonors(Transported):
         if "products" not in theta.values:
             return centre
         cell = self.cells.design.pattern[row].astype(np.int64)
-        mean, size = self.theta["means"][0, cell, 1 + outcome], self.sizes[outcome, cell]
+        mean, size = self.theta["means"][0, cell, 1 + outcome], self._released_sizes[outcome, cell]
         ends = [
-            super(OfDonors, self).until(self._at(STEP * sign * self.sizes), row, value, outcome) for sign in (1.0, -1.0)
+            super(OfDonors, self).until(self._at(STEP * sign * self._released_sizes), row, value, outcome)
+            for sign in (1.0, -1.0)
         ]
         slope = np.divide(ends[0] - ends[1], 2.0 * STEP * size, out=np.zeros_like(centre), where=size > 0.0)
         weight, product = theta["weights"][:, cell], theta["products"][:, cell, outcome]
         moved = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - mean
         shape = theta["shape"][:, cell] * self.errors(cell, value, outcome) if "shape" in theta.values else 0.0
         return np.asarray(centre + slope * moved + shape)
+
+    @cached_property
+    def _released_sizes(self) -> Floats:
+        """`sizes` after the move: released means of outcomes that a move scales, which may be far below the donors'."""
+        cells = np.arange(len(self.standing))
+        scaled = np.array([self._scaled(cells, outcome) for outcome in range(len(self.points))])
+        return np.where(scaled, np.maximum(self.theta["means"][0, :, 1:].T, 0.0), self.sizes)
 
     def _at(self, added: Floats) -> Draws:
         """The released means, and as much more as `added`, (outcome, cell)."""

@@ -52,12 +52,13 @@ __all__ = ["DEFINITIONS", "WORDS", "PackageCells", "figures", "model_of"]
 
 OF_WEIGHT = (
     "the sum of f (1 - min(w, u) / u), with w the weight, u the base cell's weight cap, and f the ratio of u to the "
-    "group's weight_cap, rounded down to 1/1024; base cells' limits are in released/set-1.json"
+    "group's weight_cap, at most 1, rounded down to 1/1024; base cells' limits are in released/set-1.json"
 )
 OF_OUTCOME = (
     "the sum of min(w, u) (g clip((y - m) / r, -1, 1) + h) / u, with w the weight and y the outcome; u, m and r are the "
     "base cell's limits in released/set-1.json. Without a centre h = 0, and g is u r over the group's weight_cap times "
-    "half_width. With a centre c, g and h are u r and u (m - c) over the same; all are rounded towards 0 to 1/1024"
+    "half_width, at most 1. With a centre c, g and h are u r and u (m - c) over the larger of the same and of "
+    "u (r + |m - c|). All are rounded towards 0 to 1/1024"
 )
 OF_ONE_OF_SEVERAL = (
     f"{OF_OUTCOME}. Both are times the outcome's part of the measurement, outcome_parts in released/set-1.json"
@@ -532,11 +533,11 @@ def model_of(job: Job) -> type[PackageCells]:
 
 def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy sums of every measurement, group by group."""
-    centred, start = bool(theta["centred"][0, 0]), 0
+    start = 0
     names = ("above", "below") if model.secret else ("q of" if len(model.outcomes) > 1 else "q",)
     statistics = ["a", *(name + suffix for name in names for suffix in model.suffixes)]
     sums = len(statistics)
-    for grouped, part in model.measured(theta):
+    for number, (grouped, part) in enumerate(model.measured(theta)):
         groups = grouped.matrix.shape[0]
         values = theta["noisy"][0, start : start + sums * groups].reshape(sums, groups).T
         start += sums * groups
@@ -545,7 +546,7 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
             statistics=statistics,
             values=values,
             scales=[model.joint.share("", part).scale] * sums,
-            limits=_GroupLimits(model, theta, grouped.matrix, centred),
+            limits=_GroupLimits(model, theta, number),
             unit=WHOLE,
             law=LAW_NAMES[model.joint.law],
             table=grouped.name,
@@ -583,41 +584,40 @@ def _ends_of_bin(ends: list[tuple[float, None, float]], number: int, statistic: 
 
 @dataclass(frozen=True)
 class _GroupLimits:
-    """The limits of a measurement's groups, computed when they are first asked for."""
+    """The limits of a measurement's groups, computed when they are first asked for: extents, and centres if it has them."""
 
     model: PackageCells
     theta: Draws
-    matrix: scipy.sparse.csr_array
-    centred: bool
+    number: int
+    """The measurement's position."""
 
     @cached_property
     def _of_groups(self) -> list[Floats]:
-        model = self.model
-        count = model.prepared(self.theta).prior.workload.count if model.secret else model.count
-        return _ends(self.matrix, self.centred, self.theta["limits"][0], count)
+        """Centre (NaN if base cells keep their own), extent of weights, and extent of outcomes over it, (group, 3).
+
+        One array for every outcome.
+        """
+        package = self.model.prepared(self.theta)
+        matrix, (of_weight, *of_outcomes) = (
+            package.aggregations[self.number].matrix,
+            package.measurements[self.number].extents,
+        )
+        limits, count = package.prior.limits, package.prior.workload.count
+        return [
+            np.column_stack(
+                [
+                    middles(matrix, limits.cap, centre, count)
+                    if self.theta["centred"][0, 0]
+                    else np.full(len(extent), np.nan),
+                    of_weight,
+                    extent / of_weight,
+                ]
+            )
+            for centre, extent in zip(limits.centre.T, of_outcomes, strict=True)
+        ]
 
     def __call__(self, group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
         """A group's centre, weight cap and half-width; those of outcomes are None for a sum of weights."""
         ends = self._of_groups
         centre, cap, half = map(float, ends[max(statistic - 1, 0) % len(ends)][group])
         return (None, cap, None) if statistic == 0 else (None if np.isnan(centre) else centre, cap, half)
-
-
-def _ends(matrix: scipy.sparse.csr_array, centred: bool, limits: Floats, count: Floats) -> list[Floats]:
-    """Centre (NaN if base cells keep their own), largest weight cap and half-width of every group, (group, 3).
-
-    One array for every outcome.
-    """
-    outcomes = limits.shape[1] // 2
-    cap, ends = limits[:, outcomes], []
-    for centre, half in zip(limits[:, :outcomes].T, limits[:, outcomes + 1 :].T, strict=True):
-        offset, middle = np.zeros_like(cap), np.full(matrix.shape[0], np.nan)
-        if centred:
-            middle = middles(matrix, cap, centre, count)
-            offset = np.abs(centre - matrix.T @ middle)
-        largest, product = (
-            np.asarray((matrix @ scipy.sparse.diags_array(value)).max(axis=1).todense()).reshape(-1)
-            for value in (cap, cap * (half + offset))
-        )
-        ends.append(np.column_stack([middle, largest, product / largest]))
-    return ends

@@ -105,15 +105,15 @@ class PackageWords(Words):
         prior = cast(HasPosterior, model).posterior(release.theta(model, 0, 0)).prior
         count, high = prior.workload.count, prior.linearised_at[:, 0] >= LARGEST_DEVIATION
         share = float(count[high].sum() / count.sum())
+        texts, beyond = list[str](), prior.beyond()
         if share >= LEAST_SATURATED:
             facts = {"cells": int(high.sum()), "all": len(count), "share": 100.0 * share, "times": 1.0 + LARGEST_DEVIATION}
-            return [SATURATED.format(**facts)]
-        beyond = prior.beyond()
+            texts.append(SATURATED.format(**facts))
         if prior.hidden:
-            return [HIDDEN.format(hidden=100.0 * prior.hidden / beyond.growth)]
-        if beyond.now - beyond.before < max(CLEAR * beyond.error, LEAST_GROWN):
-            return []
-        return [GROWN.format(growth=beyond.growth, before=100.0 * beyond.before, now=100.0 * beyond.now)]
+            texts.append(HIDDEN.format(hidden=100.0 * prior.hidden / beyond.growth))
+        if not texts and beyond.now - beyond.before >= max(CLEAR * beyond.error, LEAST_GROWN):
+            texts.append(GROWN.format(growth=beyond.growth, before=100.0 * beyond.before, now=100.0 * beyond.now))
+        return texts
 
     def density_of(self, release: ReleaseView) -> str:
         return DENSITY.replace("a reference tells", "noisy histograms tell") if release.job.on_histograms else DENSITY
