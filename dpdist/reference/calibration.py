@@ -13,7 +13,7 @@ released mean by at most 1/(2n).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -29,7 +29,18 @@ ON_GRID = 0.95
 """Smallest share of values that must be multiples of a step."""
 ROUND_UNITS = tuple(factor * 10.0**power for power in range(5, -3, -1) for factor in (5.0, 1.0))
 HALVINGS = 200
-"""Number of bisection steps in the search for a scale."""
+"""Largest number of bisection steps in the search for a scale."""
+
+
+def _least(moved_by: Callable[[float], Floats], weight: Floats, mean: float) -> Floats:
+    """Values moved by the least share, from 0 to 1, at which their weighted mean is `mean` or more."""
+    below, above = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (below + above) / 2.0
+        if middle in (below, above):  # no number lies between: further steps would change nothing
+            break
+        below, above = (middle, above) if np.average(moved_by(middle), weights=weight) < mean else (below, middle)
+    return moved_by(above)
 
 
 class Domain(NamedTuple):
@@ -76,11 +87,7 @@ class Domain(NamedTuple):
                 moved = values + (2.0 * share - 1.0) * (self.top - self.low)
             return np.asarray(np.where(free, np.clip(moved, low, top), values))
 
-        below, above = 0.0, 1.0
-        for _ in range(HALVINGS):
-            middle = (below + above) / 2.0
-            below, above = (middle, above) if np.average(moved_by(middle), weights=weight) < mean else (below, middle)
-        scaled = moved_by(above)
+        scaled = _least(moved_by, weight, mean)
         return scaled if abs(np.average(scaled, weights=weight) - mean) <= 1e-9 * (self.top - self.low) else None
 
     def rounded(self, moved: Floats, before: Floats) -> Floats:
@@ -280,11 +287,7 @@ def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: floa
             return np.asarray(np.clip(outcome * np.tan(share * np.pi / 2.0), low, top))
         return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))
 
-    below, above = 0.0, 1.0
-    for _ in range(HALVINGS):
-        middle = (below + above) / 2.0
-        below, above = (middle, above) if np.average(moved_by(middle), weights=weight) < mean else (below, middle)
-    moved = moved_by(above)
+    moved = _least(moved_by, weight, mean)
     if abs(np.average(moved, weights=weight) - mean) <= 1e-9 * (top - low):
         return moved
     share = (mean - low) / (top - low)

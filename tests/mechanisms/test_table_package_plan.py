@@ -223,7 +223,7 @@ def test_errors_without_a_reference_are_predicted_from_a_public_file(
 def test_forty_tables_are_planned_in_less_than_eight_times_the_time_of_ten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processor time of predictions and their text, in one process. It was 16 times: texts grew with the tables' square."""
+    """Processor time of predictions and their text, in one process. A text that grows with the tables' square takes 16."""
     monkeypatch.setattr("dpdist.quality.predicted.cache.folder", lambda: None)
 
     def seconds(tables: int) -> float:

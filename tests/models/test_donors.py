@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpdist.core.records import Floats
 from dpdist.estimation.donors import FEWEST, MOST, Donors, donors_from_table, donors_table
-from dpdist.reference.calibration import Domain, agree
+from dpdist.reference.calibration import Domain, _least, agree
 
 CODES = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.int32)
 TOP = 150_000.0
@@ -96,6 +96,27 @@ def test_donors_are_read_as_they_were_written() -> None:
     for label, held in kept.items():
         for name in ("cell", "weight", "outcomes"):
             np.testing.assert_array_equal(getattr(again[label], name), getattr(held, name))
+
+
+def test_a_search_for_a_scale_ends_where_further_steps_would_change_nothing() -> None:
+    """The oracle takes all 200 steps. Control: a search that ends at 1e-9 gives other values."""
+    weight, outcomes = reference(8, 40)
+    ended = dict.fromkeys((0.0, 1e-9), 0)
+    for mean in (1.0, 20_000.0, 45_000.5, 149_999.0):
+
+        def moved_by(share: float) -> Floats:
+            return np.minimum(outcomes[:, 0] * np.tan(share * np.pi / 2.0), TOP)
+
+        for width in ended:
+            below, above = 0.0, 1.0
+            for _ in range(200):
+                middle = (below + above) / 2.0
+                if above - below < width:
+                    break
+                below, above = (middle, above) if np.average(moved_by(middle), weights=weight) < mean else (below, middle)
+            ended[width] += bool((moved_by(above) == _least(moved_by, weight, mean)).all())
+    assert ended[0.0] == 4
+    assert ended[1e-9] < 2
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.2])
