@@ -307,9 +307,12 @@ class Prior:
         pairs = zip(made[::2], made[1::2], of_errors, strict=True)
         return tuple((errors @ deviations.terms.root, drift) for errors, drift, deviations in pairs)
 
+    @cached_property
+    def _layers_of_terms(self) -> Ints:
+        return Layers.of([scipy.sparse.csr_array(self.terms.matrix.T)]).rows
+
     def _by_terms(self, sums: Sums, slopes: Floats, scales: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
         """Functions of slopes times the scales of every deviation, added up by terms, (row, term) each."""
-        terms = Layers.of([scipy.sparse.csr_array(self.terms.matrix.T)]).rows
         made = [np.zeros((len(sums), self.terms.matrix.shape[1])) for _ in range(2 * len(scales))]
         for rows, factors in zip(*Layers.of(sums.parts), strict=True):
             moved = np.einsum("ic,ijc->jc", factors, slopes[: len(factors)])
@@ -318,7 +321,7 @@ class Prior:
                 [made[2 * k + n] for k in kept for n in (0, 1)],
                 [moved[k] * scale for k in kept for scale in scales[k]],
             )
-            for columns in terms:
+            for columns in self._layers_of_terms:
                 add_grouped(targets, rows, columns, weights)
         return made
 
@@ -412,6 +415,14 @@ class Posterior:
         return self.prior.shared(self.prior.terms_of(sums), self.drift)
 
     @cached_property
+    def _of_measured(self) -> Floats:
+        return self._shared(self.measured)
+
+    @cached_property
+    def _layers(self) -> Layers:
+        return Layers.of(self.measured.parts)
+
+    @cached_property
     def _factor(self) -> tuple[Floats, bool]:
         return scipy.linalg.cho_factor(self.without_noise + np.diag(self.noise), lower=True)
 
@@ -421,19 +432,19 @@ class Posterior:
 
     def covariance(self, sums: Functions) -> Floats:
         """C: covariances of published sums with the measurements, (row, measurement)."""
-        return self._covariance(sums, self._shared(sums), self._shared(self.measured))
+        return self._covariance(sums, self._shared(sums), self._of_measured)
 
     def _covariance(self, sums: Functions, shared: Floats, of_measured: Floats) -> Floats:
         return self._crossed(sums, self.prior.block()) + shared @ of_measured.T
 
     def _crossed(self, sums: Functions, block: Floats) -> Floats:
         """Covariances of functions with the measurements by a block for every cell, (row, measurement)."""
-        (whole,) = sums.applied(lambda few: [crossed(few, self.measured, block)])
+        (whole,) = sums.applied(lambda few: [crossed(few, self.measured, block, self._layers)])
         return whole
 
     def squared(self, sums: Functions, weight: Floats) -> Floats:
         """Cᵀ diag(weight) C, (measurement, measurement), without storing C."""
-        of_measured, start = self._shared(self.measured), 0
+        of_measured, start = self._of_measured, 0
         whole = np.zeros((len(self.measured), len(self.measured)))
         for few in sums.batches():
             c = self._covariance(few, self._shared(few), of_measured)
@@ -453,7 +464,7 @@ class Posterior:
 
     def risk(self, sums: Functions, weight: Floats) -> float:
         """The weighted sum of the estimates' variances about the file's sums."""
-        of_measured = self._shared(self.measured)
+        of_measured = self._of_measured
         return float(weight @ np.concatenate([self._about_the_file(few, of_measured) for few in sums.batches()]))
 
     def _about_the_file(self, sums: Functions, of_measured: Floats) -> Floats:
@@ -466,7 +477,7 @@ class Posterior:
 
     def errors(self, sums: Functions) -> Errors:
         """Errors of estimates of published sums; no data are needed."""
-        of_measured = self._shared(self.measured)
+        of_measured = self._of_measured
         return Errors(*map(np.concatenate, zip(*(self._errors(few, of_measured) for few in sums.batches()), strict=True)))
 
     def _errors(self, sums: Functions, of_measured: Floats) -> Errors:

@@ -160,14 +160,14 @@ def add_grouped(whole: Sequence[Floats], rows: Ints, columns: Ints, weights: Seq
         matrix[top : top + shape[0], left : left + shape[1]] += part
 
 
-def crossed(one: Sums, other: Sums, block: Floats) -> Floats:
-    """Covariance of two sets of functions by a block for every cell, (row, row)."""
+def crossed(one: Sums, other: Sums, block: Floats, layers: Layers | None = None) -> Floats:
+    """Covariance of two sets of functions by a block for every cell, (row, row). `layers` are those of `other`."""
     whole = np.zeros((len(one), len(other)))
     blocks = np.ascontiguousarray(np.moveaxis(block, 0, 2)[: len(one.parts)])  # published functions may leave out sizes
     first, same = Layers.of(one.parts), one is other
     second = [
         (*pair, np.flatnonzero(pair[1].any(axis=1)))
-        for pair in zip(*(first if same else Layers.of(other.parts)), strict=True)
+        for pair in zip(*(first if same else layers or Layers.of(other.parts)), strict=True)
     ]
     for number, (rows, factors) in enumerate(zip(*first, strict=True)):
         pulled = np.einsum("ic,ijc->jc", factors, blocks)
