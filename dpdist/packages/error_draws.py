@@ -14,7 +14,8 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.estimation.linear import symmetric_root
-from dpdist.packages.posterior import Drift, Posterior, Prior
+from dpdist.packages.posterior import Posterior
+from dpdist.packages.prior import Drift, Prior
 
 
 class CellErrors(NamedTuple):

@@ -18,7 +18,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.packages.conjugate import TermRoot
 from dpdist.packages.levels import Deviations, Levels, OutcomeLevels, Terms
 from dpdist.packages.limits import Unknown, cell_limits, shape_of
-from dpdist.packages.posterior import DriftPrior, Prior
+from dpdist.packages.prior import DriftPrior, Prior
 from dpdist.packages.workload import Workload
 
 DIFFUSE_LEVEL = 0.5

@@ -21,7 +21,8 @@ from dpdist.estimation.linear import symmetric_root
 from dpdist.packages.conjugate import OF_DRAWS, ROUGHLY, TOLERANCE, conjugate_gradients
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled
 from dpdist.packages.levels import Deviations
-from dpdist.packages.posterior import MOST_SUMS, SINCE_REFERENCE, Drift, Drifting, Errors, Posterior, Prior
+from dpdist.packages.posterior import MOST_SUMS, Drifting, Errors, Posterior
+from dpdist.packages.prior import SINCE_REFERENCE, Drift, Prior
 from dpdist.packages.sums import Functions, Sums, crossed
 from dpdist.packages.workload import Workload, indicator
 

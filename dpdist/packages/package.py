@@ -20,7 +20,8 @@ from dpdist.packages.estimates import mean_sums
 from dpdist.packages.large import MOST_EXACT, posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
-from dpdist.packages.posterior import Posterior, Prior, Represented
+from dpdist.packages.posterior import Posterior
+from dpdist.packages.prior import Prior, Represented
 from dpdist.packages.strategy import (
     STRATEGIES,
     Aggregation,

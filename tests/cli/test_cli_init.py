@@ -116,14 +116,14 @@ def test_several_tables_are_a_package_that_validates(
     way: tuple[str, ...], named: set[tuple[str, ...]], files: Path
 ) -> None:
     """Control: one table is no package."""
-    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--yes", "--out")
-    assert command("init", *said, "job.yaml", *way)[0] == 0
+    options = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--yes", "--out")
+    assert command("init", *options, "job.yaml", *way)[0] == 0
     code, text = command("validate", "job.yaml")
     assert code == 0, text
     job = load_job("job.yaml")
     assert job.mechanism.name == "table_package"
     assert {table.by for table in job.tables} == named
-    assert command("init", *said, "other.yaml", "--table", "region,sex")[0] == 0
+    assert command("init", *options, "other.yaml", "--table", "region,sex")[0] == 0
     assert load_job("other.yaml").mechanism.name == "reference_tables"
 
 

@@ -8,7 +8,7 @@ from simulated_package import PURE, TABLES, planned, reference, workload, world
 
 from dpdist.core.records import Floats
 from dpdist.packages.levels import ReferenceRecords
-from dpdist.packages.posterior import Prior
+from dpdist.packages.prior import Prior
 from dpdist.packages.sums import published_sums
 from dpdist.packages.ties import TIE_RECORDS, tied
 

@@ -1,4 +1,4 @@
-"""Statement texts of `table_package`, for its `post`."""
+"""Texts of `table_package`, for its `post`: of the statement, and definitions of measurements."""
 
 from __future__ import annotations
 
@@ -15,6 +15,38 @@ from dpdist.models.protocol import Draws
 from dpdist.packages.posterior import LARGEST_DEVIATION, Posterior
 from dpdist.packages.strategy import Aggregation
 
+OF_WEIGHT = (
+    "the sum of f (1 - min(w, u) / u), with w the weight, u the base cell's weight cap, and f the ratio of u to the "
+    "group's weight_cap, at most 1, rounded down to 1/1024; base cells' limits are in released/set-1.json"
+)
+OF_OUTCOME = (
+    "the sum of min(w, u) (g clip((y - m) / r, -1, 1) + h) / u, with w the weight and y the outcome; u, m and r are the "
+    "base cell's limits in released/set-1.json. Without a centre h = 0, and g is u r over the group's weight_cap times "
+    "half_width, at most 1. With a centre c, g and h are u r and u (m - c) over the larger of the same and of "
+    "u (r + |m - c|). All are rounded towards 0 to 1/1024"
+)
+OF_ONE_OF_SEVERAL = (
+    f"{OF_OUTCOME}. Both are times the outcome's part of the measurement, outcome_parts in released/set-1.json"
+)
+OF_SIGN = (
+    "half of the sum of f v {} q, with f, v = min(w, u) / u and q as in the sums of a and q that a file with public "
+    "numbers of records has: a = f (1 - v) and q = v (g clip((y - m) / r, -1, 1) + h), times the outcome's part of the "
+    "measurement if there are several. u, m and r are the base cell's limits in released/set-1.json"
+)
+OF_BINS = (
+    "the number of records in a bin of the column, of a group of base cells: centre and half_width are the bin's. One of a "
+    "half_width of 0 holds one value. Values at or beyond public bounds are in the outer bins. Weights are over the base "
+    "cell's typical weight, the first of typical in released/set-1.json. A record whose cell has an imprecise one has none"
+)
+DEFINITIONS = {
+    "a": OF_WEIGHT,
+    "q": OF_OUTCOME,
+    "q of": OF_ONE_OF_SEVERAL,
+    "above": OF_SIGN.format("plus"),
+    "below": OF_SIGN.format("minus"),
+    "count in bins of": OF_BINS,
+}
+"""Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
 POSTERIOR = (
     "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean given "
     "every noisy sum. The prior is the reference, with a drift whose size follows from the noisy sums and constants."
