@@ -11,9 +11,9 @@ with D block-diagonal plus what cells share. No matrix of base cells by base cel
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy
@@ -61,6 +61,10 @@ class Posterior:
     drift: Drift
     growth: float = 1.0
     """The file's number of records over the expected one, where it is secret."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields: caches take more room than time."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def without_noise(self) -> Floats:

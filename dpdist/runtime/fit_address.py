@@ -81,7 +81,8 @@ class Fit:
     def learned(self, stratum: int) -> Learned:
         path = self.space.learned(self.address.name, stratum)
         self.space.store.take(path)
-        return pickle.loads(path.read_bytes())
+        with path.open("rb") as file:
+            return pickle.load(file)
 
     @cached_property
     def reference_key(self) -> Key:

@@ -87,8 +87,8 @@ class LearnOne:
         except Spurious:
             return Outcome(stratum, SPURIOUS)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as temporary:
-            temporary.write_bytes(pickle.dumps(learned))
+        with replaced(path) as temporary, temporary.open("wb") as file:
+            pickle.dump(learned, file)
         fit.space.mark(unit, [path])
         return Outcome(stratum, None)
 

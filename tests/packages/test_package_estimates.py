@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
@@ -551,3 +552,12 @@ def test_errors_need_no_memory_for_all_published_figures_at_once(monkeypatch: py
     block = posterior.prior.block()
     np.testing.assert_allclose(variances(counts, block), np.diag(crossed(counts, counts, block)), rtol=1e-12)
     assert peaks[1] < peaks[0] / 2
+
+
+def test_a_stored_posterior_has_its_fields_alone_and_the_same_errors() -> None:
+    posterior = made().posterior
+    counts, _ = published_sums(workload(count()).published(PackageTable("all", (0, 1, 2, 3))), posterior.prior.levels)
+    errors = posterior.errors(counts)
+    assert len(pickle.dumps(posterior.__dict__)) > 1.5 * len(pickle.dumps(posterior)), "control: there are caches"
+    again = pickle.loads(pickle.dumps(posterior))
+    np.testing.assert_array_equal(again.errors(counts), errors)
