@@ -15,6 +15,7 @@ variance of the released one's.
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,7 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.table_package.query import base_sums
 from dpdist.packages.estimates import base_estimates, table_estimates
 from dpdist.packages.package import Package, Reference, best_package
+from dpdist.packages.package import package as package_of
 from dpdist.packages.posterior import learned
 from dpdist.packages.strategy import STRATEGIES
 from dpdist.packages.workload import PackageTable, Workload
@@ -404,28 +406,46 @@ def study(
     """All rows of a file."""
     file, made = FILES[name], []
     rows = read(file, folder)
-    tried = [strategy for strategy in STRATEGIES if not strategies or strategy.name in strategies]
     for split in range(splits):
         parts = parted(file, rows, split, drift)
         for label, budget in budgets.items():
-            begun = time.perf_counter()
-            packages = best_package(parts.workload, parts.reference, parts.bounds, budget.law, tried)
+            begun, packages = time.process_time(), planned_packages(parts, budget, strategies)
+            took = {"plan": time.process_time() - begun}
+            named = {"split": split, "epsilon": label}
+            for place, planned in enumerate(packages):
+                begun = time.process_time()
+                for draw in range(draws):
+                    for one in measured(parts, planned, budget, draw, split):
+                        made.append(counted(one | named | {"strategy": planned.strategy, "place": place}))
+                sums = f"{planned.strategy} with {len(planned.posterior.measured):,} sums"
+                took[sums] = time.process_time() - begun
+            begun = time.process_time()
             if not strategies or SEPARATE in strategies:
                 made += separate(parts, budget, draws, split, label)
             if len(parts.bounds) > 1 and (not strategies or APART in strategies):
                 made += apart(parts, budget, draws, split, label)
-            planned = time.perf_counter() - begun
-            for place, package in enumerate(packages):
-                for draw in range(draws):
-                    for one in measured(parts, package, budget, draw, split):
-                        made.append(pd.DataFrame(one | {"strategy": package.strategy, "epsilon": label, "place": place}))
-            spent = time.perf_counter() - begun - planned
+            took["comparisons"] = time.process_time() - begun
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             print(
-                f"{name} {split} {label}: {len(parts.workload)} base cells, "
-                f"{len(packages[0].posterior.measured)} sums, plan {planned:.0f} s, runs {spent:.0f} s",
+                f"{name} {split} {label}: {len(parts.workload):,} base cells; processor time "
+                f"{', '.join(f'{part} {spent:.0f} s' for part, spent in took.items())}; up to {memory:.1f} GB",
                 flush=True,
             )
-    rows = pd.concat(made, ignore_index=True)
+    return pd.concat(made, ignore_index=True)
+
+
+def planned_packages(parts: Parts, budget: Budget, strategies: Sequence[str]) -> list[Package]:
+    """The packages of the named strategies, or of all that suit; the one of the least predicted objective first."""
+    given = parts.workload, parts.reference, parts.bounds, budget.law
+    if not strategies:
+        return best_package(*given)
+    kept = (package_of(*given, strategy) for strategy in STRATEGIES if strategy.name in strategies)
+    return sorted(kept, key=lambda planned: planned.objective)
+
+
+def counted(one: dict[str, object]) -> pd.DataFrame:
+    """The rows of cells that count."""
+    rows = pd.DataFrame(one)
     return rows[rows["counted"]].drop(columns="counted")
 
 
@@ -438,7 +458,7 @@ def separate(parts: Parts, budget: Budget, draws: int, split: int, label: str) -
         package = best_package(alone.workload, alone.reference, alone.bounds, part.law)[0]
         for draw in range(draws):
             for one in measured(alone, package, part, draw, 1000 * split + number):
-                yield pd.DataFrame(one | {"split": split, "strategy": SEPARATE, "epsilon": label, "place": 0})
+                yield counted(one | {"split": split, "strategy": SEPARATE, "epsilon": label, "place": 0})
 
 
 def apart(parts: Parts, budget: Budget, draws: int, split: int, label: str) -> Iterator[pd.DataFrame]:
@@ -453,7 +473,7 @@ def apart(parts: Parts, budget: Budget, draws: int, split: int, label: str) -> I
                 if k and one["statistic"] == "counts":
                     continue
                 named = {"statistic": f"means {k + 1}"} if k else {}
-                yield pd.DataFrame(one | named | {"split": split, "strategy": APART, "epsilon": label, "place": 0})
+                yield counted(one | named | {"split": split, "strategy": APART, "epsilon": label, "place": 0})
 
 
 def divided(budget: Budget, parts: int) -> Budget:
