@@ -34,12 +34,12 @@ HALVINGS = 200
 
 def _least(moved_by: Callable[[float], Floats], weight: Floats, mean: float) -> Floats:
     """Values moved by the least share, from 0 to 1, at which their weighted mean is `mean` or more."""
-    below, above = 0.0, 1.0
+    below, above, whole = 0.0, 1.0, weight.sum()
     for _ in range(HALVINGS):
         middle = (below + above) / 2.0
         if middle in (below, above):  # no number lies between: further steps would change nothing
             break
-        below, above = (middle, above) if np.average(moved_by(middle), weights=weight) < mean else (below, middle)
+        below, above = (middle, above) if (moved_by(middle) * weight).sum() / whole < mean else (below, middle)
     return moved_by(above)
 
 
@@ -129,6 +129,10 @@ MET = 1e-13
 """Tolerance of a mean, in standard deviations of the outcome."""
 
 
+FAR = 1e-10
+"""Distance from 0, in standard deviations, of which rounding errors are sure to be a small part."""
+
+
 def agree(
     weight: Floats, outcomes: Floats, mean_weight: float, means: Floats, domains: tuple[Domain, ...], weighted: bool
 ) -> tuple[Floats, Floats]:
@@ -139,6 +143,9 @@ def agree(
     if not weighted:
         aims = zip(outcomes.T, means, domains, strict=True)
         return np.ones(len(weight)), np.column_stack([_unweighted(y, m, domain) for y, m, domain in aims])
+    if len(weight) == 1:  # nothing but the mean itself has this mean
+        ends = np.array([(domain.low, domain.top) for domain in domains]).T
+        return np.array([mean_weight]), np.clip(means, *ends)[None]
     aims = zip(outcomes.T, means, domains, strict=True)
     outcomes = np.column_stack([_reachable(y, m, domain.low, domain.top) for y, m, domain in aims])
     for moved, away in _candidates(weight, outcomes, means, domains):
@@ -245,6 +252,8 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
     if not len(scale):
         return np.ones(len(weight))
     x, share = away / scale, weight / weight.sum()
+    if (np.maximum(x.min(axis=0), -x.max(axis=0)) > FAR).any():  # all of a column lie on one side of 0
+        return None
     slopes = np.zeros(x.shape[1])
 
     def cost(slopes: Floats) -> tuple[float, Floats]:

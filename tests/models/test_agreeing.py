@@ -103,3 +103,24 @@ def test_a_yes_or_no_stays_one_where_weights_nearly_have_its_mean() -> None:
             found, moved = agree(weight, outcome, 3.0, means, (Domain(0.0, 1.0, True),), True)
             assert np.isin(moved, (0.0, 1.0)).all()
             assert np.average(moved[:, 0], weights=found) == pytest.approx(means[0], rel=1e-9)
+
+
+def test_a_single_record_has_the_released_means_to_the_bit() -> None:
+    weight, moved = agree(np.array([37.0]), np.array([[12.0, 0.0]]), 0.7, np.array([61.3, 0.1]), DOMAINS, True)
+    assert weight.tolist() == [0.7]
+    assert moved.tolist() == [[61.3, 0.1]]
+
+
+def test_no_weights_are_sought_for_a_mean_beyond_all_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: they are sought for a mean between the outcomes."""
+    calls, solve = [], np.linalg.lstsq
+    monkeypatch.setattr(np.linalg, "lstsq", lambda *args, **options: calls.append(1) or solve(*args, **options))
+    weight, outcome = np.array([20.0, 30.0, 40.0]), np.array([[50.0], [60.0], [70.0]])
+    steps = []
+    for mean in (65.0, 80.0):
+        calls.clear()
+        tilted, moved = agree(weight, outcome, 30.0, np.array([mean]), DOMAINS[:1], True)
+        np.testing.assert_allclose(np.average(moved[:, 0], weights=tilted), mean, rtol=1e-12)
+        steps.append(len(calls))
+    assert steps[0] > 0
+    assert steps[1] == 0

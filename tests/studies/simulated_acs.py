@@ -1,12 +1,14 @@
 """For `packages_of_files`: people as in the American Community Survey, with 51 states in 4 regions, weights and incomes.
 
-    python tests/studies/simulated_acs.py FOLDER [--records 3000000] [--workers 2]
+    python tests/studies/simulated_acs.py FOLDER [--records 3000000] [--workers 2] [--counties 540 --tables 100]
 
-writes a file, a reference of as many records, and a job with ten tables, for `dpdist run FOLDER/job.json`.
+writes a file, a reference of as many records, and a job, for `dpdist run FOLDER/job.json`. The job has ten tables, or the
+first ones of those that cross a county, a state, a region or the whole with one, two, three or more other columns.
 
 Shares of states are those of a few large and many small ones. Ages, education, race and tenure differ by state, and income
 by all columns and by state and education together. Weights are lognormal within state and race. So tables have cells from
-under ten to tens of thousands of records, and no column is independent of the others.
+under ten to tens of thousands of records, and no column is independent of the others. Counties lie in states by a map that
+the job states. Their shares of a state are lognormal, and their levels of income and weight differ.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from itertools import combinations, islice
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +43,15 @@ TABLES = (
     ("region", "age"),
     ("region",),
 )
-"""Tables of the job."""
+"""Tables of the job, if no number is given."""
+
+
+def crossings(counties: int) -> Iterator[tuple[str, ...]]:
+    """Every area with one other column, then with two, and so on; no table has two areas."""
+    areas = (*(("county",),) * (counties > 0), ("state",), ("region",), ())
+    for size in range(1, len(LEVELS) + 1):
+        for area in areas:
+            yield from ((*area, *by) for by in combinations(LEVELS, size))
 
 
 def acs(records: int, seed: int = 0) -> pd.DataFrame:
@@ -66,15 +78,48 @@ def acs(records: int, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(columns | drawn)
 
 
-def write_job(folder: Path, records: int, workers: int) -> Path:
-    """Writes both files and a job of their tables; 0 workers: in one process."""
-    sizes = {"state": STATES, "region": REGIONS} | LEVELS
+def states_of(counties: int) -> Ints:
+    """The state of every county, (county,): every state has one, and a large state has many."""
+    world, further = np.random.default_rng([51, counties]), np.arange(2, STATES + 2) ** -0.8
+    return np.sort(np.append(np.arange(STATES), world.choice(STATES, counties - STATES, p=further / further.sum())))
+
+
+def with_counties(frame: pd.DataFrame, counties: int, seed: int) -> pd.DataFrame:
+    """The records of `acs` with a column county, whose levels of income and weight differ."""
+    world, rng, state = np.random.default_rng([52, counties]), np.random.default_rng([53, seed]), states_of(counties)
+    size, (income, weight) = world.lognormal(0.0, 1.0, counties), np.exp(world.normal(0.0, 0.1, (2, counties)))
+    county = np.empty(len(frame), dtype=np.int64)
+    for number, records in frame.groupby("state").indices.items():
+        inside = np.flatnonzero(state == number)
+        county[records] = rng.choice(inside, len(records), p=size[inside] / size[inside].sum())
+    moved = {
+        "income": (frame["income"] * income[county]).clip(upper=MOST_INCOME),
+        "weight": frame["weight"] * weight[county],
+    }
+    return frame.assign(county=county, **moved)
+
+
+def write_job(folder: Path, records: int, workers: int, counties: int = 0, tables: int = 0) -> Path:
+    """Writes both files and a job of their tables; 0 workers: in one process. 0 tables: `TABLES`."""
+    sizes = ({"county": counties} if counties else {}) | {"state": STATES, "region": REGIONS} | LEVELS
     levels = {name: [f"{name} {number}" for number in range(size)] for name, size in sizes.items()}
+    by = list(islice(crossings(counties), tables)) if tables else TABLES
+    if len(by) < tables:
+        raise ValueError(f"{tables} tables of {len(sizes)} columns: there are {len(by)}, and more with counties")
     for seed, name in ((1, "current"), (2, "earlier")):
         frame = acs(records, seed)
+        if counties:
+            frame = with_counties(frame, counties, seed)
         coded = {column: pd.Categorical.from_codes(frame[column].to_numpy(), pd.Index(of)) for column, of in levels.items()}
         frame.assign(**coded).to_parquet(folder / f"{name}.parquet")
     bounds = {"income": [0, MOST_INCOME], "weight": [0.1, 5000]}
+    geography: object = ["region", "state"]
+    if counties:
+        within = {
+            "state": {of: levels["region"][number % REGIONS] for number, of in enumerate(levels["state"])},
+            "county": dict(zip(levels["county"], (levels["state"][number] for number in states_of(counties)), strict=True)),
+        }
+        geography = {"columns": ["region", "state", "county"], "within": within}
     job = {
         "dataset": "acs",
         "period": "2024",
@@ -87,9 +132,9 @@ def write_job(folder: Path, records: int, workers: int) -> Path:
         "budget": {"epsilon": "4", "adjacency": "substitution"},
         "public_frame": {"accepted": "simulated"},
         "withhold_above": None,
-        "hierarchies": {"geography": ["region", "state"]},
+        "hierarchies": {"geography": geography},
         "reference": {"path": str(folder / "earlier.parquet"), "period": "2022"},
-        "tables": [{"name": "t", "by": TABLES, "statistics": ["count", {"mean": "income"}]}],
+        "tables": [{"name": "t", "by": by, "statistics": ["count", {"mean": "income"}]}],
         **({"runtime": {"executor": "dask", "workers": workers, "memory_per_worker": "4GiB"}} if workers else {}),
     }
     path = folder / "job.json"
@@ -102,6 +147,8 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--records", type=int, default=3_000_000)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--counties", type=int, default=0, help="0, or 51 or more")
+    parser.add_argument("--tables", type=int, default=0)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    print(write_job(given.folder, given.records, given.workers))
+    print(write_job(given.folder, given.records, given.workers, given.counties, given.tables))
