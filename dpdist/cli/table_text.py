@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dpdist.core.table_cells import first_named
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.privacy import claims
 
@@ -19,6 +20,8 @@ ROWS = 40
 MISSING = "none"
 WIDEST_WORD = 16
 """Largest length in characters of a level's word that is not broken over lines."""
+LISTED = 4
+"""Largest number of cautions on figures that may be far off, of which each is listed."""
 WHOLE = 1e3
 """A column with a figure of at least this size is shown without decimals."""
 
@@ -115,8 +118,25 @@ def drifted(drift: Mapping[str, Any]) -> Iterator[str]:
 
 def stated_cautions(statement: Mapping[str, Any]) -> dict[str, str]:
     """Lists known problems; releases of earlier versions list none."""
-    listed = "\n".join(f"- {caution}" for caution in [*statement.get("cautions", ()), *drifted(statement.get("drift", {}))])
-    return {"cautions": listed} if listed else {}
+    cautions = [*_together(statement.get("cautions", ())), *drifted(statement.get("drift", {}))]
+    return {"cautions": "\n".join(f"- {caution}" for caution in cautions)} if cautions else {}
+
+
+def _together(cautions: Iterable[str]) -> Iterator[str]:
+    """Yields one caution for the statistics with figures that may be far off, if more than `LISTED` have one each."""
+    from dpdist.publish.predicted_errors import MAY_BE_OFF
+
+    every = list(cautions)
+    of_tables = [caution.split(", ", 1)[0] for caution in every if MAY_BE_OFF in caution]
+    if len(of_tables) <= LISTED:
+        yield from every
+        return
+    tables = list(dict.fromkeys(of_tables))
+    yield (
+        f"{MAY_BE_OFF} in {len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} "
+        f"({first_named(tables)}). The page and the JSON list each"
+    )
+    yield from (caution for caution in every if MAY_BE_OFF not in caution)
 
 
 def promise(statement: Mapping[str, Any]) -> dict[str, str]:

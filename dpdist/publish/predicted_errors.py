@@ -35,6 +35,7 @@ FAR = 2.0
 """Predicted error, in direct standard errors, above which a figure is named."""
 FAR_NAMED = 4.0
 """Distance from the direct figure, in its standard errors, of which a statement warns."""
+MAY_BE_OFF = f"figures may be more than {FAR_NAMED:g} direct standard errors off"
 EXACT = 1e-6
 """Relative error up to which a figure counts as exact, or as fixed by the design."""
 CLEAR, FEW = 10.0, 4
@@ -220,6 +221,6 @@ def cautions(ratios: Ratios) -> Iterator[str]:
         for statistic, cells in statistics.items():
             worst_first = sorted(cells, key=cells.__getitem__, reverse=True)
             yield (
-                f"{table}, {statistic}: figures may be more than {FAR_NAMED:g} direct standard errors off; `beyond_direct` "
-                f"in statement.json names all. It lists {counted_and_named(worst_first)}"
+                f"{table}, {statistic}: {MAY_BE_OFF}; `beyond_direct` in "
+                f"statement.json names all. It lists {counted_and_named(worst_first)}"
             )

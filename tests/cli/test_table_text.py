@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pandas as pd
+import pytest
 from rich.console import Console
 
-from dpdist.cli.table_text import least_width, table_text
+from dpdist.cli.table_text import LISTED, least_width, stated_cautions, table_text
+from dpdist.publish.predicted_errors import MAY_BE_OFF
 
 LEVELS = {
     "housing_type": ["single family detached", "mobile home"],
@@ -39,3 +41,12 @@ def test_no_word_of_a_head_and_no_figure_is_broken() -> None:
 def test_a_head_that_is_no_longer_than_its_levels_is_not_broken() -> None:
     assert "│ south_and_west │" in "\n".join(printed(pd.DataFrame({"in_or_out": ["south_and_west"]})))
     assert "┃ in_or_out      ┃" in "\n".join(printed(pd.DataFrame({"in_or_out": ["south_and_west"]})))
+
+
+@pytest.mark.parametrize(("tables", "lines"), [(LISTED, LISTED + 1), (LISTED + 1, 2)])
+def test_many_tables_with_figures_far_off_have_one_caution_together(tables: int, lines: int) -> None:
+    far = [f"table {number}, count: {MAY_BE_OFF}; `beyond_direct` names all" for number in range(tables)]
+    listed = stated_cautions({"cautions": ["δ is large", *far]})["cautions"].splitlines()
+    assert len(listed) == lines
+    assert "- δ is large" in listed
+    assert all(f"table {number}" in " ".join(listed) for number in range(tables))

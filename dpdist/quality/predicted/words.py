@@ -7,7 +7,7 @@ from math import isnan
 
 from dpdist.core.table_cells import first_named
 from dpdist.planning.plan import Plan
-from dpdist.publish.predicted_errors import FAR_NAMED
+from dpdist.publish.predicted_errors import MAY_BE_OFF
 from dpdist.quality.predicted.prediction import BETTER, Prediction, Statistics, predicted_before
 from dpdist.quality.summary import errors_in_words
 from dpdist.quality.verdict import FAR_RECORDS
@@ -83,7 +83,7 @@ def alarms(prediction: Prediction) -> Iterator[str]:
         if one.far:
             number = f"{len(one.far):,} {'cell' if len(one.far) == 1 else 'cells'}"
             yield (
-                f"{one.table}, {one.statistic}: figures may be more than {FAR_NAMED:g} direct standard errors off in "
+                f"{one.table}, {one.statistic}: {MAY_BE_OFF} in "
                 f"{number}, by replicates on public records ({first_named(one.far)})"
             )
 
