@@ -6,8 +6,8 @@ posterior. Estimates of base cells are released, so that tables need neither pri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Self
@@ -400,7 +400,8 @@ class PackageCells(PublicModel):
 
         `shape` (draw, cell) is the error of the donors' shapes, in standard deviations: one for all cells that use them.
         """
-        moved = self._moved(theta, by_sample(self.posterior(theta), draws, rng))
+        drawn = self._drawn(theta, rng, f"{draws} samples", lambda posterior: by_sample(posterior, draws, rng))
+        moved = self._moved(theta, drawn)
         if self.donors is None:
             return moved
         group = self.donors.by_cell(self.codes).group
@@ -409,7 +410,20 @@ class PackageCells(PublicModel):
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells under other noise, other samples of the reference, and other drift, for standard errors only."""
-        return self._moved(theta, by_other(self.posterior(theta), draws, rng, self.joint.law == "laplace"))
+        laplace = self.joint.law == "laplace"
+        drawn = self._drawn(theta, rng, f"{draws} others", lambda posterior: by_other(posterior, draws, rng, laplace))
+        return self._moved(theta, drawn)
+
+    def _drawn(
+        self, theta: Draws, rng: np.random.Generator, name: str, draw: Callable[[Posterior], CellErrors]
+    ) -> CellErrors:
+        """Errors that follow from the posterior of released parameters; equal ones are drawn once in a process."""
+        donors = None if self.donors is None else (self.donors.cell, self.donors.weight, self.donors.outcomes)
+        public = self.codes, self.count, self.tables, self.nested, self.joint, self.bounds, self.public_weights
+        key = digest((public, donors, dict(theta.values), name, rng.bit_generator.state))
+        errors, after = _redrawn(_Redrawn(key, lambda: draw(self.posterior(theta)), rng))
+        rng.bit_generator.state = after
+        return errors
 
     def _moved(self, theta: Draws, errors: CellErrors) -> Draws:
         means, (counts, totals) = theta["means"][0], errors
@@ -493,6 +507,20 @@ class _Problem:
 @lru_cache(maxsize=2)
 def _prepared(problem: _Problem) -> Package:
     return problem.model.package((problem.strategy, problem.chosen))
+
+
+@dataclass(frozen=True)
+class _Redrawn:
+    """Errors yet to be drawn. Publication and the custodian's page ask for the same ones, which take most of their time."""
+
+    key: str
+    draw: Callable[[], CellErrors] = field(compare=False)
+    rng: np.random.Generator = field(compare=False)
+
+
+@lru_cache(maxsize=2)
+def _redrawn(wanted: _Redrawn) -> tuple[CellErrors, Mapping[str, Any]]:
+    return wanted.draw(), wanted.rng.bit_generator.state
 
 
 def model_of(job: Job) -> type[PackageCells]:
