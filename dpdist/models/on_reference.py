@@ -137,13 +137,15 @@ class ErrorsOfCells(NamedTuple):
     """Predicted root mean squared errors of a statistic in a table's published cells, in its order, in direct standard
     errors, (cell,).
 
-    NaN if an error is not known. `alone` are the errors of the reference alone, as at ε = 0.
+    NaN if an error is not known. `alone` are the errors of the reference alone, as at ε = 0. `freedom` are degrees of
+    freedom of the direct variances.
     """
 
     table: str
     statistic: Statistic
     error: Floats
     alone: Floats
+    freedom: Floats
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import available_memory
+from dpdist.packages.direct_errors import moments, of_means
 from dpdist.packages.estimates import mean_sums
 from dpdist.packages.large import MOST_EXACT, posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
@@ -71,11 +72,16 @@ class Figures(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """A table's predicted errors about the file's figures, in direct standard errors; NaN in cells without a record."""
+    """A table's predicted errors about the file's figures, in direct standard errors; NaN in cells without a record.
+
+    `freedom` (cell, outcome) are degrees of freedom of the direct variances of means. They are infinite if no records
+    tell how these vary.
+    """
 
     table: str
     error: Figures
     reference_alone: Figures
+    freedom: Floats
 
 
 @dataclass(frozen=True)
@@ -117,13 +123,23 @@ class Package:
         """Whether outcomes are measured about the groups' centres."""
         return any(level.nnz for one in self.measurements for level in one.of_level)
 
-    def predicted(self, with_totals: Collection[str] = ()) -> list[Predicted]:
-        """Predicted errors of every table under the planned drift; `with_totals` are names of tables."""
+    def predicted(self, with_totals: Collection[str] = (), records: ReferenceRecords | None = None) -> list[Predicted]:
+        """Predicted errors of every table under the planned drift; `with_totals` are names of tables.
+
+        With the reference's `records`, direct standard errors of means are those that cells' own records show.
+        """
         predictions, of_tables = [], (self.wanted or _objective(self.prior)).tables
-        outcomes = len(self.prior.levels.outcomes)
-        for table, (direct, functions) in zip(self.prior.workload.tables, of_tables, strict=True):
+        outcomes, workload = len(self.prior.levels.outcomes), self.prior.workload
+        powers = [] if records is None else moments(records, len(workload))
+        for table, (direct, functions) in zip(workload.tables, of_tables, strict=True):
             kept = slice(None if table.name in with_totals else 1 + outcomes)
             errors = [self.posterior.errors(sums) for sums in functions[kept]]
+            freedom = np.full((len(direct[0]), outcomes), np.inf)
+            if powers:
+                pairs = zip(powers, direct[1 : 1 + outcomes], strict=True)
+                shown = [of_means(workload.published(table), of_one, workload.count, by_law) for of_one, by_law in pairs]
+                direct = [direct[0], *(one.error for one in shown), *direct[1 + outcomes :]]
+                freedom = np.column_stack([one.freedom for one in shown])
             with np.errstate(divide="ignore", invalid="ignore"):
                 file, alone = (
                     [np.sqrt(getattr(error, name)) / unit for error, unit in zip(errors, direct[kept], strict=True)]
@@ -134,7 +150,7 @@ class Package:
                 Figures(count, np.column_stack(others[:outcomes]), np.column_stack(others[outcomes:] or without))
                 for count, *others in (file, alone)
             )
-            predictions.append(Predicted(table.name, *relative))
+            predictions.append(Predicted(table.name, *relative, freedom))
         return predictions
 
 

@@ -345,11 +345,11 @@ def test_a_model_that_predicts_its_errors_is_not_run(monkeypatch: pytest.MonkeyP
     job = parse_job(JOB)
     plan = dpdist.plan(job)
     (table,) = job.tables
-    sizes = np.array([0.1, 0.2, 0.4, 0.8, 0.3])
+    sizes, normal = np.array([0.1, 0.2, 0.4, 0.8, 0.3]), np.full(5, np.inf)
 
     def predicted_errors(model: object, learned: object) -> list[ErrorsOfCells]:
         assert learned is not None
-        return [ErrorsOfCells("incomes", statistic, sizes, 2.0 * sizes) for statistic in table.statistics[:1]]
+        return [ErrorsOfCells("incomes", statistic, sizes, 2.0 * sizes, normal) for statistic in table.statistics[:1]]
 
     run = list[int]()
     of_replicates = predicting._of_replicates

@@ -316,7 +316,7 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
     x = exact + (rng.laplace(0.0, np.sqrt(noise / 2.0)) if pure else rng.normal(0.0, np.sqrt(noise)))
     posterior = learned(package.posterior, x)
     base = base_estimates(posterior, x, parts.bounds)
-    for table, predicted in zip(parts.workload.tables, package.predicted(), strict=True):
+    for table, predicted in zip(parts.workload.tables, package.predicted(records=parts.reference), strict=True):
         matrix, estimates = parts.workload.published(table), table_estimates(posterior, table, base)
         for name, k in (("counts", 0), *(("means", k) for k in range(len(parts.bounds)))):
             here, earlier, truth = (direct(matrix, records, k) for records in (parts.current, parts.reference, parts.truth))

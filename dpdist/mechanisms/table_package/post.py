@@ -258,9 +258,18 @@ class PackageCells(PublicModel):
                 return errors.counts
             return (errors.means if one.name == "mean" else errors.totals)[:, self.outcomes.index(one.variable or "")]
 
+        def freedom(by_outcome: Floats, one: Statistic) -> Floats:
+            shown = by_outcome[:, self.outcomes.index(one.variable or self.outcomes[0])]
+            return shown if one.name == "mean" else np.full(len(shown), np.inf)
+
+        donors = learned.donors
+        records = Reference(donors.cell, donors.weight, donors.outcomes)
         return [
-            ErrorsOfCells(of_table.table, one, *(of(errors, one) for errors in of_table[1:]))
-            for of_table in learned.package.predicted(with_totals)
+            ErrorsOfCells(
+                *(of_table.table, one, of(of_table.error, one), of(of_table.reference_alone, one)),
+                freedom(of_table.freedom, one),
+            )
+            for of_table in learned.package.predicted(with_totals, records)
             for one in statistics[of_table.table]
         ]
 

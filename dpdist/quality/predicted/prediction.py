@@ -19,22 +19,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from dpdist.core.digests import digest
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import POOLED, Frame
+from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.clamped import Spurious
-from dpdist.models.on_reference import PredictsErrors, RelearnsBudgets
+from dpdist.models.on_reference import ErrorsOfCells, PredictsErrors, RelearnsBudgets
 from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
-from dpdist.publish.predicted_errors import FAR
+from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.predicted.cache import kept, known_before
 from dpdist.quality.predicted.errors import Replicate, published, replicate, rows_of, truths_of
 from dpdist.quality.predicted.population import Population
@@ -59,6 +60,8 @@ Because replicates are few, a named figure's root mean squared error must also b
 deviation 1. With the probability above, one of as many cells would exceed this limit. Normal errors exceed it less
 often.
 """
+FAR_CHANCE = 0.1
+"""Probability of an error above FAR_NAMED from which a cell is named, if formulas predict it."""
 SIMULATED = 200_000
 """Number of simulated cells that give this limit."""
 BETTER = 0.75
@@ -72,7 +75,8 @@ class Statistics(NamedTuple):
     - `cells` to `largest_relative`: as a verdict measures them (`verdict.Errors`).
     - `coverage`: the share of 90 % intervals that hold the population's figure.
     - `better`: the share of cells in which the release is nearer to the direct estimate than the reference alone.
-    - `far`: names of cells whose predicted error is far above 1 (`named_above`), the largest first.
+    - `far`: names of cells whose predicted error is far above 1 (`named_above`), the largest first. Where formulas
+      predict errors, these are cells with a chance above FAR_CHANCE of an error above FAR_NAMED.
 
     Unknown figures are NaN.
     """
@@ -201,6 +205,8 @@ def _summed(rows: pd.DataFrame) -> Statistics:
     averaged |= dict.fromkeys(("largest", "largest_relative"), middle)
     root = np.sqrt([mean(of_cell**2) for of_cell in error.T])
     limit, both = named_above(replicates, int(np.isfinite(root).sum())), ~np.isnan(error) & ~np.isnan(alone)
+    if "chance" in rows:
+        root, limit = rows["chance"].to_numpy(dtype=float)[: len(root)], FAR_CHANCE
     far = [cell for cell in np.argsort(-root, kind="stable") if root[cell] > limit]
     pairs = list(zip(alone, records, strict=True))
     return Statistics(
@@ -318,7 +324,10 @@ def _rows(
 
 
 def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list[Job], listener: Listener) -> pd.DataFrame:
-    """Errors of normal laws with the mechanism's predicted standard deviations."""
+    """Errors of normal laws with the mechanism's predicted standard deviations, over drawn direct standard errors.
+
+    `chance` is the probability that an error is above FAR_NAMED.
+    """
     frames = []
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
         records = Population.of(job, reference, frame).as_it_is()
@@ -338,12 +347,26 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
                 rng = PUBLIC.child(str(k)).generator("errors")
                 for one in of_tables:
                     by, drawn = cells[one.table, one.statistic], np.abs(rng.standard_normal((2, len(one.error))))
+                    drawn /= _units(one.freedom, PUBLIC.child(f"{k} {one.table}").generator(one.statistic.text))
                     sizes, nothing = by.membership @ frame.count.astype(float), np.nan
                     figures = (drawn[0] * one.error, nothing, nothing, nothing, drawn[1] * one.alone)
-                    made = rows_of(one.table, one.statistic, by, sizes, figures)
+                    made = rows_of(one.table, one.statistic, by, sizes, figures).assign(chance=_chance(one))
                     frames.append(made.assign(replicate=k, epsilon=float(tried.budget.epsilon)))
             tick(1)
     return pd.concat(frames, ignore_index=True)
+
+
+def _units(freedom: Floats, rng: np.random.Generator) -> Floats:
+    """Draws of direct standard errors over the expected ones, (cell,)."""
+    varying, units = np.isfinite(freedom), np.ones(len(freedom))
+    units[varying] = np.sqrt(rng.chisquare(freedom[varying]) / freedom[varying])
+    return units
+
+
+def _chance(one: ErrorsOfCells) -> Floats:
+    """Probabilities of an error above FAR_NAMED, (cell,), by Student's law; 0 if an error is unknown."""
+    error = np.where(one.error > 0.0, one.error, np.finfo(float).tiny)
+    return np.asarray(2.0 * scipy.stats.t.sf(FAR_NAMED / error, one.freedom))
 
 
 def _of_replicates(

@@ -84,7 +84,7 @@ def alarms(prediction: Prediction) -> Iterator[str]:
             number = f"{len(one.far):,} {'cell' if len(one.far) == 1 else 'cells'}"
             yield (
                 f"{one.table}, {one.statistic}: {MAY_BE_OFF} in "
-                f"{number}, by replicates on public records ({first_named(one.far)})"
+                f"{number}, by public records ({first_named(one.far)})"
             )
 
 
