@@ -82,10 +82,8 @@ def alarms(prediction: Prediction) -> Iterator[str]:
     for one in prediction.statistics():
         if one.far:
             number = f"{len(one.far):,} {'cell' if len(one.far) == 1 else 'cells'}"
-            yield (
-                f"{one.table}, {one.statistic}: {MAY_BE_OFF} in "
-                f"{number}, by public records ({first_named(one.far)})"
-            )
+            names = first_named(one.far)
+            yield f"{one.table}, {one.statistic}: {MAY_BE_OFF} in {number}, by public records ({names})"
 
 
 def proposals(prediction: Prediction) -> Iterator[str]:
