@@ -35,10 +35,10 @@ class DirectErrors(NamedTuple):
 def moments(records: ReferenceRecords, cells: int) -> list[Floats]:
     """Sums of powers of weights and outcomes by base cell, (cell, power), for every outcome. `of_means` takes them."""
     w, powers = records.weight, [(0, 0), (1, 0), (1, 1), *((2, k) for k in range(3)), *((4, k) for k in range(5))]
-    made = []
+    made = list[Floats]()
     for y in records.outcomes:
         about = y - np.average(y, weights=w)  # squares of w(y − m), and their squares, follow for every m
-        made.append(np.column_stack([np.bincount(records.cell, w**a * about**b, cells) for a, b in powers]))
+        made.append(np.column_stack([np.bincount(records.cell, w**a * about**b, cells).astype(float) for a, b in powers]))
     return made
 
 

@@ -146,11 +146,11 @@ class Package:
                     for name in ("file", "prior")
                 )
             without = [np.full(len(functions[0]), np.nan)] * outcomes
-            relative = (
+            error, alone_error = (
                 Figures(count, np.column_stack(others[:outcomes]), np.column_stack(others[outcomes:] or without))
                 for count, *others in (file, alone)
             )
-            predictions.append(Predicted(table.name, *relative, freedom))
+            predictions.append(Predicted(table.name, error, alone_error, freedom))
         return predictions
 
 
