@@ -21,6 +21,10 @@ OF_DRAWS = 1e-4
 """The same for systems whose solutions are subtracted from draws, under the planned drift."""
 ROUGHLY = 1e-3
 """The same for systems whose solutions are averaged as they are: these err by some percent anyway."""
+SIGNS, SEED_OF_SIGNS = 128, 9
+"""Number of vectors of random signs that give variances of many rows, and their seed."""
+ROWS_AT_ONCE = 1_000
+"""Rows whose exact variances are computed together."""
 MOST_STEPS = 5_000
 """Number of steps after which a system counts as unsolvable."""
 
@@ -99,6 +103,11 @@ class TermPrecision:
         sides = x.reshape(len(x), -1)
         return conjugate_gradients(self.times, self.preconditioned, sides, tolerance).reshape(x.shape)
 
+    def variances(self, z: scipy.sparse.csr_array) -> Floats:
+        """Variances of z times the errors, (row,), for z (row, term): means over probes with random signs."""
+        signs = np.random.default_rng(SEED_OF_SIGNS).choice([-1.0, 1.0], (z.shape[0], SIGNS))
+        return np.asarray((signs * (z @ self.spread(np.asarray(z.T @ signs), ROUGHLY))).mean(axis=1))
+
     def drawn(self, rng: np.random.Generator) -> Floats:
         """A draw of the terms' errors, (term,)."""
         of_cells = np.sqrt(self.weight) * rng.standard_normal(len(self.weight))
@@ -135,6 +144,11 @@ class TermRoot:
     def preconditioned(self, x: Floats, diagonal: Floats) -> Floats:
         """About the inverse of a matrix with a diagonal, times (term, side)."""
         return np.asarray(x / diagonal[:, None])
+
+    def variances(self, z: scipy.sparse.csr_array) -> Floats:
+        """Variances of z times the errors, (row,), for z (row, term)."""
+        batches = (z[start : start + ROWS_AT_ONCE] @ self.root for start in range(0, z.shape[0], ROWS_AT_ONCE))
+        return np.concatenate([np.asarray((part**2).sum(axis=1)) for part in batches])
 
     def drawn(self, rng: np.random.Generator) -> Floats:
         """A draw of the terms' errors, (term,)."""

@@ -32,6 +32,10 @@ CUBE_OF_ENTRY = 60_000
 """A dense covariance is also avoided where the number of terms, cubed, is over so many times the entries of the terms."""
 TERMS_LEARNED = 500
 """Largest number of terms from which variances are learned together, where there are more than twice as many."""
+MOST_LEVERAGE = 0.5
+"""Largest part of a record in its own level that is taken away again, because leverages of many terms are probed."""
+LEAST_WITHOUT = 0.5
+"""Smallest level without a record, relative to that with it."""
 WINSORISED = 0.9
 """Quantile at which relative weights and outcomes are winsorised before levels are estimated."""
 
@@ -61,6 +65,13 @@ class Deviations:
     alone: Floats
     shared: Floats
     terms: TermRoot | TermPrecision
+    precision: Floats | None = None
+    """The precision of the residuals behind them given the terms, (cell,): 0 without a record. Relative ones have none."""
+
+    def leverage(self, z: scipy.sparse.csr_array) -> Floats:
+        """By how much a cell's value moves with its own residual, (cell,), if `z` are the terms, (cell, term)."""
+        assert self.precision is not None
+        return np.asarray(1.0 - self.shared * (1.0 - self.precision * self.terms.variances(z)))
 
     def relative_to(self, level: Floats) -> Deviations:
         """The same errors relative to other levels, which are given as multiples of the first."""
@@ -143,6 +154,9 @@ class Levels:
     outcomes: tuple[OutcomeLevels, ...]
     of_size: Deviations | None = None
     """Errors of the expected numbers of records, if the file's are secret."""
+    of_others: tuple[Floats, Floats] | None = None
+    """e, (record,), and r, (outcome, record), of the reference's records by levels from all other records, if terms are
+    many."""
 
     @property
     def errors(self) -> tuple[Deviations, ...]:
@@ -166,6 +180,14 @@ class Levels:
         outcomes = zip(records.outcomes, self.outcomes, strict=True)
         return records.weight / self.weight[cell], np.stack([(y - of.mean[cell]) / of.unit[cell] for y, of in outcomes])
 
+    def as_new(self, records: ReferenceRecords) -> tuple[Floats, Floats]:
+        """e and r of the reference's records as those of other records would be: no record is in its own level.
+
+        Levels follow the records that they are estimated from. So these have less spread about them than others. With few
+        terms both are the same but for less than a percent.
+        """
+        return self.standardised(records) if self.of_others is None else self.of_others
+
 
 def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bounds: Sequence[tuple[float, float]]) -> Levels:
     """The levels of all base cells from the reference's records; `bounds` are the outcomes' public bounds.
@@ -185,11 +207,29 @@ def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bound
     )
     main = _products(workload, number, total)
     e = records.weight / main[records.cell]
-    of_weight = deviations(terms, *_weight_ratios(records, e, number))
+    ratios = _relative_weights(e)
+    of_weight = deviations(terms, *cell_means(records.cell, ratios, ones, cells))
+    by_others = _left_out(of_weight, terms, records.cell, ratios, ones)
     grown = np.maximum(1.0 + of_weight.value, LEAST_LEVEL)
     outcomes = zip(records.outcomes, bounds, strict=True)
-    of_outcomes = tuple(_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
-    return Levels(main * grown, of_weight.relative_to(grown), of_outcomes)
+    made = (_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
+    of_outcomes, r = zip(*made, strict=True)
+    as_new = (e / np.maximum(1.0 + by_others, LEAST_LEVEL), np.stack(r)) if terms.learned_from_a_part else None
+    return Levels(main * grown, of_weight.relative_to(grown), of_outcomes, of_others=as_new)
+
+
+def _left_out(of: Deviations, terms: Terms, cell: Ints, ratios: Floats, weights: Floats) -> Floats:
+    """The deviations of records' cells without the records, (record,), from their ratios and weights in cell means.
+
+    Deviations are linear in the ratios. With h a record's part in its own, they are (d − h ratio) / (1 − h). With few
+    terms, they are those with the records.
+    """
+    if not terms.learned_from_a_part:
+        return of.value[cell]
+    part = weights / np.maximum(np.bincount(cell, weights, len(of.value)), 1e-300)[cell]
+    h = np.clip(of.leverage(terms.matrix)[cell] * part, 0.0, MOST_LEVERAGE)
+    least = LEAST_WITHOUT * (1.0 + of.value[cell]) - 1.0
+    return np.maximum((of.value[cell] - h * ratios) / (1.0 - h), least)
 
 
 def sizes_of(workload: Workload, terms: Terms, records: ReferenceRecords) -> tuple[Floats, Deviations]:
@@ -209,9 +249,12 @@ def _levels_of_outcome(
     outcome: Floats,
     total: Floats,
     bounds: tuple[float, float],
-) -> OutcomeLevels:
-    """Levels of one outcome, (record,). `e` are weights over main effects, and `total` weights by cell."""
-    cells = len(workload)
+) -> tuple[OutcomeLevels, Floats]:
+    """Levels of one outcome, and its r by levels of all other records, (record,).
+
+    `e` are weights over main effects, and `total` weights by cell.
+    """
+    cells, cell = len(workload), records.cell
     product = np.bincount(records.cell, weights=records.weight * outcome, minlength=cells).astype(np.float64)
     two_valued = len(np.unique(outcome)) <= 2
     scaled = bounds[0] >= 0.0 and not two_valued and product.sum() > 0.0
@@ -219,13 +262,18 @@ def _levels_of_outcome(
     spread = float(np.sqrt(np.average((outcome - fit[records.cell]) ** 2, weights=records.weight)))
     unit = fit if scaled else np.full(cells, max(spread, 1e-9 * (bounds[1] - bounds[0])))
     residual = (outcome - fit[records.cell]) / unit[records.cell]
-    of_mean = deviations(
-        terms,
-        *_mean_residuals(records.cell, np.minimum(e, np.quantile(e, WINSORISED)), residual, scaled, two_valued, cells),
-    )
+    ratios, weights = _mean_ratios(np.minimum(e, np.quantile(e, WINSORISED)), residual, scaled, two_valued)
+    of_mean = deviations(terms, *cell_means(cell, ratios, weights, cells))
+    by_others = _left_out(of_mean, terms, cell, ratios, weights)
+
+    def mean_of(fit: Floats, unit: Floats, deviation: Floats) -> Floats:
+        return fit * np.maximum(1.0 + deviation, LEAST_LEVEL) if scaled else np.clip(fit + unit * deviation, *bounds)
+
     moved = np.maximum(1.0 + of_mean.value, LEAST_LEVEL) if scaled else np.ones(cells)
-    mean = fit * moved if scaled else np.clip(fit + unit * of_mean.value, *bounds)
-    return OutcomeLevels(mean, mean if scaled else unit, scaled, of_mean.relative_to(moved))
+    mean = mean_of(fit, unit, of_mean.value)
+    without = mean_of(fit[cell], unit[cell], by_others)
+    r = (outcome - without) / (without if scaled else unit[cell])
+    return OutcomeLevels(mean, mean if scaled else unit, scaled, of_mean.relative_to(moved)), r
 
 
 def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
@@ -275,7 +323,9 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
     gain[seen] = between / spread
     fitted = terms.matrix @ gamma
     value = fitted + gain * np.where(seen, residual - fitted, 0.0)
-    return Deviations(value, between * (1.0 - gain), 1.0 - gain, errors)
+    of_residuals = np.zeros(len(residual))
+    of_residuals[seen] = 1.0 / spread
+    return Deviations(value, between * (1.0 - gain), 1.0 - gain, errors, of_residuals)
 
 
 def cell_means(cell: Ints, value: Floats, weight: Floats, cells: int) -> tuple[Floats, Floats]:
@@ -288,23 +338,23 @@ def cell_means(cell: Ints, value: Floats, weight: Floats, cells: int) -> tuple[F
         return mean, np.where(total > 0, max(pooled, 1e-8) * square / total**2, np.inf)
 
 
-def _weight_ratios(records: ReferenceRecords, e: Floats, number: Floats) -> tuple[Floats, Floats]:
-    """Winsorised weights over the main effects as relative deviations, with sampling variance, (cell,) each."""
+def _relative_weights(e: Floats) -> Floats:
+    """Winsorised weights over the main effects as relative deviations, (record,)."""
     most = float(np.quantile(e, WINSORISED))
     clipped = np.minimum(e, most)
     slope = max(float((e * (e < most)).mean()), 0.1 * float(clipped.mean()))
-    return cell_means(records.cell, (clipped - clipped.mean()) / slope, np.ones_like(e), len(number))
+    return np.asarray((clipped - clipped.mean()) / slope)
 
 
-def _mean_residuals(cell: Ints, e: Floats, r: Floats, scaled: bool, two_valued: bool, cells: int) -> tuple[Floats, Floats]:
-    """Winsorised weighted mean residuals of outcomes as deviations, with sampling variance, (cell,) each."""
+def _mean_ratios(e: Floats, r: Floats, scaled: bool, two_valued: bool) -> tuple[Floats, Floats]:
+    """Winsorised residuals of outcomes as deviations, and their weights in means, (record,) each."""
     low, most = np.quantile(r, [1.0 - WINSORISED, WINSORISED])
     if two_valued:
         low, most = -np.inf, np.inf
     clipped, inside = np.clip(r, low, most), (r >= low) & (r <= most)
     rate = 1.0 + r if scaled else np.ones_like(r)
     slope = max(float(np.average(rate * inside, weights=e)), 0.1)
-    return cell_means(cell, (clipped - np.average(clipped, weights=e)) / slope, e, cells)
+    return np.asarray((clipped - np.average(clipped, weights=e)) / slope), e
 
 
 def _products(workload: Workload, base: Floats, total: Floats, added: float | None = None) -> Floats:
