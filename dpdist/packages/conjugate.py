@@ -39,7 +39,7 @@ def conjugate_gradients(
 
     Raises `ArithmeticError` where `MOST_STEPS` are not enough.
     """
-    x, left = np.zeros_like(right), right.copy()
+    x, left, moved = np.zeros_like(right), right.copy(), np.empty_like(right)
     turned = preconditioned(left)
     direction, square = turned.copy(), _products(left, turned)
     wanted = tolerance**2 * square
@@ -49,12 +49,13 @@ def conjugate_gradients(
             return x
         image = times(direction)
         step = np.where(open_, square / np.where(open_, _products(direction, image), 1.0), 0.0)
-        x += step * direction
-        image *= step
-        left -= image
+        # In place: memory for all right sides takes longer to get than to fill.
+        x += np.multiply(direction, step, out=moved)
+        left -= np.multiply(image, step, out=moved)
         turned = preconditioned(left)
         now = _products(left, turned)
-        direction = turned + np.where(open_, now / np.where(square > 0.0, square, 1.0), 0.0) * direction
+        direction *= np.where(open_, now / np.where(square > 0.0, square, 1.0), 0.0)
+        direction += turned
         square = np.where(open_, now, square)
     raise ArithmeticError(f"a system of {len(right):,} unknowns is not solved in {MOST_STEPS:,} steps")
 
@@ -92,9 +93,12 @@ class TermPrecision:
         """Λ x for (term, side)."""
         return np.asarray(self.terms.T @ (self.weight[:, None] * (self.terms @ x)) + self.prior[:, None] * x)
 
-    def preconditioned(self, x: Floats, diagonal: Floats | None = None) -> Floats:
-        """About Λ⁻¹ x, or that of a matrix with another diagonal, for (term, side)."""
-        made = x / (self.diagonal if diagonal is None else diagonal)[:, None]
+    def preconditioned(self, x: Floats) -> Floats:
+        """About Λ⁻¹ x for (term, side)."""
+        return self.corrected(x / self.diagonal[:, None], x)
+
+    def corrected(self, made: Floats, x: Floats) -> Floats:
+        """`made`, which is x over a diagonal, after `few` were solved in it."""
         made[self.few] = scipy.linalg.cho_solve(self._factor_of_few, x[self.few])
         return made
 
@@ -141,9 +145,9 @@ class TermRoot:
         """The diagonal of the precision, (term,)."""
         return np.diag(self.times(np.eye(len(self.root))))
 
-    def preconditioned(self, x: Floats, diagonal: Floats) -> Floats:
-        """About the inverse of a matrix with a diagonal, times (term, side)."""
-        return np.asarray(x / diagonal[:, None])
+    def corrected(self, made: Floats, x: Floats) -> Floats:
+        """`made`, which is x over a diagonal."""
+        return made
 
     def variances(self, z: scipy.sparse.csr_array) -> Floats:
         """Variances of z times the errors, (row,), for z (row, term)."""

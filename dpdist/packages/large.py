@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -164,17 +165,23 @@ class LargePosterior(Posterior):
         """G' times (row, side)."""
         x = x / np.sqrt(self.noise)[:, None]
         back = [part @ x for _, _, part in self._parts]
-        pulled = [_combined(factors, back) for factors in zip(*self._factors, strict=True)]
-        of_terms = (both @ d for (_, both), d in zip(self._deviations, pulled[len(back) :], strict=True))
-        return np.concatenate([*pulled[: len(back)], *of_terms])
+        pulled, (alone, shared) = (_combined(factors, back) for factors in zip(*self._factors, strict=True)), self._edges
+        whole = np.empty((shared[-1].stop, x.shape[1]))
+        xi = whole[alone].reshape(len(back), -1, x.shape[1])
+        for k, of_cells in enumerate(islice(pulled, len(back))):
+            xi[k] = of_cells
+        for few, d, (_, both) in zip(shared, pulled, self._deviations, strict=True):
+            whole[few] = both @ d
+        return whole
 
     def _times(self, unknown: Floats) -> Floats:
         """H times unknowns."""
         whole, (alone, shared) = self._unmade(self._made(unknown)), self._edges
         whole[alone] += unknown[alone]
         for (_, level, _), few in zip(self._levels, shared, strict=True):
-            errors, drift = np.split(unknown[few], 2)
-            whole[few] += np.concatenate([level.terms.times(errors), drift])
+            middle = (few.start + few.stop) // 2
+            whole[few.start : middle] += level.terms.times(unknown[few.start : middle])
+            whole[middle : few.stop] += unknown[middle : few.stop]
         return whole
 
     @cached_property
@@ -195,7 +202,7 @@ class LargePosterior(Posterior):
         whole = unknown / self._diagonal[:, None]
         for (_, level, _), both in zip(self._levels, self._edges[1], strict=True):
             errors = slice(both.start, (both.start + both.stop) // 2)
-            whole[errors] = level.terms.preconditioned(unknown[errors], self._diagonal[errors])
+            level.terms.corrected(whole[errors], unknown[errors])
         return whole
 
     def under(self, noise: Floats) -> Self:
