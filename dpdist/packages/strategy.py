@@ -27,7 +27,7 @@ FACTOR_STEPS = 2**10
 """Factors are whole multiples of 1/FACTOR_STEPS, so that sums of whole numbers stay whole."""
 EDGE = 1e-12
 MOST_BASE_CELLS = 1_000
-"""Number of base cells above which measuring all of them is not tried unless it is named."""
+"""Number of base cells above which measuring all of them is not tried unless it is named, or has the fewest sums."""
 MOST_SUMS_TRIED = 6_000
 """Number of sums above which no set above the tables is added: that of the sums that can be held."""
 SHARE_PARTS = 2**12
@@ -134,7 +134,8 @@ class BaseCells(NamedTuple):
     least_gain: float = 0.0
 
     def suits(self, workload: Workload) -> bool:
-        return len(workload) <= MOST_BASE_CELLS
+        # Where tables have more groups than there are base cells, each has many sums, and a small part of the budget.
+        return len(workload) <= MOST_BASE_CELLS or len(workload) < sum(map(workload.number_of_groups, workload.measured))
 
     def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
         every = scipy.sparse.csr_array(scipy.sparse.eye_array(len(workload), format="csr"))

@@ -146,6 +146,10 @@ class Workload:
             key = key * size + codes
         return np.asarray(np.unique(key, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
+    def number_of_groups(self, by: Sequence[int]) -> int:
+        """The number of occurring combinations of these columns."""
+        return int(self.groups(by).max(initial=-1)) + 1
+
     def summing(self, by: Sequence[int]) -> scipy.sparse.csr_array:
         """Adds base cells up to the occurring combinations of these columns, (group, cell)."""
         return indicator(self.groups(by))

@@ -7,6 +7,7 @@ import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -511,6 +512,19 @@ def test_a_table_that_hierarchies_make_part_of_another_is_not_measured() -> None
     finer = replace(nested, tables=(*nested.tables, PackageTable("fine", (0, 1, 2))))
     assert finer.measured == ((0, 3, 4), (0, 1, 2))
     assert (0, 1, 4) in replace(finer, nested=()).measured
+
+
+def test_many_base_cells_are_measured_where_tables_have_more_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """240 base cells: the tables of two columns have 72 cells, and those of three columns 268."""
+    monkeypatch.setattr("dpdist.packages.strategy.MOST_BASE_CELLS", 100)
+    few = workload(count())
+    triples = tuple(PackageTable(str(by), by) for by in combinations(range(4), 3))
+    many = replace(few, tables=triples)
+    whole = replace(few, tables=(PackageTable("all", (0, 1, 2, 3)),))
+    assert [BaseCells().suits(one) for one in (few, many, whole)] == [False, True, False]
+    packages = best_package(many, reference(8), [BOUNDS], PURE.law)
+    assert packages[0].strategy == "base_cells"
+    assert packages[0].objective < 0.9 * packages[1].objective
 
 
 def test_shares_are_whole_and_none_is_nought() -> None:
