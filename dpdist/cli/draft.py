@@ -25,6 +25,7 @@ KEPT_OUTCOME = (
     "# A strict release drops no record for a missing {0}: the number of records left would tell of it. Impute, name a "
     "universe, or, where that number is public, leave them out of the file and say so under assumed_public"
 )
+ONE_VALUE = "the public file has one value, which tells no bounds"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
@@ -126,9 +127,11 @@ class Draft:
         if domain is not None and wanted != "…":
             of_levels = domain.of_design if name in self.design.strata else domain.of_category
             domain = domain.of_number() if wanted.startswith("bounds") else of_levels()
+        nothing = domain is not None and domain.levels is None and domain.bounds is None
         fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
-        if domain is None or not fits:
-            return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}"
+        if domain is None or nothing or not fits:
+            why = f"  # {ONE_VALUE}" if nothing else ""
+            return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}{why}"
         what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
         more += ", missing: category" if domain.levels and domain.holes else ""
         ends = wanted.startswith("levels") and name not in self.design.strata and domain.of_a_number

@@ -30,6 +30,10 @@ QUANTILES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0])
 LIMIT_FACTORS = np.array([1.0, 1.3, 2.0])
 """Limits to try: quantiles of the reference, and the last quantile times these factors."""
 EDGE = 1e-9
+AT_LIMIT = 0.05
+"""Distance from a limit, as a part of it, within which an e counts as at it. Growth of these would hardly be seen."""
+LEAST_BELOW = 0.02
+"""Smallest part of records below the limit of weights by which their sums tell weights."""
 RANK = 1e-9
 """A sum whose part beside another is smaller, relative to the sums, is determined by it."""
 LEAST_E = 1e-6
@@ -124,6 +128,10 @@ class Shape:
             slopes[..., 1 + number + k, k] = (v * inside * rate).mean(axis=-1) / interval.half
         return slopes
 
+    def tells_weights(self, clipping: Clipping) -> bool:
+        """Whether clipped sums would show larger weights. They do not if e are nearly equal, and so at the limit."""
+        return bool((self.e < clipping.cap * (1.0 - AT_LIMIT)).mean() >= LEAST_BELOW)
+
     def beyond(self, clipping: Clipping) -> Floats:
         """Mean excess of e, and of the size of every e r, beyond the limits, (1 + outcomes,)."""
         v = np.minimum(self.e / clipping.cap, 1.0)
@@ -191,6 +199,12 @@ class CellLimits:
     """Relative error of the part beyond the limits."""
     mixed: bool = False
     """Whether shapes are those of whole groups, in which cells of unlike levels are mixed."""
+
+    @property
+    def tells_weights(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether measured sums of a base cell would show larger weights, (cell,)."""
+        pairs = zip(self.shapes, self.clippings, strict=True)
+        return np.array([shape.tells_weights(clipping) for shape, clipping in pairs])[self.group]
 
     @cached_property
     def tail_drift(self) -> Floats:
@@ -301,7 +315,7 @@ def _clipping(
     direct = [max(float(shape.e.var()), 0.01), *(max(float((shape.e * r).var()), 1e-12) for r in shape.r)]
     for cap in _candidates(shape.e):
         v = np.minimum(shape.e / cap, 1.0)
-        if float((v * (shape.e < cap)).mean()) < 0.02 and shape.e.std() > 1e-9:
+        if float((v * (shape.e < cap)).mean()) < LEAST_BELOW and shape.e.std() > 1e-9:
             continue
         beyond = n * unknown.misfit * float((shape.e - cap * v).mean())
         moved = _moved(shape, Clipping(float(cap), whole_range), n * unknown.level)

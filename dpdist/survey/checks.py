@@ -19,7 +19,7 @@ from dpdist.job.data import NOT_REPORTED
 from dpdist.job.families import families_for, family_facts
 from dpdist.job.tables import Rake
 from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions
-from dpdist.survey.schema import garbled, replicates
+from dpdist.survey.schema import MISSING_VALUES, garbled, replicates
 
 LARGEST_WEIGHT = 1e15
 """Largest weight. With larger weights, a float64 sum would not change by a record of weight 1."""
@@ -177,8 +177,9 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
         b.drop(missing, f"{name}: missing, dropped")
     dropped = f"state columns.{name}.missing: drop, or a universe"
     if job.strict:  # The number of records after a rule would then depend on the outcome.
-        dropped = "impute them, or name a universe that no outcome decides"
-    b.wrong(missing, name, "missing values", "a number for every record", dropped)
+        public = "where their number is public, leave them out of the file and state that under assumed_public"
+        dropped = f"impute them, or name a universe that no outcome decides; {public}"
+    b.wrong(missing, name, MISSING_VALUES, "a number for every record", dropped)
     b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
     if column.zeros == "drop":
         b.drop(values == 0, f"{name}: zeros, dropped")
@@ -289,7 +290,7 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     also = f"state columns.{name}.missing: category, for a level '{NOT_REPORTED}', or drop; or name a universe"
-    b.wrong(missing, name, "missing values", "one of the declared levels", also)
+    b.wrong(missing, name, MISSING_VALUES, "one of the declared levels", also)
     codes = b.of_plain_values(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
     if column.outside == "clip":
         nearest = b.of_plain_values(name, lambda plain: nearest_positions(plain, column.whole_levels))

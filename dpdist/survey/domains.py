@@ -38,6 +38,7 @@ CODEBOOK = "lines of column, then level (and label), or low and high"
 class Domain:
     """Levels of a category or bounds of a number, with their source; `holes` is true if values are missing.
 
+    A number with one value has neither, because that tells no bounds.
     `codes` are the whole numbers of a column with bounds, if there are few enough to be levels.
     """
 
@@ -70,9 +71,11 @@ class Domain:
         return replace(self, levels=tuple(range(self.span[0], self.span[1] + 1)), bounds=None)
 
     def of_number(self) -> Domain:
-        """The same domain for an outcome or a weight: whole-number levels become bounds."""
+        """The same domain for an outcome or a weight: whole-number levels become bounds, but one value gives none."""
         if self.levels is None or not all(str(level).lstrip("-").isdecimal() for level in self.levels):
             return self
+        if len(self.levels) == 1:
+            return replace(self, levels=None)
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
 
 
@@ -166,6 +169,8 @@ class _Met:
     def domain(self, origin: str) -> Domain | None:
         few = len(self.levels) <= MOST_LEVELS and bool(self.levels)
         if self.number and math.isfinite(self.low) and math.isfinite(self.high):
+            if self.low == self.high and not self.whole:
+                return Domain(origin, holes=self.holes)
             if self.whole and len(self.levels) <= FEW_NUMBERS:
                 return Domain(origin, levels=tuple(sorted(int(level) for level in self.levels)), holes=self.holes)
             codes = tuple(sorted(int(level) for level in self.levels)) if self.whole and few else ()

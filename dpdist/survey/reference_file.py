@@ -24,7 +24,7 @@ from dpdist.survey.batches import Tick
 from dpdist.survey.census import Census, take_census
 from dpdist.survey.placement import place
 from dpdist.survey.same_file import LARGEST, hashed, same_records
-from dpdist.survey.schema import MISSING, check_copied, needed_columns
+from dpdist.survey.schema import MISSING, MISSING_VALUES, check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
@@ -75,6 +75,8 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
 
 def _about_a_reference(problem: Problem) -> Problem:
     """The problem, with a remedy that suits a reference."""
+    if problem.fault == MISSING_VALUES:
+        return replace(problem, remedy=f"leave these records out of the reference, which is public; else {problem.remedy}")
     if not problem.fault.startswith(MISSING):
         return problem
     remedy = f"{problem.remedy}; the job reads this column of the reference, too: take one that has it"

@@ -13,6 +13,7 @@ from dpdist.job import Column, Job
 SHOWN = 20
 """Largest number of a file's columns that a message lists."""
 MISSING = "missing column"
+MISSING_VALUES = "missing values"
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 

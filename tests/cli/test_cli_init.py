@@ -422,6 +422,21 @@ def test_the_weight_s_public_bounds_stand_in_a_job_with_a_reference(files: Path)
     assert "# TODO fill: weight: {bounds:" in Path("b.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("weight", [1, 12.5])
+def test_equal_weights_of_a_census_tell_no_bounds(weight: float, files: Path) -> None:
+    """Weights of 1 gave bounds of 1 and 2, at which nearly all of a sample's weights were clipped. Control: unequal ones."""
+    people(2).assign(weight=weight).to_parquet("census-2022.parquet")
+    tables = ("--outcome", "income", "--yes", "--table", "sex", "--table", "region,sex")
+    for public, left in (("census-2022", 1), ("people-2022", 0)):
+        code, text = command(
+            "init", "people-2024.parquet", "--public", f"{public}.parquet", *tables, "--out", f"{public}.yaml"
+        )
+        assert code == 0, text
+        written = Path(f"{public}.yaml").read_text(encoding="utf-8")
+        assert len(to_do(written)) == left
+        assert ("one value, which tells no bounds" in written) == left
+
+
 @pytest.mark.parametrize("book", ["column,level\nvoted,0\nvoted,1\n", "column,level\nvoted,1\nvoted,0\n"])
 def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, files: Path) -> None:
     """Where records are wanted, and the job validates as it is. Control: for tables alone, of an income, and with a

@@ -149,6 +149,22 @@ def test_a_reference_without_the_outcome_is_what_the_message_is_about() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_records_of_a_reference_without_the_outcome_may_be_left_out() -> None:
+    """The remedy was that of the confidential file, whose number of records must not tell of an outcome. A job that does
+    as the messages say is valid. Control: such records of the confidential file.
+    """
+    whole, earlier = survey(2), survey(1)
+    earlier.assign(miles_2002=earlier["miles_2002"].where(earlier.index > 2)).to_parquet("earlier.parquet")
+    assert only(refused(whole).problems).remedy.startswith("leave these records out of the reference, which is public")
+    earlier[earlier.index > 2].to_parquet("earlier.parquet")
+    holes = whole.assign(miles_2002=whole["miles_2002"].where(whole.index > 2))
+    remedy = only(refused(holes).problems).remedy
+    assert "of the reference" not in remedy
+    assert remedy.endswith("where their number is public, leave them out of the file and state that under assumed_public")
+    dpdist.validate(JOB + "assumed_public: [the number of trucks with known miles]\n", holes[holes.index > 2])
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("weight", [0.0, np.nan])
 def test_the_remedy_for_records_without_a_weight_works(weight: float) -> None:
     data = survey(2)

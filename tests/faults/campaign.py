@@ -141,8 +141,8 @@ class Run:
         self.end()
         return survivors(family)
 
-    def end(self) -> Ended:
-        code = self.process.wait(timeout=PATIENCE)
+    def end(self, patience: float = PATIENCE) -> Ended:
+        code = self.process.wait(timeout=patience)
         with self._said:
             self._said.seek(0)
             return Ended(code, self._said.read().decode())
@@ -161,8 +161,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def run(job: Path, workspace: Path, *more: object, env: Mapping[str, str] | None = None) -> Ended:
-    return Run(job, workspace, *more, env=env).end()
+def run(
+    job: Path, workspace: Path, *more: object, env: Mapping[str, str] | None = None, patience: float = PATIENCE
+) -> Ended:
+    return Run(job, workspace, *more, env=env).end(patience)
 
 
 class Stamp(NamedTuple):

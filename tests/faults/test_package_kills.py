@@ -1,8 +1,11 @@
-"""Kill -9 of drivers and workers at random moments of a package of many cells: the same bytes as of a run in peace."""
+"""Kill -9 of drivers and workers at random moments of packages of many cells: the same bytes as of a run in peace."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +13,45 @@ import pytest
 from campaign import Run, inventory, public_bytes, run, survivors
 from sized_package import sets_of_columns, sized_job
 
-pytestmark = pytest.mark.slow
-
 KILLS = 60
 OF_WORKERS = 20
 """Number of these kills that hit a worker and not the driver."""
 SEED = 33
+LONGEST = 80.0
+"""Longest time, in seconds, from a start or a kill to the next kill: more than any stage takes."""
+PATIENCE = 900.0
+"""Seconds after which a large package's run counts as never ending."""
+PEACE = "--set", "runtime.executor=serial"
 
 
-def test_sixty_kills_of_a_package_of_1275_cells_end_with_the_bytes_of_a_run_in_peace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def cells_1275(folder: Path) -> Path:
+    """A package of 1,275 cells of 6,000 records."""
+    workers = {"executor": "dask", "workers": 2}
+    return sized_job(folder, (4,) * 4, sets_of_columns(4, 11), 6000, runtime=workers)
+
+
+def ten_tables_of_300000(folder: Path) -> Path:
+    """Ten tables of 300,000 simulated people in 51 states."""
+    script = Path(__file__).parents[1] / "studies" / "simulated_acs.py"
+    subprocess.run([sys.executable, script, folder, "--records", "300000", "--workers", "2"], check=True)
+    return folder / "job.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [cells_1275, ten_tables_of_300000])
+def test_sixty_kills_of_a_package_end_with_the_bytes_of_a_run_in_peace(
+    package: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Moments are uniform over the time of a run in peace. Where a run ends before its kill, another release begins.
+    """Moments are uniform over the time of a run in peace, or over `LONGEST`. Where a run ends before its kill, another
+    release begins.
 
     The run in peace has no workers, and the others have two. A run with a worker killed goes on. Control: without the
     peaceful run's noise to replay, the bytes are others.
     """
-    tables, peace = sets_of_columns(4, 11), tmp_path / "peace"
+    job, peace = package(tmp_path), tmp_path / "peace"
     began = time.monotonic()
-    assert run(sized_job(tmp_path, (4,) * 4, tables, 6000), peace, "--quiet").code == 0
+    assert run(job, peace, *PEACE, patience=PATIENCE).code == 0
     took, replay = time.monotonic() - began, ("--replay", peace / "confidential")
-    job = sized_job(tmp_path, (4,) * 4, tables, 6000, runtime={"executor": "dask", "workers": 2})
     rng = np.random.default_rng(SEED)
     hits = rng.permutation(np.arange(KILLS) < OF_WORKERS).tolist()
     releases, starts, wanted = list[Path](), 0, public_bytes(peace)
@@ -45,7 +66,7 @@ def test_sixty_kills_of_a_package_of_1275_cells_end_with_the_bytes_of_a_run_in_p
         started, starts = Run(job, workspace, *replay), starts + 1
         driver_dies = False
         while hits and not driver_dies:
-            moment = time.monotonic() + rng.uniform(0.0, took)
+            moment = time.monotonic() + rng.uniform(0.0, min(took, LONGEST))
             if not started.until(lambda moment=moment: time.monotonic() >= moment):
                 break
             if of_worker := hits[-1]:
@@ -60,11 +81,11 @@ def test_sixty_kills_of_a_package_of_1275_cells_end_with_the_bytes_of_a_run_in_p
                 assert started.kill() == [], "processes outlive their driver"
             assert hits.pop() == of_worker
         if not driver_dies:
-            ended = started.end()
+            ended = started.end(PATIENCE)
             assert ended.code == 0, ended.text
             checked(workspace)
     if driver_dies:
-        ended = run(job, workspace, *replay)
+        ended = run(job, workspace, *replay, patience=PATIENCE)
         assert ended.code == 0, ended.text
         checked(workspace)
     with capsys.disabled():
@@ -72,5 +93,5 @@ def test_sixty_kills_of_a_package_of_1275_cells_end_with_the_bytes_of_a_run_in_p
         print(f"\n{KILLS} kills, {starts} starts, {len(releases)} releases, {whole:.0f} s; a run in peace {took:.0f} s")
     assert len(releases) >= 1
     other = tmp_path / "other noise"
-    assert run(job, other).code == 0
+    assert run(job, other, patience=PATIENCE).code == 0
     assert public_bytes(other) != wanted

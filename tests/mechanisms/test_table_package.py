@@ -403,6 +403,27 @@ def test_weights_that_have_grown_beyond_their_limits_are_a_caution(factor: float
     assert len(cautions) == (factor > 1.0), statement["cautions"]
 
 
+@pytest.mark.parametrize("weights", ["census", "by cell", "unequal"])
+def test_weights_that_are_equal_in_the_reference_are_a_caution(weights: str, tmp_path: Path) -> None:
+    """No noisy sum tells the file's weights then. Counts were 200 errors off, and nothing said so. Control: others."""
+    made = parse_job(job(tmp_path, withhold_above=None))
+    path = tmp_path / "earlier.parquet"
+    drawn = pd.read_parquet(path)
+    equal = {
+        "census": np.ones(len(drawn)),
+        "by cell": drawn.groupby(["field", "sex"])["weight"].transform("mean") / 3.0,
+        "unequal": drawn["weight"],
+    }
+    drawn.assign(weight=equal[weights]).to_parquet(path)
+    run(made, tmp_path / "made")
+    cautions = json.loads((tmp_path / "made/public/statement.json").read_text())["cautions"]
+    assert any("weights are nearly equal" in text for text in cautions) == (weights != "unequal"), cautions
+    shown = pd.concat(map(pd.read_parquet, (tmp_path / "made/confidential/evaluation").glob("*.parquet")))
+    counts = shown[shown["statistic"] == "count"]
+    off = ((counts["synthetic"] - counts["direct"]).abs() / counts["synthetic_se"]).max()
+    assert (off > 10.0) == (weights != "unequal"), off
+
+
 @pytest.mark.parametrize("heavy", ["both", "current", "earlier", "without"])
 def test_all_weight_in_one_cell_is_released_soundly_or_with_a_caution(heavy: str, tmp_path: Path) -> None:
     """Weights of one cell are 400 times the others': in the file and its reference, in one of them, or without a reference.

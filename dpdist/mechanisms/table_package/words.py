@@ -119,6 +119,11 @@ SATURATED = (
     "limits: they are at least {times:.1f} times the reference's. How far beyond is not measured. Counts and totals with "
     "these cells may be too small by many times their errors. Take a reference with weights of the same scale"
 )
+EQUAL = (
+    "In {cells:,} of {all:,} base cells, with {share:.1f} % of the records, the reference's weights are nearly equal. So all lie "
+    "at the clipping limit. No noisy sum tells whether weights are larger now. If they are, counts and totals are "
+    "too small by the same factor, and intervals do not tell. Take a reference with weights of this survey, or none"
+)
 HIDDEN = (
     "Weights have changed since the reference, and add up to less than its weights do. They may have spread beyond the "
     "clipping limits, which hide {hidden:.1f} % of the count then. Standard errors of counts and totals provide for as "
@@ -138,6 +143,9 @@ class PackageWords(Words):
         count, high = prior.workload.count, prior.linearised_at[:, 0] >= LARGEST_DEVIATION
         share = float(count[high].sum() / count.sum())
         texts, beyond = list[str](), prior.beyond()
+        if (equal := ~prior.limits.tells_weights).any():
+            part = 100.0 * float(count[equal].sum() / count.sum())
+            texts.append(EQUAL.format(cells=int(equal.sum()), all=len(count), share=part))
         if share >= LEAST_SATURATED:
             facts = {"cells": int(high.sum()), "all": len(count), "share": 100.0 * share, "times": 1.0 + LARGEST_DEVIATION}
             texts.append(SATURATED.format(**facts))
