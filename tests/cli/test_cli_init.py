@@ -424,7 +424,7 @@ def test_the_weight_s_public_bounds_stand_in_a_job_with_a_reference(files: Path)
 
 @pytest.mark.parametrize("weight", [1, 12.5])
 def test_equal_weights_of_a_census_tell_no_bounds(weight: float, files: Path) -> None:
-    """Weights of 1 gave bounds of 1 and 2, at which nearly all of a sample's weights were clipped. Control: unequal ones."""
+    """Weights of 1 gave bounds of 1 and 2, at which nearly all of a sample's weights were clipped. Control: others."""
     people(2).assign(weight=weight).to_parquet("census-2022.parquet")
     tables = ("--outcome", "income", "--yes", "--table", "sex", "--table", "region,sex")
     for public, left in (("census-2022", 1), ("people-2022", 0)):

@@ -120,8 +120,8 @@ SATURATED = (
     "these cells may be too small by many times their errors. Take a reference with weights of the same scale"
 )
 EQUAL = (
-    "In {cells:,} of {all:,} base cells, with {share:.1f} % of the records, the reference's weights are nearly equal. So all lie "
-    "at the clipping limit. No noisy sum tells whether weights are larger now. If they are, counts and totals are "
+    "In {cells:,} of {all:,} base cells, with {share:.1f} % of the records, the reference's weights are nearly equal. So "
+    "all lie at the clipping limit. No noisy sum tells whether weights are larger now. If they are, counts and totals are "
     "too small by the same factor, and intervals do not tell. Take a reference with weights of this survey, or none"
 )
 HIDDEN = (
