@@ -38,7 +38,7 @@ CODEBOOK = "lines of column, then level (and label), or low and high"
 class Domain:
     """Levels of a category or bounds of a number, with their source; `holes` is true if values are missing.
 
-    A number with one value has neither, because that tells no bounds.
+    A number with one value has neither, because that shows no bounds.
     `codes` are the whole numbers of a column with bounds, if there are few enough to be levels.
     """
 
