@@ -74,15 +74,26 @@ def nestings(
             try:
                 parents.append(parents_in(held, fine, coarse, hierarchy.stated(levels, fine, coarse)))
             except UnnestedError as error:
-                raise _not_nested(dataset, name, error, fine in hierarchy.within) from None
+                swapped = not hierarchy.within and _nested(held, levels, coarse, fine)
+                raise _not_nested(dataset, name, error, fine in hierarchy.within, swapped) from None
         made.append(Nesting(name, hierarchy.columns, tuple(parents)))
     return tuple(made)
 
 
-def _not_nested(dataset: str, name: str, error: UnnestedError, stated: bool) -> JobError:
+def _nested(frames: Sequence[Frame], levels: Mapping[str, Sequence[Level]], fine: str, coarse: str) -> bool:
+    try:
+        parents_in(frames, fine, coarse, np.full(len(levels[fine]), UNSEEN, dtype=np.int32))
+    except UnnestedError:
+        return False
+    return True
+
+
+def _not_nested(dataset: str, name: str, error: UnnestedError, stated: bool, swapped: bool) -> JobError:
     fine, coarse, (one, other) = error.fine, error.coarse, error.both
     first = f"{coarse} '{one}' by the job" if stated else f"{coarse} '{one}'"
     fault = f"{fine} '{error.level}' lies in {first}, and public records have it in '{other}', too"
     allowed = f"one level of {coarse} for every level of {fine}"
     remedy = "correct the map, or the records; or leave the column out of the hierarchy"
+    if swapped:
+        remedy = f"the coarsest column comes first: write {fine} before {coarse}"
     return JobError(dataset, [Problem(f"hierarchies.{name}", fault, allowed, remedy)])

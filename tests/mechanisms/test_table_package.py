@@ -377,6 +377,17 @@ def test_a_package_too_large_for_dense_matrices_is_released_as_a_job(
     np.testing.assert_allclose(errors[1], errors[0], rtol=0.6)
 
 
+def test_a_package_beyond_memory_is_refused_by_the_plan_with_the_largest_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation called it valid, and a run refused it once it had learned from the reference. Control: free memory."""
+    made = parse_job(job(tmp_path))
+    dpdist.validate(made)
+    monkeypatch.setattr(post, "available_memory", lambda: 50_000)
+    with pytest.raises(JobError, match=r"base cells in .* measured tables needs about .* fit"):
+        dpdist.validate(made)
+
+
 def test_a_package_without_reference_that_is_too_large_is_refused_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

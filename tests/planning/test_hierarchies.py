@@ -88,6 +88,18 @@ def test_a_file_that_does_not_nest_is_refused_with_an_example(folder: Path) -> N
     assert refused(folder) == "state 'Texas' lies in region 'South', and public records have it in 'West', too"
 
 
+def test_columns_in_the_wrong_order_are_named(folder: Path) -> None:
+    """The remedy was to correct the map. Control: records that nest in neither order, as above."""
+    finest_first = ("hierarchies: {place: [region, state]}", "hierarchies: {place: [state, region]}")
+    with pytest.raises(JobError, match="the coarsest column comes first: write region before state"):
+        validate(parse_job(text(folder, finest_first)))
+    rows = pd.read_parquet(folder / "now.parquet")
+    rows.loc[0, ["state", "region"]] = ["Texas", "West"]
+    rows.to_parquet(folder / "now.parquet")
+    with pytest.raises(JobError, match="correct the map, or the records"):
+        validate(parse_job(text(folder, finest_first)))
+
+
 def test_a_stated_map_is_held_to_the_public_records(folder: Path) -> None:
     fault = refused(folder, ("hierarchies: {place: [region, state]}", MAP))
     assert fault == "state 'Utah' lies in region 'South' by the job, and public records have it in 'West', too"

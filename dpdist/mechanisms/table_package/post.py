@@ -166,15 +166,14 @@ class PackageCells(PublicModel):
 
     @property
     def too_large(self) -> str:
-        """The reason why sums cannot be held: without a reference, and where sizes are secret; empty if they can."""
-        if self.first_stage is None and not self.secret:
-            return ""
+        """The reason why a package cannot be held; empty if it can. Some packages have fewer sums than others."""
         workload, why = self.workload, "where numbers of records are secret" if self.secret else "without a reference"
-        rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in self.tried)
-        if (number := (1 + len(self.outcomes)) * rows) > MOST_SUMS:
-            return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,} {why}"
-        if levels.Terms.of(workload).large:
-            return f"more cells of tables and columns than can be held {why}"
+        if self.first_stage is not None or self.secret:
+            rows = max(sum(one.matrix.shape[0] for one in strategy.aggregations(workload)) for strategy in self.tried)
+            if (number := (1 + len(self.outcomes)) * rows) > MOST_SUMS:
+                return f"{number:,} sums to measure, and a package may have {MOST_SUMS:,} {why}"
+            if levels.Terms.of(workload).large:
+                return f"more cells of tables and columns than can be held {why}"
         try:
             refuse_beyond_memory(workload, available_memory())
         except ValueError as fault:
