@@ -54,6 +54,8 @@ def base_estimates(posterior: Posterior, noisy: Floats, bounds: Sequence[tuple[f
         pairs.append([projected(sums, workload) for sums in (total - low * count, high * count - total)])
     counts = [(above + below) / (high - low) for (above, below), (low, high) in zip(pairs, bounds, strict=True)]
     whole = counts[0] if len(counts) == 1 else np.mean(counts, axis=0)
+    if workload.weight is not None and not workload.secret:
+        whole = workload.count * workload.weight
     totals = []
     for (above, below), (low, high), alone in zip(pairs, bounds, counts, strict=True):
         agreed = above if alone is whole else _within(above, below, (high - low) * whole, workload)

@@ -75,6 +75,8 @@ class GroupShapes:
             unit = mean if scaled else np.maximum(spread, 1e-3 * (high - low))
             outcomes.append(OutcomeLevels(mean, unit, scaled, diffuse))
         weight = np.array([law.weight.mean() for law in self.laws])[self.group]
+        if workload.weight is not None:
+            return Levels(workload.weight, diffuse.exact, tuple(outcomes))
         return Levels(self.typical * weight, diffuse, tuple(outcomes))
 
     def sizes(self, workload: Workload, terms: Terms) -> tuple[Floats, Deviations]:

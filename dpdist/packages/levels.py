@@ -77,6 +77,12 @@ class Deviations:
         """The same errors relative to other levels, which are given as multiples of the first."""
         return Deviations(self.value, self.alone / level**2, self.shared / level, self.terms)
 
+    @property
+    def exact(self) -> Deviations:
+        """Deviations of the same cells that are 0 without errors."""
+        nothing = np.zeros_like(self.value)
+        return Deviations(nothing, nothing, nothing, self.terms)
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -205,15 +211,18 @@ def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bound
     number, total = (
         np.bincount(records.cell, weights=values, minlength=cells).astype(np.float64) for values in (ones, records.weight)
     )
-    main = _products(workload, number, total)
+    main = _products(workload, number, total) if workload.weight is None else workload.weight
     e = records.weight / main[records.cell]
+    outcomes = zip(records.outcomes, bounds, strict=True)
+    made = (_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
+    of_outcomes, r = zip(*made, strict=True)
+    if workload.weight is not None:
+        known = (e, np.stack(r)) if terms.learned_from_a_part else None
+        return Levels(main, of_outcomes[0].errors.exact, of_outcomes, of_others=known)
     ratios = _relative_weights(e)
     of_weight = deviations(terms, *cell_means(records.cell, ratios, ones, cells))
     by_others = _left_out(of_weight, terms, records.cell, ratios, ones)
     grown = np.maximum(1.0 + of_weight.value, LEAST_LEVEL)
-    outcomes = zip(records.outcomes, bounds, strict=True)
-    made = (_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
-    of_outcomes, r = zip(*made, strict=True)
     as_new = (e / np.maximum(1.0 + by_others, LEAST_LEVEL), np.stack(r)) if terms.learned_from_a_part else None
     return Levels(main * grown, of_weight.relative_to(grown), of_outcomes, of_others=as_new)
 

@@ -257,7 +257,8 @@ def cell_limits(
         ]
         n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
         reference = float(number[k]) * n / max(float(workload.count[cells].sum()), 1.0)
-        clippings.append(_clipping(shape.thinned, n, reference, variance, widest, two_valued, unknown))
+        caps = _candidates(shape.e) if workload.weight is None else np.ones(1)
+        clippings.append(_clipping(shape.thinned, n, reference, variance, widest, two_valued, unknown, caps))
     cap = np.array([clipping.cap for clipping in clippings])[group]
     intervals = np.array([clipping.intervals for clipping in clippings])[group]
     centre, half, whole = intervals[..., 0], intervals[..., 1], intervals[..., 2] > 0.0
@@ -306,14 +307,15 @@ def _clipping(
     widest: Sequence[float],
     two_valued: Sequence[bool],
     unknown: Unknown,
+    caps: Floats,
 ) -> Clipping:
-    """The limits of the least predicted error of a cell's count and totals with n records."""
+    """The limits of the least predicted error of a cell's count and totals with n records; `caps` are tried."""
     tail, outcomes = n * (1.0 + n / max(reference, 1.0)), len(shape.r)
     best, whole_range = np.inf, tuple(Interval(0.0, width, True) for width in widest)
     chosen = Clipping(float(shape.e.max()), whole_range)
     intervals = [_intervals(*of_one) for of_one in zip(shape.r, widest, two_valued, strict=True)]
     direct = [max(float(shape.e.var()), 0.01), *(max(float((shape.e * r).var()), 1e-12) for r in shape.r)]
-    for cap in _candidates(shape.e):
+    for cap in caps:
         v = np.minimum(shape.e / cap, 1.0)
         if float((v * (shape.e < cap)).mean()) < LEAST_BELOW and shape.e.std() > 1e-9:
             continue
@@ -407,7 +409,10 @@ def tails_of(
         left[rows] = sums[:, :first] - whole[:, :first].mean(axis=0) - off
     most, made = units.max(axis=0), list[Deviations]()
     of_cells = np.where(most > 0.0, np.maximum(units, LEAST_UNIT * most), 1.0)[limits.group]
-    for residual, of_cell in zip(left.T, of_cells.T, strict=True):
+    for k, (residual, of_cell) in enumerate(zip(left.T, of_cells.T, strict=True)):
+        if k == 0 and workload.weight is not None:
+            made.append(levels.of_weight.exact)
+            continue
         relative = cell_means(records.cell, residual / of_cell[records.cell], np.ones(len(e)), len(workload))
         tail = deviations(terms, *relative).relative_to(1.0 / of_cell)
         made.append(replace(tail, value=of_cell * tail.value))

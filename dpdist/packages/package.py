@@ -346,7 +346,9 @@ def _package(
     prior = reference.prior(workload, terms, levels, bounds, size, noise)
     if chosen is not None:
         return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.parts)
-    alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
+    # If weights and numbers of records are public, no weight moves between cells: there is nothing that a centre shows.
+    public = workload.weight is not None and not workload.secret
+    alone = public or all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
     tried, wanted = (False,) if alone else (False, True), _objective(prior)
     if before is not None and before.many:
         tried = (before.group_centred,)
@@ -372,15 +374,15 @@ def _measuring(
 
     def under(kept: Sequence[Aggregation], parts: Sequence[Sequence[Fraction]]) -> tuple[Measured, ...]:
         named = zip(kept, parts, strict=True)
-        bounds, count = (limits.cap, limits.centre, limits.half), workload.count
+        bounds, count, weighted = (limits.cap, limits.centre, limits.half), workload.count, workload.weight is None
         return tuple(
-            measured(one, *bounds, count, group_centred, list(map(float, of_one)), workload.secret, signal)
+            measured(one, *bounds, count, group_centred, list(map(float, of_one)), workload.secret, signal, weighted)
             for one, of_one in named
         )
 
     def posterior(made: tuple[Measured, ...], shares: Sequence[Fraction]) -> Posterior:
         sums = measured_sums(made, limits, workload.count, workload.secret)
-        return posterior_of(prior, *sums, _noise(made, shares, law), prior.drifting.before(len(prior.levels.errors) - 1))
+        return posterior_of(prior, *sums, _noise(made, shares, law), prior.planned)
 
     parts = chosen or Parts.equal(len(aggregations), outcomes)
 
@@ -473,7 +475,7 @@ class _Shared(NamedTuple):
     @property
     def _scales(self) -> list[Floats]:
         return [
-            np.repeat([1.0, *self._times * tuple(map(float, of_one))], one.of_weight.shape[0])
+            np.repeat([*one.weighted * [1.0], *self._times * tuple(map(float, of_one))], one.groups)
             for one, of_one in zip(self._tried, self.now.outcomes, strict=True)
         ]
 
@@ -490,12 +492,12 @@ class _Shared(NamedTuple):
         return np.array([max(float((one / scale**2).sum()), 0.0) ** law.exponent for one, scale in pairs]), by_measurement
 
     def parts(self, wanted: Floats, by_measurement: Sequence[Floats]) -> Parts:
-        times, outcomes = self._times, len(self.now.outcomes[0])
+        times, outcomes, first = self._times, len(self.now.outcomes[0]), int(self.whole[0].weighted)
         return Parts(
             whole_shares(wanted.tolist()),
             tuple(
-                outcome_parts(np.cbrt(one.reshape(1 + times * outcomes, -1).sum(axis=1)[1:].reshape(times, -1).sum(axis=0)))
-                for one in by_measurement
+                outcome_parts(np.cbrt(of_sums[first:].reshape(times, -1).sum(axis=0)))
+                for of_sums in (one.reshape(first + times * outcomes, -1).sum(axis=1) for one in by_measurement)
             ),
         )
 

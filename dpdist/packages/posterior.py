@@ -269,12 +269,12 @@ def _drifted(posterior: Posterior, x: Floats) -> Posterior:
 
     def likelihood(drift: Drift) -> float:
         quadratic, log_det = covariance.forms(residual, drift)
-        a_priori = sum((np.log(size / prior.planned) / prior.log_sd) ** 2 for size in drift)
+        a_priori = sum((np.log(size / prior.planned) / prior.log_sd) ** 2 for size in drift if size)
         return float(-0.5 * (quadratic + log_det + a_priori))
 
-    best, tried = prior.before(len(posterior.drift) - 1), np.array(prior.tried)
+    best, tried = posterior.prior.planned, np.array(prior.tried)
     for _ in range(2):
-        for k in range(len(best)):
+        for k in np.flatnonzero(best).tolist():
             logs = np.array([likelihood((*best[:k], float(size), *best[k + 1 :])) for size in tried])
             below = np.cumsum(np.exp(logs - logs.max()))
             best = (*best[:k], float(tried[np.searchsorted(below, below[-1] / 2.0)]), *best[k + 1 :])

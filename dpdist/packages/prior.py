@@ -123,6 +123,12 @@ class Prior:
         """Number of a base cell's sums; the last is the number of records, if that is secret."""
         return 2 * len(self.tails) + self.workload.secret
 
+    @property
+    def planned(self) -> Drift:
+        """The planned drift. Public weights have none."""
+        drift = self.drifting.before(len(self.levels.errors) - 1)
+        return drift if self.workload.weight is None else (0.0, *drift[1:])
+
     def tied(self, records: ReferenceRecords) -> Prior:
         """This prior, tied to the reference's own margins."""
         measured = self._per_record[:, : 2 * len(self.tails)]
@@ -182,6 +188,8 @@ class Prior:
                 changed = moved.slopes(clipping)
                 changed[..., 0] /= 1.0 + deviations[cells, :1]
                 slope[cells] = of_all + changed - slope_of_few
+        if self.workload.weight is not None:  # no deviation of a public weight is possible
+            slope[..., 0] = 0.0
         return mean, slope, spread
 
     @property

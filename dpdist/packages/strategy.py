@@ -48,6 +48,7 @@ class Aggregation(NamedTuple):
 class Measured(NamedTuple):
     """An aggregation with whole factors f, and λg and λh of every outcome, (group, cell) each, in 1/`FACTOR_STEPS`.
 
+    If weights are public, there is no sum of f a: `of_weight` has no group.
     If numbers of records are secret, every outcome has two sums: (f v + g q + h v)/2 of all, then (f v − g q − h v)/2.
     """
 
@@ -83,9 +84,19 @@ class Measured(NamedTuple):
         return np.asarray(abs(self.of_weight).sum(axis=0)), alone
 
     @property
+    def groups(self) -> int:
+        """Number of groups of base cells."""
+        return int(self.of_outcome[0].shape[0])
+
+    @property
+    def weighted(self) -> bool:
+        """Whether sums of weights are measured."""
+        return bool(self.of_weight.shape[0])
+
+    @property
     def rows(self) -> int:
         """Number of measured sums."""
-        return int((1 + len(self.of_outcome)) * self.of_weight.shape[0])
+        return (self.weighted + len(self.of_outcome)) * self.groups
 
 
 class Signal(NamedTuple):
@@ -202,17 +213,19 @@ def measured(
     parts: Sequence[float],
     secret: bool = False,
     signal: Signal | None = None,
+    weighted: bool = True,
 ) -> Measured:
     """The factors of an aggregation from the base cells' limits: U, (cell,), and μ and R, (cell, outcome) each.
 
     With `group_centred`, outcomes are measured about one centre for each group, the mean of its cells' centres by U and
     `count`. `parts` are the λ of the outcomes. With `secret`, numbers of records are secret. Without a `signal`, groups
-    have their largest limit as extent.
+    have their largest limit as extent. Only weights that are not public are measured: `weighted`.
     """
     matrix, extents = aggregation.matrix, [partial(_largest, aggregation.matrix)] * (1 + len(parts))
     if signal is not None:
         extents = [partial(_extent, matrix, variance=of_one, noise=noise) for of_one, noise in signal.of_sums]
     extent = extents[0](cap)
+    of_weight = _factors(matrix, cap, 1.0, extent) if weighted else scipy.sparse.csr_array((0, matrix.shape[1]))
     if secret:
         halves = [part / 2.0 for part in parts]
         half_of = measured(aggregation, cap, centre, half, count, group_centred, halves, signal=signal)
@@ -223,13 +236,13 @@ def measured(
         ]
         below = tuple(-outcome for outcome in half_of.of_outcome)
         of_outcome, of_level = (*half_of.of_outcome, *below), (*signed[0], *signed[1])
-        return Measured(aggregation.name, _factors(matrix, cap, 1.0, extent), of_outcome, of_level, half_of.extents)
+        return Measured(aggregation.name, of_weight, of_outcome, of_level, half_of.extents)
     triples = [
         _of_outcome(matrix, cap, middle, width, count, group_centred, part, extent_of)
         for middle, width, part, extent_of in zip(centre.T, half.T, parts, extents[1:], strict=True)
     ]
     outcomes, levels, of_outcomes = zip(*triples, strict=True)
-    return Measured(aggregation.name, _factors(matrix, cap, 1.0, extent), outcomes, levels, (extent, *of_outcomes))
+    return Measured(aggregation.name, of_weight, outcomes, levels, (extent, *of_outcomes))
 
 
 def _of_outcome(

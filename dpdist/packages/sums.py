@@ -209,8 +209,9 @@ def measured_sums(
     outcomes = limits.half.shape[1]
     parts, constants = list[list[scipy.sparse.csr_array]](), list[Floats]()
     for one in measurements:
-        weight, none = _scaled(one.of_weight), scipy.sparse.csr_array(one.of_weight.shape)
-        rows = [[*[none] * (1 + outcomes), weight, *[none] * (outcomes + secret)]]
+        weight, none = _scaled(one.of_weight), scipy.sparse.csr_array(one.of_outcome[0].shape)
+        beside = scipy.sparse.csr_array(one.of_weight.shape)
+        rows = [[*[beside] * (1 + outcomes), weight, *[beside] * (outcomes + secret)]]
         constants.append(np.zeros(weight.shape[0]))
         for number, factors in enumerate(zip(one.of_outcome, one.of_level, strict=True)):
             outcome, level = map(_scaled, factors)
@@ -223,7 +224,7 @@ def measured_sums(
             if secret:
                 row[-1] = of_v
             rows.append(row)
-            constants.append(np.zeros(weight.shape[0]) if secret else np.asarray(outcome @ (tilt * count) + level @ count))
+            constants.append(np.zeros(one.groups) if secret else np.asarray(outcome @ (tilt * count) + level @ count))
         parts += rows
     return Sums(tuple(_stacked(column) for column in zip(*parts, strict=True))), np.concatenate(constants)
 

@@ -55,6 +55,8 @@ class Workload:
     """True if the file's numbers of records are secret. `count` is then what the reference lets expect."""
     largest: bool = False
     """True if the objective is the largest squared error of a published figure, and not the mean of them."""
+    weight: Floats | None = None
+    """The public weight of all records of every base cell, (cell,); None if weights are measured."""
 
     def __len__(self) -> int:
         return len(self.count)

@@ -58,6 +58,8 @@ CROSSING: list[Said] = [
 """Tables of which none contains another, so that each is measured."""
 SECRET: Said = {"predictors": None}
 """Secret sizes that noisy sums give, and no noisy sample counts."""
+DESIGNED: Said = {"survey": {"weight": "weight", "design_weights": {"by": ["sex"], "weights": {"f": 3, "m": 190}}}}
+"""Weights that are public, by a column that the plain table does not have."""
 HOUSEHOLD: Said = {"privacy_unit": {"column": "person", "most": 3}}
 PROTECTED: Said = {"predictors": {"protect": {}}}
 """Protected predictors whose sizes noisy sums give: neighbours, and the loss, are those of `SECRET`."""
@@ -121,6 +123,9 @@ VARIANTS: dict[str, list[Said]] = {
         {"mechanism": {"strategy": "per_table"}},
         {"mechanism": {"noise": "gaussian"}},
         {"survey": {}},
+        DESIGNED,
+        DESIGNED | {"outcome": ["pay", "kids"], "tables": CROSSING, "mechanism": {"strategy": "per_table"}},
+        DESIGNED | {"mechanism": {"noise": "gaussian"}, "reference": {"histogram": {"epsilon": "1/3"}}},
         {"tables": CROSSING, "mechanism": {"strategy": "per_table", "objective": "largest"}},
         {"tables": CROSSING, "mechanism": {"strategy": "per_table", "noise": "gaussian"}},
         HOUSEHOLD | {"mechanism": {"strategy": "per_table"}},
@@ -206,7 +211,9 @@ def job_text(mechanism: str, kind: str, said: Mapping[str, Any]) -> Said:
     tables = [{"name": "t", "by": ["field"], "statistics": ["count", mean]}]
     budget = made["budget"] | ({"delta": "1e-6"} if own.get("noise") == "gaussian" else {})
     made = {"dataset": "audit", "period": "1", "tables": tables} | made
-    names = [*outcomes, *(["weight"] if made["survey"] else []), *dict.fromkeys(_columns_of(made["tables"]))]
+    of_weights = made["survey"].get("design_weights", {}).get("by", [])
+    columns = dict.fromkeys([*_columns_of(made["tables"]), *of_weights])
+    names = [*outcomes, *(["weight"] if made["survey"] else []), *columns]
     return made | {
         "budget": budget,
         "columns": {name: COLUMNS[name] for name in names},

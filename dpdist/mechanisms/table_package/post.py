@@ -95,9 +95,12 @@ class PackageCells(PublicModel):
     """Distance by which neighbouring files move a measurement, in units of 1/WHOLE."""
     strategy: str
     weighted: bool
+    """Whether weights are measured; False without weights, and where they are public."""
     one_weight: bool
     public_weights: tuple[float, float]
-    """Public bounds of the weight."""
+    """Public bounds of a measured weight."""
+    weight: Floats | None = None
+    """The public weight of every cell, (cell,), 1 without weights; None if weights are measured."""
     nested: tuple[tuple[int, ...], ...] = ()
     """Columns of every hierarchy, the coarsest first."""
     largest: bool = False
@@ -137,7 +140,8 @@ class PackageCells(PublicModel):
             for table in job.tables
         )
         statistics = tuple((table.name, tuple(table.statistics)) for table in job.tables)
-        joint = joint_query(job, mechanism.noise)
+        joint, public = joint_query(job, mechanism.noise), job.survey.design_weights
+        weighted = job.survey.measured_weight is not None
         made = cls(
             *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
             tuple(tuple(map(str, frame.levels[name])) for name in columns),
@@ -149,7 +153,8 @@ class PackageCells(PublicModel):
                 joint,
                 joint.moved.by(neighbour_of(job)),
             ),
-            *(mechanism.strategy, job.survey.weight is not None, bool(job.survey.weights_constant_in)),
+            *(mechanism.strategy, weighted, bool(job.survey.one_weight_in)),
+            weight=None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
             nested=tuple(tuple(map(columns.index, hierarchy.columns)) for hierarchy in job.hierarchies.values()),
             largest=mechanism.objective != MEAN_SQUARE,
             public_weights=public_weights(job),
@@ -225,7 +230,7 @@ class PackageCells(PublicModel):
         sizes = tuple(map(len, self.levels))
         outcomes = len(self.outcomes)
         columns = self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns
-        return Workload(*columns, outcomes, self.nested, self.secret, self.largest)
+        return Workload(*columns, outcomes, self.nested, self.secret, self.largest, self.weight)
 
     @property
     def law(self) -> Law:
@@ -321,7 +326,7 @@ class PackageCells(PublicModel):
             held = base.counts[:, None]
             mean = np.where(held > 0.0, base.totals / held, np.clip(levels.mean, low, high))
         size = self.sized(posterior, noisy)
-        weight = base.counts / size if self.weighted else np.ones(len(self.count))
+        weight = base.counts / size if self.weight is None else self.weight
         values = {
             "means": np.column_stack([weight, np.clip(mean, low, high)]),
             "limits": np.column_stack([limits.centre, limits.cap, limits.half]),
@@ -436,8 +441,6 @@ class PackageCells(PublicModel):
     def _moved(self, theta: Draws, errors: CellErrors) -> Draws:
         means, (counts, totals) = theta["means"][0], errors
         weight, mean = means[:, :1], means[:, 1:]
-        if not self.weighted:
-            counts, totals = np.zeros_like(counts), totals - mean * counts[..., None]
         size = theta["size"][0] if self.secret else self.count
         weights = weight[:, 0] + counts / size
         return Draws({"weights": weights, "products": weight * mean + totals / size[:, None]})
@@ -502,7 +505,8 @@ class _Problem:
 
     @classmethod
     def of(cls, model: PackageCells, strategy: str, chosen: Chosen) -> _Problem:
-        content = (model.codes, model.count, model.tables, model.nested, model.joint, model.source, strategy, chosen)
+        of_model = (model.codes, model.count, model.weight, model.tables, model.nested, model.joint, model.source)
+        content = (*of_model, strategy, chosen)
         return cls(digest(content), model, strategy, chosen)
 
     def __hash__(self) -> int:
@@ -540,7 +544,7 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
     """The noisy sums of every measurement, group by group."""
     start = 0
     names = ("above", "below") if model.secret else ("q of" if len(model.outcomes) > 1 else "q",)
-    statistics = ["a", *(name + suffix for name in names for suffix in model.suffixes)]
+    statistics = [*model.weighted * ["a"], *(name + suffix for name in names for suffix in model.suffixes)]
     sums = len(statistics)
     for number, (grouped, part) in enumerate(model.measured(theta)):
         groups = grouped.matrix.shape[0]
@@ -563,7 +567,7 @@ def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draw
 
 def _of_bins(release: ReleaseView, model: PackageCells, theta: Draws) -> Iterator[Figures]:
     """The noisy counts of bins, with the bins' centres and half-widths, by group of base cells and by column."""
-    histograms, weight = model.histograms(theta), release.job.survey.weight
+    histograms, weight = model.histograms(theta), release.job.survey.measured_weight
     names = [*([weight] if weight is not None else []), *model.outcomes]
     groups, start = model.groups(indicator(histograms.group.astype(np.int64))), 0
     for name, (left, right) in zip(names, histograms.bins, strict=True):
@@ -624,5 +628,6 @@ class _GroupLimits:
     def __call__(self, group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
         """A group's centre, weight cap and half-width; those of outcomes are None for a sum of weights."""
         ends = self._of_groups
-        centre, cap, half = map(float, ends[max(statistic - 1, 0) % len(ends)][group])
-        return (None, cap, None) if statistic == 0 else (None if np.isnan(centre) else centre, cap, half)
+        outcome = statistic - self.model.weighted
+        centre, cap, half = map(float, ends[max(outcome, 0) % len(ends)][group])
+        return (None, cap, None) if outcome < 0 else (None if np.isnan(centre) else centre, cap, half)

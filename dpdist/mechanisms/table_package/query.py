@@ -42,6 +42,11 @@ CLIPPED = (
     "by its centred outcome times what it uses. Job, reference and public sizes fixed the limits. The L1 norm of the two "
     "is at most 1. So switching a record off moves a measurement by at most 1, and other values at the same x by at most 2."
 )
+CLIPPED_KNOWN = (
+    "A record enters one group of base cells in every measurement, by its clipped and centred outcome alone: its v is 1. "
+    "Job, reference and public sizes fixed the limits. Its size is at most 1. So switching a record off moves a "
+    "measurement by at most 1, and other values at the same x by at most 2. Counts follow from public weights and numbers."
+)
 CLIPPED_SECRET = (
     "A record enters one group of base cells in every measurement. It adds what its clipped weight leaves of the limit. It "
     "adds half of the clipped weight twice, plus and minus half of the centred outcome. Job and reference fixed the "
@@ -73,7 +78,10 @@ AFTER_HISTOGRAMS = 6
 """Number of a stratum's first query after those of histograms."""
 
 BY_HISTOGRAMS = {
-    CLIPPED: CLIPPED.replace("Job, reference and public sizes", "Job, noisy histograms and public sizes"),
+    **{
+        text: text.replace("Job, reference and public sizes", "Job, noisy histograms and public sizes")
+        for text in (CLIPPED, CLIPPED_KNOWN)
+    },
     LAPLACE: LAPLACE.replace("with the part s of ε", "with the part s of ε₁, what histograms leave of ε,").replace(
         "sε", "sε₁"
     ),
@@ -130,9 +138,12 @@ class BaseSums(Summing):
     pattern: Codes
     """The base cell of every frame row."""
     limits: CellLimits
+    weighted: bool
+    """False if weights are public: no record's weight is read, and v is 1 whatever the file has there."""
 
     def sums(self, records: Records) -> Floats:
-        return base_sums(self.limits, self.pattern[records.frame].astype(np.int64), records.weight, records.outcomes)
+        cell = self.pattern[records.frame].astype(np.int64)
+        return base_sums(self.limits, cell, records.weight if self.weighted else self.limits.cap[cell], records.outcomes)
 
 
 class TablePackage(NoisySums[Settings, PackageCells]):
@@ -150,9 +161,10 @@ class TablePackage(NoisySums[Settings, PackageCells]):
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         law = GAUSSIAN if settings.gaussian else LAPLACE
         several = (SEVERAL,) if len(job.outcomes) > 1 else ()
+        clipped = CLIPPED if job.survey.measured_weight is not None else CLIPPED_KNOWN
         if job.on_histograms:
             counts = GAUSSIAN_COUNTS if settings.gaussian else BINNED_COUNTS
-            clipped, law, shared = (BY_HISTOGRAMS[text] for text in (CLIPPED, law, SHARED))
+            clipped, law, shared = (BY_HISTOGRAMS[text] for text in (clipped, law, SHARED))
             rest = (
                 *several,
                 shared.replace("ε₁", "ρ₁") if settings.gaussian else shared,
@@ -162,7 +174,7 @@ class TablePackage(NoisySums[Settings, PackageCells]):
                 *provenance(job),
             )
             return in_stages(job, promise_of(job, per_set(total, job), f"{clipped} {law}", *rest))
-        public = (f"{CLIPPED} {law}", *several, SHARED, MOVES_UNKNOWN)
+        public = (f"{clipped} {law}", *several, SHARED, MOVES_UNKNOWN)
         secret = (f"{CLIPPED_SECRET} {law}", *several, SHARED_SECRET)
         texts = (*(secret if job.sizes_in_sums else public), SHAPE, *referred(job))
         return promise_of(job, per_set(total, job), *texts)
@@ -178,7 +190,7 @@ class TablePackage(NoisySums[Settings, PackageCells]):
         package, before, first = (yield from _learned_first(model)) if learned is None else (learned.package, None, 1)
         hold(package.measurements, package.shares, len(model.outcomes))
         limits = replace(package.prior.limits, shapes=(), clippings=())
-        sums = yield Pass(BaseSums(model.design.pattern, limits), "sum")
+        sums = yield Pass(BaseSums(model.design.pattern, limits, model.weighted), "sum")
         joint, bound, noisy = joint_query(job, settings.noise), (limits.cap, limits.centre, limits.half), list[Floats]()
         for number, (measurement, part) in enumerate(zip(package.measurements, package.shares, strict=True), start=first):
             stated = joint.share(f"sums by {measurement.name}", part)

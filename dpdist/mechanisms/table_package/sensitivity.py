@@ -7,6 +7,11 @@ is in one group of each measurement. So its L1 norm is at most a + Σ λ_k(g_k +
 larger. Switching a record off moves a measurement by at most 1. Other values at the same x move it by at most 2, attained
 in L1 by all c_k = 1 and all c_k = −1 at w ≥ U where all g_k = 1. So does any other record, in another group.
 
+Without weights, and where they are public (`survey.design_weights`), no record's weight is read: U is the base cell's
+weight, v = 1 and a = 0. There is no sum of a, and no λ_k h_k v, which would be public. A measurement is λ_k g_k c_k of
+every outcome. Its L1 norm is at most Σ λ_k g_k ≤ 1. So the distances stay 1 and 2, attained by the same pair at any weight:
+all c_k = 1 against none, or against all c_k = −1.
+
 Where numbers of records are secret, a measurement takes f a and, for every outcome, λ_k(f v + s_k)/2 and λ_k(f v −
 s_k)/2 with s_k = g_k q_k + h_k v. Their L1 norm is f a + Σ λ_k max(f v, |s_k|) ≤ a + v = 1. So adding or removing a
 record moves a measurement by at most 1, attained by w ≥ U where f = 1. Any other record in its place moves it by at most

@@ -51,6 +51,7 @@ class TablePackage(Noisy):
     several_outcomes: ClassVar[bool] = True
     nests: ClassVar[bool] = True
     shape_of_reference: ClassVar[bool] = True
+    public_weights: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
@@ -78,10 +79,15 @@ class TablePackage(Noisy):
         if self.gaussian and job.budget.exchange == "anywhere":
             fault = "the distance of any two records is not known to be attained under Gaussian noise"
             yield Contradiction(("mechanism", "noise"), fault, "take noise: laplace, or adjacency: add_remove")
-        if (job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere") and job.survey.weight is None:
+        secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
+        if secret and job.survey.measured_weight is None:
+            public = job.survey.design_weights is not None
             fault = "without weights, tables would be whole numbers of records, and these are secret and estimated"
-            remedy = "name a weight column, or take adjacency: substitution or zero_out without exchange: anywhere"
-            yield Contradiction(("survey", "weight"), fault, remedy)
+            if public:
+                fault = "public weights make a count from a number of records, and these are secret and estimated"
+            remedy = "leave them out, which measures weights" if public else "name a weight column"
+            remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
+            yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' takes its limits from records, or from noisy histograms of the current file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path, or leave it out")

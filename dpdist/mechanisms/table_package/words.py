@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
-from dpdist.mechanisms.reference_tables.words import ONE_WEIGHT
+from dpdist.mechanisms.reference_tables.words import DECLARED, ONE_WEIGHT
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 from dpdist.packages.posterior import LARGEST_DEVIATION, Posterior
@@ -78,6 +78,9 @@ ERRORS_BY_LEVELS = (
 DENSITY = (
     "noisy sums of {weight} and of its product with {outcome} over groups of base cells, clipped where a reference tells"
 )
+DENSITY_OF_OUTCOMES = (
+    "noisy sums of {outcome}, times {weight}, which is public, over groups of base cells, clipped where a reference tells"
+)
 ERRORS = (
     "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, the "
     "reference's sampling error, and drift since. Draws come from the posterior that made the tables."
@@ -136,7 +139,7 @@ class PackageWords(Words):
     """Texts that name what was measured."""
 
     def cautions_of(self, release: ReleaseView) -> list[str]:
-        if not release.donors or release.job.survey.weight is None:
+        if not release.donors or release.job.survey.measured_weight is None:
             return []
         model = release.model(0)
         prior = cast(HasPosterior, model).posterior(release.theta(model, 0, 0)).prior
@@ -156,7 +159,8 @@ class PackageWords(Words):
         return texts
 
     def density_of(self, release: ReleaseView) -> str:
-        return DENSITY.replace("a reference tells", "noisy histograms tell") if release.job.on_histograms else DENSITY
+        density = DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
+        return density.replace("a reference tells", "noisy histograms tell") if release.job.on_histograms else density
 
     def errors_of(self, release: ReleaseView) -> str:
         return ERRORS_BY_LEVELS if release.job.on_histograms else ERRORS
@@ -165,8 +169,9 @@ class PackageWords(Words):
         survey = release.job.survey
         if survey.weight is None:
             donated, how = "outcome", UNWEIGHTED
-        elif survey.weights_constant_in:
-            donated, how = "outcome", ONE_WEIGHT.format(", ".join(survey.weights_constant_in))
+        elif survey.one_weight_in:
+            donated, how = "outcome", ONE_WEIGHT.format(", ".join(survey.one_weight_in))
+            how = how if survey.design_weights is None else f"{how} {DECLARED}"
         else:
             donated, how = "weight and outcome", TILTED
         if release.job.on_histograms:
@@ -181,7 +186,9 @@ class PackageWords(Words):
         measured = cast(HasPosterior, model).measured(release.theta(model, 0, 0))
         names = [_set_of(grouped.name, cast(HasPosterior, model).columns) for grouped, _ in measured]
         more = f", and {len(names) - MOST_NAMED:,} more, all in measurements.parquet" if len(names) > MOST_NAMED else ""
-        return [RELATIONS.format(what=" and ".join(release.job.components), sets="; ".join(names[:MOST_NAMED]) + more)]
+        return [
+            RELATIONS.format(what=" and ".join(release.job.protected_components), sets="; ".join(names[:MOST_NAMED]) + more)
+        ]
 
 
 def _set_of(name: str, columns: Sequence[str]) -> str:
