@@ -7,7 +7,7 @@ would bring them. A mechanism runs on a base file, and then on its neighbours al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from types import UnionType
@@ -304,7 +304,10 @@ def _model(job: Job) -> tuple[Any, Any]:
     """The mechanism's model, and what it learned from a reference of its own."""
     frame = _frame(job)
     model = builder_of(job).build(job, frame, slice(0, len(frame)))
-    learned = model.learned(_drawn(job, 7, 60), None) if job.has_reference and isinstance(model, LearnsOutright) else None
+    reference = _drawn(job, 7, 60)
+    if (public := job.survey.design_weights) is not None:  # as a run gives a reference the declared weights
+        reference = replace(reference, weight=public.of(frame)[reference.frame])
+    learned = model.learned(reference, None) if job.has_reference and isinstance(model, LearnsOutright) else None
     return model, learned
 
 
