@@ -257,8 +257,9 @@ def cell_limits(
         ]
         n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
         reference = float(number[k]) * n / max(float(workload.count[cells].sum()), 1.0)
-        caps = _candidates(shape.e) if workload.weight is None else np.ones(1)
-        clippings.append(_clipping(shape.thinned, n, reference, variance, widest, two_valued, unknown, caps))
+        few = shape.thinned
+        caps = _candidates(few.e) if workload.weight is None else np.ones(1)
+        clippings.append(_clipping(few, n, reference, variance, widest, two_valued, unknown, caps))
     cap = np.array([clipping.cap for clipping in clippings])[group]
     intervals = np.array([clipping.intervals for clipping in clippings])[group]
     centre, half, whole = intervals[..., 0], intervals[..., 1], intervals[..., 2] > 0.0
