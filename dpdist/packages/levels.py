@@ -217,8 +217,8 @@ def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bound
     made = (_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
     of_outcomes, r = zip(*made, strict=True)
     if workload.weight is not None:
-        known = (e, np.stack(r)) if terms.learned_from_a_part else None
-        return Levels(main, of_outcomes[0].errors.exact, of_outcomes, of_others=known)
+        records_as_new = (e, np.stack(r)) if terms.learned_from_a_part else None
+        return Levels(main, of_outcomes[0].errors.exact, of_outcomes, of_others=records_as_new)
     ratios = _relative_weights(e)
     of_weight = deviations(terms, *cell_means(records.cell, ratios, ones, cells))
     by_others = _left_out(of_weight, terms, records.cell, ratios, ones)

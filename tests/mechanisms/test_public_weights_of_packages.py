@@ -96,18 +96,18 @@ def test_ten_tables_have_exact_counts_where_weights_are_public(
     loaded = parse_job(job(tmp_path, survey, reference))
     with named("public weights of packages"):
         run(loaded, tmp_path / "made", counted=False)
-    public, known = tmp_path / "made" / "public", survey != {"weight": "weight"}
+    public, public_weights = tmp_path / "made" / "public", survey != {"weight": "weight"}
     weights = people(1)["weight"] if survey else pd.Series(1.0, index=range(3000))
     relative = errors(tmp_path / "made", weights)
-    assert (relative["count"].max() < 1e-9) == known
-    if known:
+    assert (relative["count"].max() < 1e-9) == public_weights
+    if public_weights:
         assert relative[["mean", "total"]].max().max() < 1.0
         assert relative["mean"].median() < 0.1
     statistics = set(pd.read_parquet(public / "measurements.parquet")["statistic"])
-    assert ("a" in statistics) != known
+    assert ("a" in statistics) != public_weights
     statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
-    assert statement["protected"] == (["income"] if known else ["income", "weight"])
-    assert any("its v is 1" in text for text in statement["assumptions"]) == known
+    assert statement["protected"] == (["income"] if public_weights else ["income", "weight"])
+    assert any("its v is 1" in text for text in statement["assumptions"]) == public_weights
     declared = "design_weights" in survey
     assert ("weight" in statement["not_protected"]) == declared
     assert any("the weights of records by kind, which the job lists" in fact for fact in statement["public"]) == declared
@@ -122,7 +122,7 @@ def test_ten_tables_have_exact_counts_where_weights_are_public(
     publish(read_released(public / "released"), tmp_path / "again")
     for path in (public / "tables").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / "tables" / path.name).read_bytes()
-    if reference and known:
+    if reference and public_weights:
         prediction = predicted(dpdist.plan(loaded), times=(Fraction(1),))
         by_statistic = {one.statistic.split()[0]: one.median for one in prediction.statistics()}
         assert by_statistic["count"] < 1e-6 < by_statistic["mean"]
