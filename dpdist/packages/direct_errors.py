@@ -18,6 +18,8 @@ from dpdist.packages.levels import ReferenceRecords
 
 FREEDOM_OF_LAW = 4.0
 """Degrees of freedom that a group's law has beside a cell's own records."""
+LEAST_LEFT = 0.05
+"""Least part of a predicted variance that is left where a cell's records vary less than its group's law says."""
 LEAST_CURVATURE = 2.0
 """Least m₄/m₂² − 1: that of a normal law."""
 
@@ -61,3 +63,15 @@ def of_means(matrix: scipy.sparse.csr_array, powers: Floats, count: Floats, by_l
         of_file = 2.0 * size / np.where(several, curvature, LEAST_CURVATURE)
         freedom = 1.0 / (1.0 / of_file + 1.0 / (FREEDOM_OF_LAW + of_reference))
     return DirectErrors(np.sqrt(both), freedom)
+
+
+def predicted_at(file: Floats, alone: Floats, by_law: Floats, shown: Floats) -> tuple[Floats, Floats]:
+    """Predicted variances of a release's means and of the reference's, (cell,), at the direct errors that records show.
+
+    `alone` is the variance of the file's mean about the reference's, and an estimate leaves the part file/alone of this
+    distance. So a direct variance that is lower by g lowers the first by (file/alone)² g, and the second by g.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.minimum(file / alone, 1.0) ** 2
+    gained = shown**2 - by_law**2
+    return np.maximum(file + left * gained, LEAST_LEFT * file), np.maximum(alone + gained, LEAST_LEFT * alone)

@@ -16,7 +16,7 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import available_memory
-from dpdist.packages.direct_errors import moments, of_means
+from dpdist.packages.direct_errors import moments, of_means, predicted_at
 from dpdist.packages.estimates import mean_sums
 from dpdist.packages.large import MOST_EXACT, posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
@@ -138,17 +138,20 @@ class Package:
             if powers:
                 pairs = zip(powers, direct[1 : 1 + outcomes], strict=True)
                 shown = [of_means(workload.published(table), of_one, workload.count, by_law) for of_one, by_law in pairs]
+                for k, one in enumerate(shown, start=1):
+                    file, alone = predicted_at(errors[k].file, errors[k].prior, direct[k], one.error)
+                    errors[k] = errors[k]._replace(file=file, prior=alone)
                 direct = [direct[0], *(one.error for one in shown), *direct[1 + outcomes :]]
                 freedom = np.column_stack([one.freedom for one in shown])
             with np.errstate(divide="ignore", invalid="ignore"):
-                file, alone = (
+                of_file, of_reference = (
                     [np.sqrt(getattr(error, name)) / unit for error, unit in zip(errors, direct[kept], strict=True)]
                     for name in ("file", "prior")
                 )
             without = [np.full(len(functions[0]), np.nan)] * outcomes
             error, alone_error = (
                 Figures(count, np.column_stack(others[:outcomes]), np.column_stack(others[outcomes:] or without))
-                for count, *others in (file, alone)
+                for count, *others in (of_file, of_reference)
             )
             predictions.append(Predicted(table.name, error, alone_error, freedom))
         return predictions

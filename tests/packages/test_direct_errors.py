@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.packages.direct_errors import FREEDOM_OF_LAW, DirectErrors, moments, of_means
+from dpdist.packages.direct_errors import FREEDOM_OF_LAW, DirectErrors, moments, of_means, predicted_at
 from dpdist.packages.levels import ReferenceRecords
 
 CELLS, RECORDS, FAR = 400, 40, 4.0
@@ -77,3 +77,20 @@ def test_means_about_any_level_have_the_errors_of_their_records() -> None:
     assert ((part >= 0.0) & (part < 1.0)).all()
     weight[:, 0] *= 2.0
     assert np.abs(direct(weight, outcome) - exact).max() > 0.01
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 5.0])
+def test_errors_follow_what_an_estimate_leaves_of_a_smaller_spread(noise: float) -> None:
+    """An estimate with the gain of a group's spread, in cells with a tenth of it, 10⁵ draws: within 3 %, six errors of a
+    variance. Control: the spread of the group.
+    """
+    rng, draws, level, group, cell = np.random.default_rng(8), 100_000, 0.5, 1.0, 0.1
+    whole = np.array([level**2 + group**2])
+    file = whole * noise**2 / (whole + noise**2)
+    gain = 1.0 - file / whole
+    mean = np.hypot(level, cell) * rng.standard_normal(draws)
+    exact = float(((gain * (mean + noise * rng.standard_normal(draws)) - mean) ** 2).mean())
+    made, alone = predicted_at(file, whole, np.array([group]), np.array([cell]))
+    assert made[0] == pytest.approx(exact, rel=0.03)
+    assert alone[0] == pytest.approx(level**2 + cell**2)
+    assert abs(file[0] / exact - 1.0) > 0.03
