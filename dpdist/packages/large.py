@@ -55,6 +55,8 @@ def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, 
     return kind(prior, measured, constant, noise, drift)
 
 
+ROWS_AT_ONCE = 2_000
+"""Measured sums whose derivatives by all terms are held together."""
 BYTES_OF_CELL = 20_000
 """Memory for a base cell: draws of its errors, and batches of systems."""
 BYTES_OF_CELL_IN_TABLE = 260
@@ -194,7 +196,12 @@ class LargePosterior(Posterior):
                 squares[i, j] = np.asarray(one.multiply(other).T @ precision).reshape(-1)
         diagonal = [1.0 + np.einsum("jic,jkc,kic->ic", self._root, squares, self._root).reshape(-1)]
         for (k, level, _), (both, _) in zip(self._levels, self._deviations, strict=True):
-            of_data = (self.prior.by_deviation(self.measured, k) @ both).power(2).T @ precision
+            slopes, of_data = self.prior.by_deviation(self.measured, k), np.zeros(both.shape[1])
+            for start in range(0, len(precision), ROWS_AT_ONCE):
+                few = slice(start, start + ROWS_AT_ONCE)
+                made = slopes[few] @ both
+                made.data **= 2
+                of_data += made.T @ precision[few]
             diagonal.append(of_data + np.concatenate([level.terms.diagonal, np.ones(len(of_data) // 2)]))
         return np.concatenate(diagonal)
 
