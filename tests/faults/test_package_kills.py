@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from campaign import Run, inventory, public_bytes, run, survivors
+from campaign import Run, inventory, public_bytes, run, stamps, strata_done, survivors
 from sized_package import sets_of_columns, sized_job
+
+from dpdist.packages.posterior import MOST_SUMS
 
 KILLS = 60
 OF_WORKERS = 20
@@ -95,3 +98,30 @@ def test_sixty_kills_of_a_package_end_with_the_bytes_of_a_run_in_peace(
     other = tmp_path / "other noise"
     assert run(job, other, patience=PATIENCE).code == 0
     assert public_bytes(other) != wanted
+
+
+@pytest.mark.long
+def test_a_package_too_large_for_dense_matrices_is_killed_twice_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """Killed once its noise is drawn, and once it is released and not yet published; resumed on two workers.
+
+    Controls: work was left each time, the noise was not drawn again, and the package is over the limit of sums.
+    """
+    workers = {"executor": "dask", "workers": 2}
+    job, peace = sized_job(tmp_path, (56, 58), [["c0", "c1"], ["c0"]], 12_000, runtime=workers), tmp_path / "peace"
+    assert run(job, peace, *PEACE).code == 0
+    assert len(pd.read_parquet(peace / "public" / "measurements.parquet")) > MOST_SUMS
+    workspace, replay = tmp_path / "killed", ("--replay", peace / "confidential")
+    started = Run(job, workspace, *replay)
+    assert started.until(lambda: bool(stamps(workspace / "confidential", "marks/noise-*.json")))
+    assert started.kill() == []
+    assert strata_done(workspace) == 0
+    drawn = stamps(workspace / "confidential", "noise/*")
+    started = Run(job, workspace, *replay)
+    assert started.until(lambda: (workspace / "confidential" / "marks" / "gathered.json").exists())
+    assert started.kill() == []
+    assert not (workspace / "public" / "statement.json").exists()
+    ended = run(job, workspace, *replay)
+    assert ended.code == 0, ended.text
+    assert drawn.items() <= stamps(workspace / "confidential", "noise/*").items()
+    assert public_bytes(workspace) == public_bytes(peace)
+    assert inventory(workspace) == inventory(peace)
