@@ -125,7 +125,8 @@ SATURATED = (
 EQUAL = (
     "In {cells:,} of {all:,} base cells, with {share:.1f} % of the records, the reference's weights are nearly equal. So "
     "all lie at the clipping limit. No noisy sum tells whether weights are larger now. If they are, counts and totals are "
-    "too small by the same factor, and intervals do not tell. Take a reference with weights of this survey, or none"
+    "too small by the same factor, and intervals do not tell. Take a reference with weights of this survey, or none; or "
+    "declare weights that are public, as survey.design_weights"
 )
 HIDDEN = (
     "Weights have changed since the reference, and add up to less than its weights do. They may have spread beyond the "
