@@ -58,7 +58,7 @@ CROSSING: list[Said] = [
 """Tables of which none contains another, so that each is measured."""
 SECRET: Said = {"predictors": None}
 """Secret sizes that noisy sums give, and no noisy sample counts."""
-DESIGNED: Said = {"survey": {"weight": "weight", "design_weights": {"by": ["sex"], "weights": {"f": 3, "m": 190}}}}
+DESIGNED: Said = {"survey": {"weight": "weight", "design_weights": {"by": ["sex"], "weights": {"f": 190, "m": 3}}}}
 """Weights that are public, by a column that the plain table does not have."""
 HOUSEHOLD: Said = {"privacy_unit": {"column": "person", "most": 3}}
 PROTECTED: Said = {"predictors": {"protect": {}}}
