@@ -211,6 +211,9 @@ class Parts:
     current: Reference
     reference: Reference
     truth: Reference
+    """All records of the last third, in cells of `whole`."""
+    whole: Workload
+    """The base cells of all thirds."""
 
 
 def read(file: File, folder: Path) -> pd.DataFrame:
@@ -242,13 +245,19 @@ def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Pa
         outcome = np.column_stack([outcome, rows[file.second].to_numpy(dtype=float).clip(*file.second_bounds)])
     tables = tuple(PackageTable(" x ".join(by), tuple(names.index(name) for name in by)) for by in file.tables)
     count = np.bincount(cell.reshape(-1), minlength=len(occurring)).astype(float)
+    of_all, whole_cell = np.unique(codes, axis=0, return_inverse=True)
     records = [
-        Reference(every[kept], weight[kept], outcome[kept])
-        for kept in ((part == 0), (part == 1) & (every >= 0), (part == 2) & (every >= 0))
+        Reference(of_cell[kept], weight[kept], outcome[kept])
+        for of_cell, kept in (
+            (every, part == 0),
+            (every, (part == 1) & (every >= 0)),
+            (whole_cell.reshape(-1), part == 2),  # rare base cells have weights of their own
+        )
     ]
     nested = (tuple(names.index(name) for name in file.nested),) if file.nested else ()
     workload = Workload(occurring, sizes, count, tables, nested=nested, outcomes=len(bounds))
-    return Parts(workload, bounds, records[0], drifted(records[1], drift), records[2])
+    whole = replace(workload, codes=of_all, count=np.ones(len(of_all)))
+    return Parts(workload, bounds, records[0], drifted(records[1], drift), records[2], whole)
 
 
 def drifted(records: Reference, drift: str) -> Reference:
@@ -281,13 +290,19 @@ class Direct(NamedTuple):
 
 def by_itself(parts: Parts, table: PackageTable) -> Parts:
     """A table's columns alone: its cells are the base cells."""
-    workload = parts.workload
-    codes, cell = np.unique(workload.codes[:, table.by], axis=0, return_inverse=True)
-    cell = cell.reshape(-1)
     alone = replace(table, by=tuple(range(len(table.by))))
-    sizes, count = tuple(workload.sizes[column] for column in table.by), np.bincount(cell, weights=workload.count)
-    records = (each._replace(cell=cell[each.cell]) for each in (parts.current, parts.reference, parts.truth))
-    return Parts(Workload(codes, sizes, count, (alone,)), parts.bounds, *records)
+
+    def of(workload: Workload, *records: Reference) -> tuple[Workload, list[Reference]]:
+        codes, cell = np.unique(workload.codes[:, table.by], axis=0, return_inverse=True)
+        cell = cell.reshape(-1)
+        sizes, count = tuple(workload.sizes[column] for column in table.by), np.bincount(cell, weights=workload.count)
+        return Workload(codes, sizes, count, (alone,)), [one._replace(cell=cell[one.cell]) for one in records]
+
+    (workload, (current, reference)), (whole, (truth,)) = (
+        of(parts.workload, parts.current, parts.reference),
+        of(parts.whole, parts.truth),
+    )
+    return Parts(workload, parts.bounds, current, reference, truth, whole)
 
 
 def direct(matrix: scipy.sparse.csr_array, records: Reference, outcome: int = 0) -> Direct:
@@ -319,7 +334,8 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
     for table, predicted in zip(parts.workload.tables, package.predicted(records=parts.reference), strict=True):
         matrix, estimates = parts.workload.published(table), table_estimates(posterior, table, base)
         for name, k in (("counts", 0), *(("means", k) for k in range(len(parts.bounds)))):
-            here, earlier, truth = (direct(matrix, records, k) for records in (parts.current, parts.reference, parts.truth))
+            here, earlier = (direct(matrix, records, k) for records in (parts.current, parts.reference))
+            truth = direct(parts.whole.published(table), parts.truth, k)
             error = getattr(here, f"errors_of_{name}")
             stated, value, foreseen = (
                 values.reshape(len(error), -1)[:, k]
@@ -466,7 +482,7 @@ def apart(parts: Parts, budget: Budget, draws: int, split: int, label: str) -> I
     part = divided(budget, len(parts.bounds))
     for k, bounds in enumerate(parts.bounds):
         records = (of._replace(outcome=of.outcomes[k]) for of in (parts.current, parts.reference, parts.truth))
-        alone = Parts(replace(parts.workload, outcomes=1), (bounds,), *records)
+        alone = Parts(replace(parts.workload, outcomes=1), (bounds,), *records, parts.whole)
         package = best_package(alone.workload, alone.reference, alone.bounds, part.law)[0]
         for draw in range(draws):
             for one in measured(alone, package, part, draw, 1000 * split + k):
