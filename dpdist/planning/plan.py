@@ -229,6 +229,8 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     For reference tables, it has the number of cells that are collapsed because of noise.
     """
     text = f"{opened.records:,} records"
+    if isinstance(opened, ReferenceFile) and opened.left_out:
+        text += f", of which {opened.left_out:,} are left out: the file has no record with the same columns"
     if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
         return text
     size, few = _cell_sizes(plan, opened)

@@ -53,6 +53,11 @@ class ReferenceFile:
         return np.bincount(self.row[on], weights=self.census.frame.count[on], minlength=len(frame)).astype(np.int64)
 
     @property
+    def left_out(self) -> int:
+        """Number of reference records of combinations that the current file lacks."""
+        return int(self.census.frame.count[self.row < 0].sum())
+
+    @property
     def name(self) -> str:
         return self.source.name
 

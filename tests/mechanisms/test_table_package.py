@@ -24,11 +24,12 @@ from dpdist.mechanisms.table_package import post
 from dpdist.mechanisms.table_package.post import WORDS, PackageCells, _prepared
 from dpdist.mechanisms.table_package.sensitivity import WHOLE
 from dpdist.models.outputs import ReleaseView
-from dpdist.planning import making
+from dpdist.planning import making, plan
 from dpdist.publish.folder import publish
 from dpdist.publish.noisy_figures import NoiseErrors
 from dpdist.publish.released import read_released
 from dpdist.release import run
+from dpdist.survey.reference_file import ReferenceFile
 from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS, survey
 
 TABLES = [
@@ -375,6 +376,20 @@ def test_a_package_too_large_for_dense_matrices_is_released_as_a_job(
         assert np.isfinite(errors[-1]).all()
     _prepared.cache_clear()
     np.testing.assert_allclose(errors[1], errors[0], rtol=0.6)
+
+
+def test_a_plan_tells_how_many_records_of_the_reference_are_left_out(tmp_path: Path) -> None:
+    """Those of crosses that the file lacks, a sixth of small surveys' weights. Control: a file with all crosses."""
+    made = parse_job(job(tmp_path))
+    whole = dpdist.validate(made)
+    assert isinstance(whole.reference, ReferenceFile)
+    assert "left out" not in plan.reference(whole, whole.reference)
+    earlier, path = pd.read_parquet(tmp_path / "earlier.parquet"), tmp_path / "current.parquet"
+    current = pd.read_parquet(path)
+    current[current["field"] != "law"].to_parquet(path)
+    less = dpdist.validate(made)
+    assert isinstance(less.reference, ReferenceFile)
+    assert f"of which {(earlier['field'] == 'law').sum()} are left out" in plan.reference(less, less.reference)
 
 
 def test_a_package_beyond_memory_is_refused_by_the_plan_with_the_largest_that_fits(
