@@ -26,6 +26,7 @@ from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import POOLED, Floats, Frame
+from dpdist.core.table_cells import Cells
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
@@ -333,7 +334,7 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
         records = Population.of(job, reference, frame).as_it_is()
         cells = {(table.name, statistic): by for table, statistic, by in published(job, frame)}
         first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
-        learned = None
+        learned, every = None, None
         for tried in sorted(budgets, key=lambda one: one is not first):
             model = builder_of(tried).build(tried, frame, frame.rows_of(0))
             assert isinstance(model, PredictsErrors)
@@ -343,15 +344,18 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
                 sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
                 learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC)
                 of_tables = model.predicted_errors(learned)
+            if every is None:
+                every = _named_rows(
+                    [(one, cells[one.table, one.statistic]) for one in of_tables], frame.count.astype(float)
+                )
+            every["chance"] = np.concatenate([_chance(one) for one in of_tables])
             for k in range(DRAWS):
-                rng = PUBLIC.child(str(k)).generator("errors")
+                rng, drawn = PUBLIC.child(str(k)).generator("errors"), list[Floats]()
                 for one in of_tables:
-                    by, drawn = cells[one.table, one.statistic], np.abs(rng.standard_normal((2, len(one.error))))
-                    drawn /= _units(one.freedom, PUBLIC.child(f"{k} {one.table}").generator(one.statistic.text))
-                    sizes, nothing = by.membership @ frame.count.astype(float), np.nan
-                    figures = (drawn[0] * one.error, nothing, nothing, nothing, drawn[1] * one.alone)
-                    made = rows_of(one.table, one.statistic, by, sizes, figures).assign(chance=_chance(one))
-                    frames.append(made.assign(replicate=k, epsilon=float(tried.budget.epsilon)))
+                    both = np.abs(rng.standard_normal((2, len(one.error)))) * [one.error, one.alone]
+                    drawn.append(both / _units(one.freedom, PUBLIC.child(f"{k} {one.table}").generator(one.statistic.text)))
+                error, alone = np.concatenate(drawn, axis=1)
+                frames.append(every.assign(error=error, alone=alone, replicate=k, epsilon=float(tried.budget.epsilon)))
             tick(1)
     return pd.concat(frames, ignore_index=True)
 
@@ -367,6 +371,13 @@ def _chance(one: ErrorsOfCells) -> Floats:
     """Probabilities of an error above FAR_NAMED, (cell,), by Student's law; 0 if an error is unknown."""
     error = np.where(one.error > 0.0, one.error, np.finfo(float).tiny)
     return np.asarray(2.0 * scipy.stats.t.sf(FAR_NAMED / error, one.freedom))
+
+
+def _named_rows(places: Sequence[tuple[ErrorsOfCells, Cells]], count: Floats) -> pd.DataFrame:
+    """The rows of all tables' cells, with their numbers of records and without errors."""
+    nothing = np.nan, np.nan, np.nan, np.nan, np.nan
+    made = [rows_of(one.table, one.statistic, by, by.membership @ count, nothing) for one, by in places]
+    return pd.concat(made, ignore_index=True)
 
 
 def _of_replicates(
