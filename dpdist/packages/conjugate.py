@@ -160,6 +160,8 @@ class TermRoot:
 
 
 def root_of_inverse(precision: Floats) -> Floats:
-    """A root of the inverse of a dense matrix."""
-    covariance = np.linalg.inv(precision)
-    return np.asarray(np.linalg.cholesky((covariance + covariance.T) / 2.0), dtype=np.float64)
+    """The lower triangular root of the inverse of a dense matrix."""
+    factor = scipy.linalg.cholesky(precision[::-1, ::-1], lower=True)  # so the precision is UU', with U upper triangular
+    inverse, singular = scipy.linalg.lapack.dtrtri(factor, lower=1)
+    assert not singular
+    return np.ascontiguousarray(inverse[::-1, ::-1].T)

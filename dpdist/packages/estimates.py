@@ -17,8 +17,8 @@ import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.posterior import Posterior
-from dpdist.packages.sums import MarginSums, Sums, margins, published_sums
-from dpdist.packages.workload import PackageTable, Workload
+from dpdist.packages.sums import MarginSums, Sums, published_sums
+from dpdist.packages.workload import PackageTable, Workload, margins
 
 RAKING_PASSES = 50
 """Number of times that all measured tables are raked in turn."""
@@ -110,7 +110,7 @@ def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimat
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(count[:, None] > 0.0, total / count[:, None], np.nan)
     means = [mean_sums(counts, of_total, count, column) for of_total, column in zip(totals, mean.T, strict=True)]
-    of_count, *of_others = (np.sqrt(posterior.errors(sums).population) for sums in (counts, *means, *totals))
+    of_count, *of_others = (np.sqrt(posterior.about_population(sums)) for sums in (counts, *means, *totals))
     of_mean, of_total = (np.column_stack(part) for part in (of_others[: len(means)], of_others[len(means) :]))
     return TableEstimates(count, mean, total, of_count, np.where(np.isfinite(mean), of_mean, np.nan), of_total)
 

@@ -247,7 +247,8 @@ class LargePosterior(Posterior):
 
     def _probes(self, sums: Functions, weight: Floats) -> Floats:
         """Sums by random signs of published functions times the roots of weights, (cell, 4, probe)."""
-        signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (len(sums), PROBES)) * np.sqrt(weight)[:, None]
+        kept, signs = np.flatnonzero(weight), np.zeros((len(sums), PROBES))
+        signs[kept] = np.random.default_rng(SEED).choice([-1.0, 1.0], (len(kept), PROBES)) * np.sqrt(weight[kept])[:, None]
         return sums.turned(signs)
 
     def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
@@ -274,11 +275,11 @@ class LargePosterior(Posterior):
 
     @cached_property
     def _drawn(self) -> tuple[Floats, Floats, Floats]:
-        """Drawn errors of Σe and every Σer, (level, cell, draw): about the file's sums and the population's, and
-        of the reference alone about the file's without drift."""
+        """Drawn errors of Σe and every Σer, (level, cell, draw): about the file's sums, of the reference alone about these
+        without drift, and by the sample, which errors about the population's sums do not have."""
         prior, rng, root = self.prior, np.random.default_rng(SEED), symmetric_root(self.prior.sampling)
         levels = len(prior.tails)
-        file, population, alone = (np.empty((levels, len(root), DRAWN)) for _ in range(3))
+        file, alone, sampling = (np.empty((levels, len(root), DRAWN)) for _ in range(3))
         for start in range(0, DRAWN, AT_ONCE):
             few, moved = range(start, min(start + AT_ONCE, DRAWN)), []
             for draw in few:
@@ -288,18 +289,20 @@ class LargePosterior(Posterior):
                 truth = np.einsum("cij,cj->ci", prior.sloped, d + drift)
                 noise = np.sqrt(self.noise) * rng.standard_normal(len(self.noise))
                 moved.append(self.measured.of(sample + truth) + noise)
-                population[:, :, draw] = (-truth[:, :levels] - still - drifted).T
-                file[:, :, draw] = population[:, :, draw] - sample[:, :levels].T
+                sampling[:, :, draw] = sample[:, :levels].T
+                file[:, :, draw] = (-truth[:, :levels] - still - drifted).T - sampling[:, :, draw]
                 undrifted = np.einsum("cij,cj->ci", prior.sloped[:, :levels], d)
-                alone[:, :, draw] = (undrifted + still + sample[:, :levels]).T
-            answered = self.answers(np.array(moved)).T[:levels]
-            file[:, :, few.start : few.stop] += answered
-            population[:, :, few.start : few.stop] += answered
-        return file, population, alone
+                alone[:, :, draw] = (undrifted + still).T + sampling[:, :, draw]
+            file[:, :, few.start : few.stop] += self.answers(np.array(moved)).T[:levels]
+        return file, alone, sampling
 
     def errors(self, sums: Functions) -> Errors:
         """Errors of estimates of published sums, as means over `DRAWN` draws."""
-        return Errors(*(self._variances(sums, drawn) for drawn in self._drawn))
+        return Errors(*(self._variances(sums, drawn) for drawn in self._drawn[:2]))
+
+    def about_population(self, sums: Functions) -> Floats:
+        file, _, sampling = self._drawn
+        return self._variances(sums, file + sampling)
 
     def _variances(self, sums: Functions, drawn: Floats) -> Floats:
         return np.asarray((sums.drawn(drawn) ** 2).mean(axis=1))
@@ -349,6 +352,11 @@ class FactoredPosterior(LargePosterior):
 
     Exact errors of all published cells would take many times as long as the factor.
     """
+
+    @property
+    def _of_measured(self) -> Floats:
+        """Not kept: it is large, and only the covariance needs it."""
+        return self._shared(self.measured)
 
     def under(self, noise: Floats) -> Self:
         return Posterior.under(self, noise)

@@ -5,7 +5,7 @@ All of it is a function of the workload, the reference and the law of the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -17,11 +17,10 @@ import scipy
 from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import available_memory
 from dpdist.packages.direct_errors import moments, of_means, predicted_at
-from dpdist.packages.estimates import mean_sums
 from dpdist.packages.large import MOST_EXACT, posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
 from dpdist.packages.limits import Shape, limits_of, tails_of
-from dpdist.packages.posterior import Posterior
+from dpdist.packages.posterior import Errors, Posterior
 from dpdist.packages.prior import Prior, Represented
 from dpdist.packages.strategy import (
     STRATEGIES,
@@ -33,7 +32,7 @@ from dpdist.packages.strategy import (
     outcome_parts,
     whole_shares,
 )
-from dpdist.packages.sums import MarginSums, margins, measured_sums, published_sums
+from dpdist.packages.sums import MarginSums, Sums, measured_sums, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 SHARING_ROUNDS = 5
@@ -128,55 +127,64 @@ class Package:
 
         With the reference's `records`, direct standard errors of means are those that cells' own records show.
         """
-        predictions, of_tables = [], (self.wanted or _objective(self.prior)).tables
-        outcomes, workload = len(self.prior.levels.outcomes), self.prior.workload
-        powers = [] if records is None else moments(records, len(workload))
-        for table, (direct, functions) in zip(workload.tables, of_tables, strict=True):
-            kept = slice(None if table.name in with_totals else 1 + outcomes)
-            errors = [self.posterior.errors(sums) for sums in functions[kept]]
-            freedom = np.full((len(direct[0]), outcomes), np.inf)
+        wanted, workload = self.wanted or _objective(self.prior), self.prior.workload
+        pairs = list(zip(workload.tables, wanted.tables, strict=True))
+        totals = [of_table.totals for table, of_table in pairs if table.name in with_totals]
+        of_sums = _by_table(self.posterior.errors(wanted.sums), [of_table.sums for of_table in wanted.tables])
+        of_totals = _by_table(self.posterior.errors(MarginSums.stacked(totals)), totals) if totals else iter(())
+        powers, predictions = [] if records is None else moments(records, len(workload)), []
+        for (table, of_table), of_rows in zip(pairs, of_sums, strict=True):
+            direct, cells = of_table.direct, len(of_table.direct[0])
+            variances, freedom = of_rows.reshape(2, -1, cells), np.full((cells, len(of_table.of_totals)), np.inf)
             if powers:
-                pairs = zip(powers, direct[1 : 1 + outcomes], strict=True)
-                shown = [of_means(workload.published(table), of_one, workload.count, by_law) for of_one, by_law in pairs]
+                rows, adding = workload.margins(table)
+                count, by_law = adding @ workload.count, zip(powers, direct[1:], strict=True)
+                shown = [of_means(rows, adding @ of_one, count, error) for of_one, error in by_law]
                 for k, one in enumerate(shown, start=1):
-                    file, alone = predicted_at(errors[k].file, errors[k].prior, direct[k], one.error)
-                    errors[k] = errors[k]._replace(file=file, prior=alone)
-                direct = [direct[0], *(one.error for one in shown), *direct[1 + outcomes :]]
+                    variances[:, k] = predicted_at(variances[0, k], variances[1, k], direct[k], one.error)
+                direct = [direct[0], *(one.error for one in shown)]
                 freedom = np.column_stack([one.freedom for one in shown])
+            added = next(of_totals) if table.name in with_totals else np.full((2, len(of_table.totals)), np.nan)
             with np.errstate(divide="ignore", invalid="ignore"):
-                of_file, of_reference = (
-                    [np.sqrt(getattr(error, name)) / unit for error, unit in zip(errors, direct[kept], strict=True)]
-                    for name in ("file", "prior")
-                )
-            without = [np.full(len(functions[0]), np.nan)] * outcomes
-            error, alone_error = (
-                Figures(count, np.column_stack(others[:outcomes]), np.column_stack(others[outcomes:] or without))
-                for count, *others in (of_file, of_reference)
-            )
-            predictions.append(Predicted(table.name, error, alone_error, freedom))
+                relative = np.sqrt(np.hstack([variances, added.reshape(2, -1, cells)]))
+                relative /= np.array([*direct, *of_table.of_totals])
+            error, alone = (Figures(one[0], one[1 : len(direct)].T, one[len(direct) :].T) for one in relative)
+            predictions.append(Predicted(table.name, error, alone, freedom))
         return predictions
 
 
-def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[MarginSums]]:
-    """Direct standard errors of a table's counts, means and totals by the reference, and these as functions of the sums.
+def _by_table(errors: Errors, several: Sequence[MarginSums]) -> Iterator[Floats]:
+    """Variances about the file's figures, by all measurements and by the reference alone, (2, row), of every table."""
+    starts = np.cumsum([len(sums) for sums in several])[:-1]
+    return iter(np.split(np.array(errors), starts, axis=1))
 
-    Counts stand first, then means of every outcome, then totals. Means are linearised at the reference's. NaN stands in
-    cells without a record.
+
+class TableFigures(NamedTuple):
+    """Direct standard errors of a table's counts and means by the reference, then of its totals, (cell,) each, and these
+    as functions of the sums. Means are linearised at the reference's. NaN stands in cells without a record.
     """
+
+    direct: list[Floats]
+    of_totals: list[Floats]
+    sums: MarginSums
+    totals: MarginSums
+
+
+def figures(prior: Prior, table: PackageTable) -> TableFigures:
+    """A table's figures: counts, and means and totals of every outcome, of all cells."""
     workload, levels = prior.workload, prior.levels
-    rows, adding = margins(workload.published(table))
-    counts, *totals = (MarginSums(rows, sums) for sums in published_sums(adding, levels))
+    rows, adding = workload.margins(table)
+    fine = published_sums(adding, levels)
     n, z = workload.count, prior.mean
-    count, square = rows @ counts.fine.of(z), n * levels.weight**2
+    count, square = rows @ fine[0].of(z), n * levels.weight**2
 
     def summed(values: Floats) -> Floats:
         return np.asarray(rows @ (adding @ values))
 
     second = np.array([_moments(shape) for shape in prior.limits.shapes])[prior.limits.group]
-    direct = [summed(square * second[:, 0, 0]) - count**2 / n.sum()]
-    functions, of_totals = [counts], []
-    for k, (total_sums, outcome) in enumerate(zip(totals, levels.outcomes, strict=True)):
-        total, offset, moments = rows @ total_sums.fine.of(z), outcome.mean, second[:, k].T
+    direct, of_totals, means = [summed(square * second[:, 0, 0]) - count**2 / n.sum()], list[Floats](), list[Floats]()
+    for k, (total_sums, outcome) in enumerate(zip(fine[1:], levels.outcomes, strict=True)):
+        total, offset, moments = rows @ total_sums.of(z), outcome.mean, second[:, k].T
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
             of_square = summed(
@@ -186,9 +194,30 @@ def figures(prior: Prior, table: PackageTable) -> tuple[list[Floats], list[Margi
             of_mean = (of_square - 2.0 * mean * of_first + mean**2 * summed(square * moments[0])) / count**2
         direct.append(of_mean)
         of_totals.append(of_square - total**2 / n.sum())
-        functions.append(mean_sums(counts, total_sums, count, mean))
+        means.append(mean)
     occurs = np.where(summed(n) > 0, 1.0, np.nan)
-    return [np.sqrt(np.maximum(values, 0.0)) * occurs for values in (*direct, *of_totals)], [*functions, *totals]
+    direct, of_totals = ([np.sqrt(np.maximum(values, 0.0)) * occurs for values in some] for some in (direct, of_totals))
+    return TableFigures(direct, of_totals, *_functions(rows, fine, count, means))
+
+
+def _functions(
+    rows: scipy.sparse.csr_array, fine: Sequence[Sums], count: Floats, means: Sequence[Floats]
+) -> tuple[MarginSums, MarginSums]:
+    """A table's counts and means, and its totals, as functions of one set of fine sums."""
+    none = scipy.sparse.csr_array(rows.shape)
+
+    def stacked(blocks: Sequence[Sequence[scipy.sparse.csr_array]]) -> MarginSums:
+        return MarginSums(scipy.sparse.csr_array(scipy.sparse.block_array(blocks, format="csr")), every)
+
+    every, places = Sums.stacked(fine), range(1, len(fine))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale, *slopes = (np.where(count > 0.0, factor, 0.0) for factor in (1.0 / count, *(mean / count for mean in means)))
+    scaled, *moved = (
+        scipy.sparse.csr_array(scipy.sparse.diags_array(of) @ rows) for of in (scale, *(-slope for slope in slopes))
+    )
+    of_means = [[one, *(scaled if k == place else none for k in places)] for place, one in enumerate(moved, start=1)]
+    of_totals = [[none, *(rows if k == place else none for k in places)] for place in places]
+    return stacked([[rows, *[none] * len(places)], *of_means]), stacked(of_totals)
 
 
 def _moments(shape: Shape) -> Floats:
@@ -508,15 +537,15 @@ class _Shared(NamedTuple):
 class Wanted(NamedTuple):
     """All published figures as functions of the sums, and what the objective makes of their squared errors.
 
-    The objective is the sum of squared errors by `weight`, (row,), or the largest one by `unit`, (row,).
+    The objective is the sum of squared errors by `weight`, (row,), or the largest one by `unit`, (row,). Both are 0
+    where no direct standard error is known.
     """
 
     sums: MarginSums
     weight: Floats
     unit: Floats
     largest: bool
-    tables: tuple[tuple[list[Floats], list[MarginSums]], ...]
-    """Direct standard errors and figures of every table, as `figures` gives them."""
+    tables: tuple[TableFigures, ...]
 
     def squares(self, posterior: Posterior) -> Floats:
         """Squared errors by priority, in direct standard errors, (row,)."""
@@ -529,19 +558,17 @@ class Wanted(NamedTuple):
 
 def _objective(prior: Prior) -> Wanted:
     """All tables' counts and means as functions of the sums, and the objective of their errors."""
-    sums, weights, units = [], [], []
+    weights, units = list[Floats](), list[Floats]()
     priorities = [table.priority for table in prior.workload.tables]
     tables = tuple(figures(prior, table) for table in prior.workload.tables)
-    for table, (direct, of_table) in zip(prior.workload.tables, tables, strict=True):
-        counts_and_means = slice(len(prior.tails))
-        for error, table_sums in zip(direct[counts_and_means], of_table[counts_and_means], strict=True):
-            kept = np.flatnonzero(np.isfinite(error) & (error > 0))
-            sums.append(MarginSums(scipy.sparse.csr_array(table_sums.rows[kept]), table_sums.fine))
-            weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))
-            units.append(table.priority * len(priorities) / sum(priorities) / error[kept] ** 2)
+    for table, of_table in zip(prior.workload.tables, tables, strict=True):
+        for error in of_table.direct:
+            square = np.where(np.isfinite(error) & (error > 0), error, np.inf) ** 2
+            weights.append(table.priority / (max(np.isfinite(square).sum(), 1) * square))
+            units.append(table.priority * len(priorities) / sum(priorities) / square)
     every = float(len(prior.tails)) * sum(priorities)
-    largest = prior.workload.largest
-    return Wanted(MarginSums.stacked(sums), np.concatenate(weights) / every, np.concatenate(units), largest, tables)
+    sums = MarginSums.stacked([of_table.sums for of_table in tables])
+    return Wanted(sums, np.concatenate(weights) / every, np.concatenate(units), prior.workload.largest, tables)
 
 
 def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:

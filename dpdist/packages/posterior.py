@@ -10,20 +10,23 @@ with D block-diagonal plus what cells share. No matrix of base cells by base cel
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.prior import Drift, Prior
-from dpdist.packages.sums import Functions, Layers, Sums, crossed, published_sums, variances
+from dpdist.packages.sums import Functions, Sums, crossed, published_sums, variances
+from dpdist.packages.workload import WithoutCaches
 
 MOST_SUMS = 6_000
 """Largest number of measured sums whose covariance is dense."""
+MOST_KEPT = 10_000_000
+"""Covariances of published sums with measured ones that are kept for other noise."""
 LINEARISATIONS = 3
 """Number of times that clipped sums are linearised again, at the latest estimated deviations."""
 LARGEST_DEVIATION = 0.9
@@ -39,19 +42,26 @@ CLEARLY = 3.0
 
 
 class Errors(NamedTuple):
-    """Variances of published figures, (row,) each.
+    """Variances of published figures about the file's own, (row,) each.
 
-    `file`: of the estimate about the file's own figure. `population`: about the population's. `prior`: of the reference
-    alone about the file's figure, without drift.
+    `file`: of the estimate. `prior`: of the reference alone, without drift.
     """
 
     file: Floats
-    population: Floats
     prior: Floats
 
 
+class BeforeData(NamedTuple):
+    """Covariances of published sums with the measurements, (row, measurement), and these sums' variances, (row,) each:
+    about the file's sums, and those of the reference alone without drift."""
+
+    c: Floats
+    whole: Floats
+    still: Floats
+
+
 @dataclass(frozen=True)
-class Posterior:
+class Posterior(WithoutCaches):
     """A package's posterior under measurements with noise of given variances (row,), in records."""
 
     prior: Prior
@@ -62,27 +72,24 @@ class Posterior:
     growth: float = 1.0
     """The file's number of records over the expected one, where it is secret."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields: caches take more room than time."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
     @cached_property
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
         whole = crossed(self.measured, self.measured, self.prior.block())
-        for (errors, moved), size in zip(self.prior.terms_of(self.measured), self.drift, strict=True):
-            for root in (errors, moved * self.prior.sizes(size)):
-                if (moving := root.any(axis=1)).all():
-                    whole += root @ root.T
-                else:  # sums of weights do not move with outcomes
-                    rows, of_rows = np.flatnonzero(moving), root[moving]
-                    whole[np.ix_(rows, rows)] += of_rows @ of_rows.T
+        for root in np.split(self._of_measured, 2 * len(self.drift), axis=1):
+            if (moving := root.any(axis=1)).all():
+                whole += root @ root.T
+            else:  # sums of weights do not move with outcomes
+                rows, of_rows = np.flatnonzero(moving), root[moving]
+                whole[np.ix_(rows, rows)] += of_rows @ of_rows.T
         return whole
 
     def under(self, noise: Floats) -> Self:
         """The posterior of the same measurements under other noise, (row,)."""
         other = replace(self, noise=noise)
         other.__dict__["without_noise"] = self.without_noise  # the noise does not change it
+        for name in {"_of_measured", "_kept"} & self.__dict__.keys():
+            other.__dict__[name] = self.__dict__[name]
         return other
 
     def _shared(self, sums: Functions) -> Floats:
@@ -93,12 +100,8 @@ class Posterior:
         return self._shared(self.measured)
 
     @cached_property
-    def _layers(self) -> Layers:
-        return Layers.of(self.measured.parts)
-
-    @cached_property
     def _factor(self) -> tuple[Floats, bool]:
-        return scipy.linalg.cho_factor(self.without_noise + np.diag(self.noise), lower=True)
+        return factored(self.without_noise, self.noise)
 
     def solver(self, x: Floats) -> Floats:
         """V⁻¹ x."""
@@ -113,17 +116,37 @@ class Posterior:
 
     def _crossed(self, sums: Functions, block: Floats) -> Floats:
         """Covariances of functions with the measurements by a block for every cell, (row, measurement)."""
-        (whole,) = sums.applied(lambda few: [crossed(few, self.measured, block, self._layers)])
+        (whole,) = sums.applied(lambda few: [crossed(few, self.measured, block)])
         return whole
 
+    @cached_property
+    def _kept(self) -> dict[int, tuple[Functions, list[BeforeData]]]:
+        """What `_before_data` has made, by the functions' identity."""
+        return {}
+
+    def _before_data(self, sums: Functions) -> Iterable[BeforeData]:
+        """Covariances of published sums in batches. If they take little room, they are kept: noise does not change them."""
+        made = (self._made_before_data(few, self._of_measured) for few in sums.batches())
+        if len(sums) * len(self.measured) > MOST_KEPT:
+            return made
+        if id(sums) not in self._kept:
+            self._kept[id(sums)] = sums, list(made)
+        return self._kept[id(sums)][1]
+
+    def _made_before_data(self, sums: Functions, of_measured: Floats) -> BeforeData:
+        prior, terms = self.prior, self.prior.terms_of(sums)
+        shared, (alone, roots) = prior.shared(terms, self.drift), prior.tail_roots(sums)
+        square = (shared**2).sum(axis=1) + sum((root**2).sum(axis=1) for pair in roots for root in pair)
+        block = variances(sums.whole, prior.block()) + alone
+        still = block + sum((errors**2).sum(axis=1) for errors, _ in (*terms, *roots))
+        return BeforeData(self._covariance(sums, shared, of_measured), block + square, still)
+
     def squared(self, sums: Functions, weight: Floats) -> Floats:
-        """Cᵀ diag(weight) C, (measurement, measurement), without storing C."""
-        of_measured, start = self._of_measured, 0
-        whole = np.zeros((len(self.measured), len(self.measured)))
-        for few in sums.batches():
-            c = self._covariance(few, self._shared(few), of_measured)
-            whole += (c.T * weight[start : start + len(few)]) @ c
-            start += len(few)
+        """Cᵀ diag(weight) C, (measurement, measurement), without storing C of many sums."""
+        whole, start = np.zeros((len(self.measured), len(self.measured))), 0
+        for c, *_ in self._before_data(sums):
+            whole += (c.T * weight[start : start + len(c)]) @ c
+            start += len(c)
         return whole
 
     def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
@@ -131,43 +154,34 @@ class Posterior:
         squared, fixed = self.squared(sums, weight), self.without_noise
 
         def under(noise: Floats) -> Floats:
-            factor = scipy.linalg.cho_factor(fixed + np.diag(noise), lower=True)
+            factor = factored(fixed, noise)
             return np.diag(scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, squared).T))
 
         return under
 
     def risk(self, sums: Functions, weight: Floats) -> float:
         """The weighted sum of the estimates' variances about the file's sums."""
-        of_measured = self._of_measured
-        return float(weight @ np.concatenate([self._about_the_file(few, of_measured) for few in sums.batches()]))
-
-    def _about_the_file(self, sums: Functions, of_measured: Floats) -> Floats:
-        """Variances of estimates about the file's sums, (row,)."""
-        shared = self._shared(sums)
-        c, (alone, roots) = self._covariance(sums, shared, of_measured), self.prior.tail_roots(sums)
-        whole = variances(sums.whole, self.prior.block()) + alone + (shared**2).sum(axis=1)
-        whole += sum((root**2).sum(axis=1) for pair in roots for root in pair)
-        return np.asarray(np.maximum(whole - (self.solver(c.T).T * c).sum(axis=1), 0.0))
+        return float(weight @ self.errors(sums).file)
 
     def errors(self, sums: Functions) -> Errors:
         """Errors of estimates of published sums; no data are needed."""
-        of_measured = self._of_measured
-        return Errors(*map(np.concatenate, zip(*(self._errors(few, of_measured) for few in sums.batches()), strict=True)))
+        made = [(one.whole - (self.solver(one.c.T).T * one.c).sum(axis=1), one.still) for one in self._before_data(sums)]
+        file, prior = map(np.concatenate, zip(*made, strict=True))
+        return Errors(np.maximum(file, 0.0), prior)
 
-    def _errors(self, sums: Functions, of_measured: Floats) -> Errors:
-        prior, terms = self.prior, self.prior.terms_of(sums)
-        shared = prior.shared(terms, self.drift)
-        c = self._covariance(sums, shared, of_measured)
+    def about_population(self, sums: Functions) -> Floats:
+        """Variances of estimates of published sums about the population's, (row,)."""
+        of_measured = self._of_measured
+        return np.concatenate([self._about_population(few, of_measured) for few in sums.batches()])
+
+    def _about_population(self, sums: Functions, of_measured: Floats) -> Floats:
+        prior, shared = self.prior, self._shared(sums)
+        c, (alone, roots) = self._covariance(sums, shared, of_measured), prior.tail_roots(sums)
         gain = self.solver(c.T).T
-        square = (shared**2).sum(axis=1)
-        alone, roots = prior.tail_roots(sums)
-        square += sum((root**2).sum(axis=1) for pair in roots for root in pair)
-        block = variances(sums.whole, prior.block()) + alone
-        whole, still = block + square, block + sum((errors**2).sum(axis=1) for errors, _ in (*terms, *roots))
-        of_means = variances(sums.whole, prior.population()) + alone + square
+        of_means = variances(sums.whole, prior.population()) + alone + (shared**2).sum(axis=1)
+        of_means += sum((root**2).sum(axis=1) for pair in roots for root in pair)
         sampled = (gain * self._crossed(sums, prior.sampling)).sum(axis=1)
-        won = (gain * c).sum(axis=1)
-        return Errors(np.maximum(whole - won, 0.0), np.maximum(of_means - won + 2.0 * sampled, 0.0), still)
+        return np.asarray(np.maximum(of_means - (gain * c).sum(axis=1) + 2.0 * sampled, 0.0))
 
     def joint(self, sums: Sums) -> Floats:
         """Joint covariance of estimates about the population's sums, (row, row)."""
@@ -208,6 +222,13 @@ class Posterior:
         return self.prior.pulled(self.measured, self.drift, self.solver(self.residual(x)))
 
 
+def factored(without_noise: Floats, noise: Floats) -> tuple[Floats, bool]:
+    """The factor of a covariance of measurements with noise variances, (row,), without a further matrix of its size."""
+    whole = without_noise.T.copy(order="F")
+    whole[np.diag_indices(len(whole))] += noise
+    return scipy.linalg.cho_factor(whole, lower=True, overwrite_a=True)
+
+
 def learned(posterior: Posterior, x: Floats) -> Posterior:
     """The posterior with drift learned from noisy measurements, linearised at the deviations that these show."""
     mixed = posterior.prior.limits.mixed
@@ -238,8 +259,9 @@ def with_hidden(posterior: Posterior) -> Posterior:
     if deficit <= CLEARLY * prior.represented.error:
         return posterior
     every = np.ones((1, len(prior.workload)))
-    of_count = posterior.errors(published_sums(scipy.sparse.csr_array(every), prior.levels)[0])
-    error = float(np.sqrt(of_count.population[0] + of_count.prior[0] + prior.represented.error**2))
+    of_all = published_sums(scipy.sparse.csr_array(every), prior.levels)[0]
+    squares = posterior.about_population(of_all)[0] + posterior.errors(of_all).prior[0] + prior.represented.error**2
+    error = float(np.sqrt(squares))
     hidden = max(deficit**2 - (CLEARLY * error) ** 2, 0.0) ** 0.5 / planned
     return replace(posterior, prior=replace(prior, hidden=hidden)) if hidden else posterior
 

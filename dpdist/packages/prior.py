@@ -21,7 +21,7 @@ import scipy
 from dpdist.core.records import Floats, Ints, rows_of_groups
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms
 from dpdist.packages.limits import CellLimits, Clipping, Shape
-from dpdist.packages.sums import Functions, Layers, Sums, add_grouped, added
+from dpdist.packages.sums import Functions, Sums, add_grouped, added
 from dpdist.packages.ties import ties_of
 from dpdist.packages.workload import Workload
 
@@ -296,22 +296,17 @@ class Prior:
         pairs = zip(made[::2], made[1::2], of_errors, strict=True)
         return tuple((errors @ deviations.terms.root, drift) for errors, drift, deviations in pairs)
 
-    @cached_property
-    def _layers_of_terms(self) -> Ints:
-        return Layers.of([scipy.sparse.csr_array(self.terms.matrix.T)]).rows
-
     def _by_terms(self, sums: Sums, slopes: Floats, scales: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
         """Functions of slopes times the scales of every deviation, added up by terms, (row, term) each."""
-        made = [np.zeros((len(sums), self.terms.matrix.shape[1])) for _ in range(2 * len(scales))]
-        for rows, factors in zip(*Layers.of(sums.parts), strict=True):
-            moved = np.einsum("ic,ijc->jc", factors, slopes[: len(factors)])
-            kept = np.flatnonzero(moved.any(axis=1)).tolist()
-            targets, weights = (
-                [made[2 * k + n] for k in kept for n in (0, 1)],
-                [moved[k] * scale for k in kept for scale in scales[k]],
-            )
-            for columns in self._layers_of_terms:
-                add_grouped(targets, rows, columns, weights)
+        z = self.terms.matrix
+        by_cell = scipy.sparse.csc_array((z.data, z.indices, z.indptr), shape=z.shape[::-1])
+        made = [np.zeros((len(sums), z.shape[1])) for _ in range(2 * len(scales))]
+        for group, firsts, factors in sums.layers.sets:
+            moved = np.einsum("lic,ijc->ljc", factors, slopes[: factors.shape[1]])
+            kept = [(layer, k) for layer, k in np.argwhere(moved.any(axis=2)).tolist()]
+            if kept:
+                values = np.stack([moved[layer, k] * scale for layer, k in kept for scale in scales[k]], axis=1)
+                add_grouped([(made[2 * k + n], firsts[layer]) for layer, k in kept for n in (0, 1)], by_cell, group, values)
         return made
 
     def sizes(self, drift: float) -> Floats:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,12 +15,16 @@ from dpdist.core.records import Floats, Ints
 from dpdist.packages.levels import Levels
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.strategy import FACTOR_STEPS, Measured
+from dpdist.packages.workload import WithoutCaches
 
 ROWS_AT_ONCE = 1_000
 """Published figures whose errors are computed together, because memory for shared terms grows with them."""
+ENTRIES_AT_ONCE = 4_000_000
+"""Largest size of a matrix that grouped sums make at once, if one side alone is not larger."""
 
 
-class Sums(NamedTuple):
+@dataclass(frozen=True)
+class Sums(WithoutCaches):
     """Linear functions of the base cells' sums: a matrix for each of (Σe, Σer of every outcome, Σa, Σq), (row, cell)."""
 
     parts: tuple[scipy.sparse.csr_array, ...]
@@ -26,10 +32,28 @@ class Sums(NamedTuple):
     def __len__(self) -> int:
         return int(self.parts[0].shape[0])
 
+    @cached_property
+    def layers(self) -> Layers:
+        """The functions in layers."""
+        return Layers.of(self.parts)
+
+    @cached_property
+    def by_cell(self) -> tuple[tuple[int, scipy.sparse.csc_array], ...]:
+        """The sums that occur: number, and the functions of them, by cell."""
+        return tuple((k, scipy.sparse.csc_array(part)) for k, part in enumerate(self.parts) if part.nnz)
+
     def batches(self) -> Iterator[Sums]:
         """The functions, at most `ROWS_AT_ONCE` at a time."""
+        if len(self) <= ROWS_AT_ONCE:
+            yield self
+            return
         for start in range(0, max(len(self), 1), ROWS_AT_ONCE):
             yield Sums(tuple(scipy.sparse.csr_array(part[start : start + ROWS_AT_ONCE]) for part in self.parts))
+
+    @classmethod
+    def stacked(cls, several: Sequence[Sums]) -> Sums:
+        """All rows of several."""
+        return cls(tuple(_stacked(parts) for parts in zip(*(one.parts for one in several), strict=True)))
 
     @property
     def whole(self) -> Sums:
@@ -42,7 +66,7 @@ class Sums(NamedTuple):
 
     def drawn(self, values: Floats) -> Floats:
         """The functions of draws of the first sums, (sum, cell, draw): (row, draw)."""
-        return np.asarray(sum(part @ of_sum for part, of_sum in zip(self.parts, values, strict=False)))
+        return np.asarray(sum(part @ values[k] for k, part in self.by_cell))
 
     def turned(self, x: Floats) -> Floats:
         """The transposed functions of (row, side), as (cell, sum, side)."""
@@ -76,6 +100,9 @@ class MarginSums(NamedTuple):
 
     def batches(self) -> Iterator[MarginSums]:
         """The functions, at most `ROWS_AT_ONCE` at a time, each time with the fine ones in them."""
+        if len(self) <= ROWS_AT_ONCE:
+            yield self
+            return
         for start in range(0, max(len(self), 1), ROWS_AT_ONCE):
             few = scipy.sparse.csc_array(self.rows[start : start + ROWS_AT_ONCE])
             used = np.flatnonzero(np.diff(few.indptr))
@@ -97,33 +124,20 @@ class MarginSums(NamedTuple):
     @classmethod
     def stacked(cls, several: Sequence[MarginSums]) -> MarginSums:
         """All rows of several."""
-        fine = (_stacked(parts) for parts in zip(*(one.fine.parts for one in several), strict=True))
-        return cls(scipy.sparse.csr_array(scipy.sparse.block_diag([one.rows for one in several])), Sums(tuple(fine)))
+        rows = scipy.sparse.csr_array(scipy.sparse.block_diag([one.rows for one in several], format="csr"))
+        return cls(rows, Sums.stacked([one.fine for one in several]))
 
 
 Functions: TypeAlias = Sums | MarginSums
 
 
-def margins(matrix: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """A table's matrix (published cell, cell) as a product: cells as sums of groups, and groups as sums of base cells.
-
-    Base cells of a group are in the same published cells. The first of these differs between groups.
-    """
-    by_cell = scipy.sparse.csc_array(matrix)
-    by_cell.sort_indices()
-    inside = np.flatnonzero(np.diff(by_cell.indptr))
-    _, first, group = np.unique(by_cell.indices[by_cell.indptr[inside]], return_index=True, return_inverse=True)
-    ones = (np.ones(len(inside)), (group.reshape(-1), inside))
-    adding = scipy.sparse.csr_array(ones, shape=(len(first), matrix.shape[1]))
-    return scipy.sparse.csr_array(by_cell[:, inside[first]]), adding
-
-
-class Layers(NamedTuple):
+@dataclass(frozen=True)
+class Layers:
     """Functions of base cells in layers, in each of which a cell has one row.
 
     `rows` (layer, cell), and `factors` (layer, sum, cell): 0 where a cell is in fewer layers. Tables, and rows of one
-    kind in an aggregation, are layers. So products of two sets of functions are grouped sums of one pair of layers after
-    the other, which are much faster than products of sparse matrices.
+    kind in an aggregation, are layers. So products of two sets of functions are grouped sums of one layer after the
+    other, which are much faster than products of sparse matrices.
     """
 
     rows: Ints
@@ -149,32 +163,47 @@ class Layers(NamedTuple):
             factors[layer[place], k, cell[place]] = values
         return cls(rows, factors)
 
+    @cached_property
+    def sets(self) -> tuple[tuple[Ints, tuple[int, ...], Floats], ...]:
+        """Layers with the same groups of cells together: a group's number by cell, (cell,), the first row of every layer,
+        and their factors, (layer, sum, cell)."""
+        made, first = list[list[int]](), np.asarray(self.rows.min(axis=1)).tolist()
+        for k, row in enumerate(self.rows):
+            same = bool(made) and np.array_equal(row - first[k], self.rows[made[-1][0]] - first[made[-1][0]])
+            made[-1].append(k) if same else made.append([k])
+        return tuple((self.rows[few[0]] - first[few[0]], tuple(first[k] for k in few), self.factors[few]) for few in made)
 
-def add_grouped(whole: Sequence[Floats], rows: Ints, columns: Ints, weights: Sequence[Floats]) -> None:
-    """Adds sums of weights (cell,) by row and column of the cells, (cell,) each, to whole matrices (row, column)."""
-    top, left = int(rows.min()), int(columns.min())
-    shape = int(rows.max()) + 1 - top, int(columns.max()) + 1 - left
-    key = (rows - top) * shape[1] + (columns - left)
-    for matrix, weight in zip(whole, weights, strict=True):
-        part = np.bincount(key, weight, shape[0] * shape[1]).reshape(shape)
-        matrix[top : top + shape[0], left : left + shape[1]] += part
+
+def add_grouped(
+    whole: Sequence[tuple[Floats, int]], functions: scipy.sparse.csc_array, group: Ints, values: Floats
+) -> None:
+    """Adds functions of values, (cell, side), by the cells' group, (cell,), to a matrix (…, row) for every side.
+
+    A side's groups begin at its first row.
+    """
+    (rows, cells), number = functions.shape, int(group.max(initial=0)) + 1
+    wide = np.int64 if rows * number > np.iinfo(np.int32).max else np.int32
+    keys = functions.indices.astype(wide) + np.repeat((group * rows).astype(wide), np.diff(functions.indptr))
+    entries: Any = functions.data, keys, functions.indptr
+    apart = scipy.sparse.csc_array(entries, shape=(rows * number, cells))
+    at_once = max(ENTRIES_AT_ONCE // (rows * number), 1)
+    for start in range(0, len(whole), at_once):
+        few = whole[start : start + at_once]
+        of_groups = (apart @ np.ascontiguousarray(values[:, start : start + at_once])).reshape(number, rows, len(few))
+        for side, (matrix, first) in enumerate(few):
+            matrix[first : first + number] += of_groups[..., side]
 
 
-def crossed(one: Sums, other: Sums, block: Floats, layers: Layers | None = None) -> Floats:
-    """Covariance of two sets of functions by a block for every cell, (row, row). `layers` are those of `other`."""
+def crossed(one: Sums, other: Sums, block: Floats) -> Floats:
+    """Covariance of two sets of functions by a block for every cell, (row, row)."""
     whole = np.zeros((len(one), len(other)))
     blocks = np.ascontiguousarray(np.moveaxis(block, 0, 2)[: len(one.parts)])  # published functions may leave out sizes
-    first, same = Layers.of(one.parts), one is other
-    second = [
-        (*pair, np.flatnonzero(pair[1].any(axis=1)))
-        for pair in zip(*(first if same else layers or Layers.of(other.parts)), strict=True)
-    ]
-    for number, (rows, factors) in enumerate(zip(*first, strict=True)):
-        pulled = np.einsum("ic,ijc->jc", factors, blocks)
-        for place, (columns, others, held) in enumerate(second[number:] if same else second):
-            weight = sum((pulled[k] * others[k] for k in held), np.zeros(len(rows)))
-            add_grouped([whole], rows, columns, [weight / 2.0 if same and place == 0 else weight])
-    return whole + whole.T if same else whole
+    for group, firsts, factors in one.layers.sets:
+        pulled = np.einsum("lic,ikc->klc", factors, blocks)
+        for k, functions in other.by_cell:
+            moved = np.flatnonzero(pulled[k].any(axis=1)).tolist()
+            add_grouped([(whole, firsts[layer]) for layer in moved], functions, group, pulled[k][moved].T)
+    return whole
 
 
 def variances(sums: Sums, block: Floats) -> Floats:

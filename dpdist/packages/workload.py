@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from itertools import combinations, product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -34,8 +34,16 @@ class PackageTable:
     """Whose figures the table has; empty: those of all base cells."""
 
 
+class WithoutCaches:
+    """A dataclass that is stored by its fields: what follows from them takes more room than time."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        assert is_dataclass(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
 @dataclass(frozen=True)
-class Workload:
+class Workload(WithoutCaches):
     """Base cells and tables.
 
     `codes` (cell, column) are levels of the base cells, `sizes` the number of levels of every column, and `count` (cell,)
@@ -161,6 +169,16 @@ class Workload:
         kept = dict(table.universe)
         return math.prod(len(kept.get(column, range(self.sizes[column]))) + table.margins for column in table.by)
 
+    def margins(self, table: PackageTable) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+        """`published` as a product, as `margins` gives it, once for every table."""
+        if table not in self._margins:
+            self._margins[table] = margins(self.published(table))
+        return self._margins[table]
+
+    @cached_property
+    def _margins(self) -> dict[PackageTable, tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]]:
+        return {}
+
     def published(self, table: PackageTable) -> scipy.sparse.csr_array:
         """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last.
 
@@ -178,6 +196,20 @@ class Workload:
         targets, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
         matrix = (np.ones(len(targets)), (targets, np.tile(cells, len(rows))))
         return scipy.sparse.csr_array(matrix, shape=(every, len(self)))
+
+
+def margins(matrix: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+    """A table's matrix (published cell, cell) as a product: cells as sums of groups, and groups as sums of base cells.
+
+    Base cells of a group are in the same published cells. The first of these differs between groups.
+    """
+    by_cell = scipy.sparse.csc_array(matrix)
+    by_cell.sort_indices()
+    inside = np.flatnonzero(np.diff(by_cell.indptr))
+    _, first, group = np.unique(by_cell.indices[by_cell.indptr[inside]], return_index=True, return_inverse=True)
+    ones = (np.ones(len(inside)), (group.reshape(-1), inside))
+    adding = scipy.sparse.csr_array(ones, shape=(len(first), matrix.shape[1]))
+    return scipy.sparse.csr_array(by_cell[:, inside[first]]), adding
 
 
 def indicator(groups: Ints) -> scipy.sparse.csr_array:

@@ -27,6 +27,7 @@ from simulated_package import (
 )
 
 from dpdist.core.records import Floats, Ints
+from dpdist.packages import posterior as posteriors
 from dpdist.packages import sums
 from dpdist.packages.error_draws import by_other, by_sample
 from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
@@ -123,7 +124,7 @@ def test_released_draws_of_errors_have_the_variances_of_the_formulas() -> None:
         for k, functions in enumerate(published_sums(matrix, posterior.prior.levels)):
             drawn = [(part.counts if k == 0 else part.totals[..., 0]) @ matrix.T for part in parts]
             variances_of_draws = np.array([one.var(axis=0) for one in drawn])
-            exact = posterior.errors(functions).population
+            exact = posterior.about_population(functions)
             assert np.abs(variances_of_draws.sum(axis=0)[exact > 0] / exact[exact > 0] - 1.0).max() < 0.5
             assert np.median(variances_of_draws[0][exact > 0] / exact[exact > 0]) < 0.9
 
@@ -216,12 +217,12 @@ def test_planned_errors_are_the_spread_over_runs(outcomes: int) -> None:
         estimated = posterior.estimated(x)
         files.append(np.concatenate([sums.of(estimated - z) for sums in published]))
         means.append(np.concatenate([sums.of(estimated - population) for sums in published]))
-    errors = [posterior.errors(sums) for sums in published]
-    for drawn, name in ((files, "file"), (means, "population")):
-        stated = np.sqrt(np.concatenate([getattr(each, name) for each in errors]))
-        ratio = np.std(drawn, axis=0) / stated
-        assert np.abs(ratio - 1.0).max() < 4 * 0.0224, (name, ratio)
-    unsampled = np.sqrt(np.concatenate([each.file for each in errors]))
+    of_file = np.concatenate([posterior.errors(sums).file for sums in published])
+    of_means = np.concatenate([posterior.about_population(sums) for sums in published])
+    for drawn, stated in ((files, of_file), (means, of_means)):
+        ratio = np.std(drawn, axis=0) / np.sqrt(stated)
+        assert np.abs(ratio - 1.0).max() < 4 * 0.0224, ratio
+    unsampled = np.sqrt(of_file)
     assert np.abs(np.std(means, axis=0) / unsampled - 1.0).max() > 0.2
 
 
@@ -298,7 +299,7 @@ def test_drawn_errors_have_what_limits_hide() -> None:
     (of_all,), draws = workload(count()).published(PackageTable("all", ())).toarray(), 400
     counts, _ = by_other(hidden, draws, np.random.default_rng(3), laplace=False)
     whole = np.var(counts @ of_all)
-    (stated,) = hidden.errors(published_sums(scipy.sparse.csr_array(of_all[None]), hidden.prior.levels)[0]).population
+    (stated,) = hidden.about_population(published_sums(scipy.sparse.csr_array(of_all[None]), hidden.prior.levels)[0])
     assert abs(whole / stated - 1.0) < 4 * (2.0 / draws) ** 0.5, whole / stated
     without, _ = by_other(made().posterior, draws, np.random.default_rng(3), laplace=False)
     assert np.var(without @ of_all) < 0.1 * whole
@@ -489,8 +490,8 @@ def test_the_joint_covariance_has_the_stated_variances_and_adds_up() -> None:
     posterior = made().posterior
     matrix = workload(count()).published(TABLES[0])
     counts, _ = published_sums(matrix, posterior.prior.levels)
-    joint, errors = posterior.joint(counts), posterior.errors(counts)
-    np.testing.assert_allclose(np.diag(joint), errors.population, rtol=1e-8, atol=1e-8 * errors.population.max())
+    joint, errors = posterior.joint(counts), posterior.about_population(counts)
+    np.testing.assert_allclose(np.diag(joint), errors, rtol=1e-8, atol=1e-8 * errors.max())
     cells = np.zeros(len(counts))
     cells[[0, 1]] = 1.0
     total = 2
@@ -565,6 +566,7 @@ def test_errors_need_no_memory_for_all_published_figures_at_once(monkeypatch: py
     results, peaks = [], []
     for rows in (len(counts), 40):
         monkeypatch.setattr(sums, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(posteriors, "MOST_KEPT", 0)
         posterior.errors(counts)
         tracemalloc.start()
         results.append((*posterior.errors(counts), posterior.squared(counts, weight)))
