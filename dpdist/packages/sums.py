@@ -185,11 +185,11 @@ def add_grouped(
     wide = np.int64 if rows * number > np.iinfo(np.int32).max else np.int32
     keys = functions.indices.astype(wide) + np.repeat((group * rows).astype(wide), np.diff(functions.indptr))
     entries: Any = functions.data, keys, functions.indptr
-    apart = scipy.sparse.csc_array(entries, shape=(rows * number, cells))
+    by_group = scipy.sparse.csc_array(entries, shape=(rows * number, cells))
     at_once = max(ENTRIES_AT_ONCE // (rows * number), 1)
     for start in range(0, len(whole), at_once):
         few = whole[start : start + at_once]
-        of_groups = (apart @ np.ascontiguousarray(values[:, start : start + at_once])).reshape(number, rows, len(few))
+        of_groups = (by_group @ np.ascontiguousarray(values[:, start : start + at_once])).reshape(number, rows, len(few))
         for side, (matrix, first) in enumerate(few):
             matrix[first : first + number] += of_groups[..., side]
 
