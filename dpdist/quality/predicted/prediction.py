@@ -373,10 +373,10 @@ def _chance(one: ErrorsOfCells) -> Floats:
     return np.asarray(2.0 * scipy.stats.t.sf(FAR_NAMED / error, one.freedom))
 
 
-def _named_rows(places: Sequence[tuple[ErrorsOfCells, Cells]], count: Floats) -> pd.DataFrame:
+def _named_rows(errors: Sequence[tuple[ErrorsOfCells, Cells]], count: Floats) -> pd.DataFrame:
     """The rows of all tables' cells, with their numbers of records and without errors."""
     nothing = np.nan, np.nan, np.nan, np.nan, np.nan
-    made = [rows_of(one.table, one.statistic, by, by.membership @ count, nothing) for one, by in places]
+    made = [rows_of(one.table, one.statistic, by, by.membership @ count, nothing) for one, by in errors]
     return pd.concat(made, ignore_index=True)
 
 
