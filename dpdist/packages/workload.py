@@ -98,30 +98,13 @@ class Workload(WithoutCaches):
 
     @property
     def measured(self) -> tuple[tuple[int, ...], ...]:
-        """The largest column sets of tables: those whose cells no other table's set separates.
-
-        A column determines the coarser ones of its hierarchy. Of two equivalent sets the larger one stays.
-        """
+        """The largest column sets of tables: those that no other table's set contains."""
         sets = list(dict.fromkeys(self._separated(table.by, table.universe) for table in self.tables))
-        whole, finest = list(map(self._with_universes, sets)), list(map(self._finest, sets))
-
-        def contained(one: int, other: int) -> bool:
-            if finest[one] == finest[other]:
-                return sets[one] != sets[other] and sets[one] <= whole[other]
-            return finest[one] <= whole[other]
-
-        every = range(len(sets))
-        kept = (one for one in every if not any(contained(one, other) for other in every))
-        return tuple(tuple(sorted(sets[one])) for one in kept)
-
-    @cached_property
-    def _coarser(self) -> dict[int, tuple[int, ...]]:
-        """For every column of a hierarchy, the coarser ones, which it determines."""
-        return {column: chain[:place] for chain in self.nested for place, column in enumerate(chain)}
-
-    def _finest(self, columns: frozenset[int]) -> frozenset[int]:
-        """These columns without those that another one of them determines."""
-        return columns.difference(*(self._coarser.get(column, ()) for column in columns))
+        whole = [self._with_universes(columns) for columns in sets]
+        kept = [
+            one for one in sets if not any(one != other and one <= held for other, held in zip(sets, whole, strict=True))
+        ]
+        return tuple(tuple(sorted(columns)) for columns in kept)
 
     @property
     def above(self) -> tuple[tuple[int, ...], ...]:
@@ -129,13 +112,17 @@ class Workload(WithoutCaches):
 
         A set that is measured already, given the hierarchies, is left out. Sets of few cells come first.
         """
-        ways = [[(column, *self._coarser.get(column, ())) for column in by] for by in self.measured]
+        coarser = {column: chain[:place] for chain in self.nested for place, column in enumerate(chain)}
+        ways = [[(column, *coarser.get(column, ())) for column in by] for by in self.measured]
         sets = {frozenset(by) for way in ways for by in product(*way)}
         for table in self.tables:
             sizes = range(len(table.by) + 1) if table.margins else (len(table.by),)
             sets.update(self._separated(by, table.universe) for size in sizes for by in combinations(table.by, size))
 
-        kept = set(map(self._finest, sets)) - {self._finest(frozenset(by)) for by in self.measured}
+        def finest(columns: frozenset[int]) -> frozenset[int]:
+            return columns.difference(*(coarser.get(column, ()) for column in columns))
+
+        kept = {finest(columns) for columns in sets} - {finest(frozenset(by)) for by in self.measured}
         cells = {tuple(sorted(by)): math.prod(self._column(column)[0] for column in by) for by in kept}
         return tuple(sorted(cells, key=lambda by: (cells[by], by)))
 

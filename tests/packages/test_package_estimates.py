@@ -504,17 +504,6 @@ def test_tables_that_others_contain_are_not_measured() -> None:
     assert alone.measured == ((),)
 
 
-def test_a_table_that_hierarchies_make_part_of_another_is_not_measured() -> None:
-    """Region tells the zone: region x zone has no cell that region x age does not add up to."""
-    tables = [(0, 4), (0, 2), (0, 4, 1), (4, 3), (0, 4, 3)]
-    nested = replace(nested_workload(count()), tables=tuple(PackageTable(str(by), by) for by in tables))
-    assert nested.measured == ((0, 2), (0, 1, 4), (0, 3, 4))
-    assert replace(nested, nested=()).measured == nested.measured
-    finer = replace(nested, tables=(*nested.tables, PackageTable("fine", (0, 1, 2))))
-    assert finer.measured == ((0, 3, 4), (0, 1, 2))
-    assert (0, 1, 4) in replace(finer, nested=()).measured
-
-
 def test_many_base_cells_are_measured_where_tables_have_more_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """240 base cells: the tables of two columns have 72 cells, and those of three columns 268."""
     monkeypatch.setattr("dpdist.packages.strategy.MOST_BASE_CELLS", 100)
