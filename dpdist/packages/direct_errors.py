@@ -55,13 +55,14 @@ def of_means(matrix: scipy.sparse.csr_array, powers: Floats, count: Floats, by_l
         m = total / weight
         square = np.maximum(squares[2] - 2.0 * m * squares[1] + m**2 * squares[0], 0.0)
         fourth = squares[7] - 4.0 * m * squares[6] + 6.0 * m**2 * squares[5] - 4.0 * m**3 * squares[4] + m**4 * squares[3]
+        most = np.maximum(n, LEAST_CURVATURE)  # n m₄ ≤ (n m₂)²; sums of powers of nearly equal outcomes are rounded
         # A cell whose records are all alike tells as little as one in which one record decides.
-        curvature = np.where(square > 0.0, np.maximum(n * fourth / square**2 - 1.0, LEAST_CURVATURE), n)
+        curvature = np.where(square > 0.0, np.clip(n * fourth / square**2 - 1.0, LEAST_CURVATURE, most), n)
         of_reference = np.where(several, 2.0 * n / curvature, 0.0)
         variance = np.where(several, square / weight**2 * n / size, 0.0)
         both = (FREEDOM_OF_LAW * by_law**2 + of_reference * variance) / (FREEDOM_OF_LAW + of_reference)
         of_file = 2.0 * size / np.where(several, curvature, LEAST_CURVATURE)
-        freedom = 1.0 / (1.0 / of_file + 1.0 / (FREEDOM_OF_LAW + of_reference))
+        freedom = np.where(size > 0.0, 1.0 / (1.0 / of_file + 1.0 / (FREEDOM_OF_LAW + of_reference)), np.inf)
     return DirectErrors(np.sqrt(both), freedom)
 
 

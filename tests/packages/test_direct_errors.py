@@ -94,3 +94,15 @@ def test_errors_follow_what_an_estimate_leaves_of_a_smaller_spread(noise: float)
     assert made[0] == pytest.approx(exact, rel=0.03)
     assert alone[0] == pytest.approx(level**2 + cell**2)
     assert abs(file[0] / exact - 1.0) > 0.03
+
+
+def test_cells_without_records_or_of_nearly_equal_outcomes_have_degrees_of_freedom() -> None:
+    """They had none or next to none, and a plan ended in an internal error. Control: other cells have as many as before."""
+    rng, cell = np.random.default_rng(3), np.repeat(np.arange(3), 5)
+    outcome = np.where(cell == 2, 1e6 * rng.random(15), 3e5 + 1e-4 * rng.random(15))
+    (powers,) = moments(ReferenceRecords(cell, rng.gamma(3.0, 1.0, 15), outcome), 3)
+    one_each = scipy.sparse.eye_array(3, format="csr")
+    freedom = of_means(one_each, powers, np.array([5.0, 0.0, 5.0]), np.ones(3)).freedom
+    assert freedom[1] == np.inf
+    assert (freedom[[0, 2]] > 1.0).all()
+    assert (of_means(one_each, powers, np.full(3, 5.0), np.ones(3)).freedom > 1.0).all()
