@@ -148,6 +148,18 @@ class OutcomeLevels:
     errors: Deviations
 
 
+class AsNew(NamedTuple):
+    """The reference's records by levels of all others: e, (record,), and r, (outcome, record).
+
+    `weight`, (record,), and `unit`, (outcome, record), are these levels and units in those with the record.
+    """
+
+    e: Floats
+    r: Floats
+    weight: Floats
+    unit: Floats
+
+
 @dataclass(frozen=True)
 class Levels:
     """Levels of all base cells, with errors of their relative deviations.
@@ -160,9 +172,8 @@ class Levels:
     outcomes: tuple[OutcomeLevels, ...]
     of_size: Deviations | None = None
     """Errors of the expected numbers of records, if the file's are secret."""
-    of_others: tuple[Floats, Floats] | None = None
-    """e, (record,), and r, (outcome, record), of the reference's records by levels from all other records, if terms are
-    many."""
+    of_others: AsNew | None = None
+    """The reference's records by levels from all other records, if terms are many."""
 
     @property
     def errors(self) -> tuple[Deviations, ...]:
@@ -186,13 +197,16 @@ class Levels:
         outcomes = zip(records.outcomes, self.outcomes, strict=True)
         return records.weight / self.weight[cell], np.stack([(y - of.mean[cell]) / of.unit[cell] for y, of in outcomes])
 
-    def as_new(self, records: ReferenceRecords) -> tuple[Floats, Floats]:
-        """e and r of the reference's records as those of other records would be: no record is in its own level.
+    def as_new(self, records: ReferenceRecords) -> AsNew:
+        """The reference's records as other records would be: no record is in its own level.
 
         Levels follow the records that they are estimated from. So these have less spread about them than others. With few
         terms both are the same but for less than a percent.
         """
-        return self.standardised(records) if self.of_others is None else self.of_others
+        if self.of_others is not None:
+            return self.of_others
+        e, r = self.standardised(records)
+        return AsNew(e, r, np.ones_like(e), np.ones_like(r))
 
 
 def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bounds: Sequence[tuple[float, float]]) -> Levels:
@@ -215,16 +229,19 @@ def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bound
     e = records.weight / main[records.cell]
     outcomes = zip(records.outcomes, bounds, strict=True)
     made = (_levels_of_outcome(workload, terms, records, e, y, total, limits) for y, limits in outcomes)
-    of_outcomes, r = zip(*made, strict=True)
+    of_outcomes, r, unit = zip(*made, strict=True)
     if workload.weight is not None:
-        records_as_new = (e, np.stack(r)) if terms.learned_from_a_part else None
-        return Levels(main, of_outcomes[0].errors.exact, of_outcomes, of_others=records_as_new)
+        public = AsNew(e, np.stack(r), np.ones_like(e), np.stack(unit)) if terms.learned_from_a_part else None
+        return Levels(main, of_outcomes[0].errors.exact, of_outcomes, of_others=public)
     ratios = _relative_weights(e)
     of_weight = deviations(terms, *cell_means(records.cell, ratios, ones, cells))
     by_others = _left_out(of_weight, terms, records.cell, ratios, ones)
     grown = np.maximum(1.0 + of_weight.value, LEAST_LEVEL)
-    as_new = (e / np.maximum(1.0 + by_others, LEAST_LEVEL), np.stack(r)) if terms.learned_from_a_part else None
-    return Levels(main * grown, of_weight.relative_to(grown), of_outcomes, of_others=as_new)
+    of_others = None
+    if terms.learned_from_a_part:
+        without = np.maximum(1.0 + by_others, LEAST_LEVEL)
+        of_others = AsNew(e / without, np.stack(r), without / grown[records.cell], np.stack(unit))
+    return Levels(main * grown, of_weight.relative_to(grown), of_outcomes, of_others=of_others)
 
 
 def _left_out(of: Deviations, terms: Terms, cell: Ints, ratios: Floats, weights: Floats) -> Floats:
@@ -258,8 +275,8 @@ def _levels_of_outcome(
     outcome: Floats,
     total: Floats,
     bounds: tuple[float, float],
-) -> tuple[OutcomeLevels, Floats]:
-    """Levels of one outcome, and its r by levels of all other records, (record,).
+) -> tuple[OutcomeLevels, Floats, Floats]:
+    """Levels of one outcome, and its r and units by levels of all other records, as in `AsNew`, (record,) each.
 
     `e` are weights over main effects, and `total` weights by cell.
     """
@@ -282,7 +299,8 @@ def _levels_of_outcome(
     mean = mean_of(fit, unit, of_mean.value)
     without = mean_of(fit[cell], unit[cell], by_others)
     r = (outcome - without) / (without if scaled else unit[cell])
-    return OutcomeLevels(mean, mean if scaled else unit, scaled, of_mean.relative_to(moved)), r
+    of_unit = without / mean[cell] if scaled else np.ones_like(r)
+    return OutcomeLevels(mean, mean if scaled else unit, scaled, of_mean.relative_to(moved)), r, of_unit
 
 
 def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:

@@ -227,7 +227,7 @@ def limits_of(
     its clipped sum of weights, in squared records. All outcomes have equal parts of a record's possible change.
     """
     group = _groups(workload, records)
-    e, r = levels.as_new(records)
+    e, r, *_ = levels.as_new(records)
     of_groups = rows_of_groups(group[records.cell], int(group.max()) + 1)
     shapes = [shape_of(e[rows], r[:, rows], levels) for rows in of_groups]
     two_valued = [len(np.unique(outcome)) <= 2 for outcome in records.outcomes]
@@ -396,7 +396,7 @@ def tails_of(
     learned in units of what the group's regression leaves. Groups with a small mean outcome have an r hundreds of times
     as large, which would be every group's error.
     """
-    e, r = levels.as_new(records)
+    e, r, *_ = levels.as_new(records)
     first = 1 + len(r)
     of_groups, left = rows_of_groups(limits.group[records.cell], len(limits.shapes)), np.zeros((len(e), first))
     units = np.ones((len(limits.shapes), first))

@@ -30,12 +30,14 @@ def ties_of(workload: Workload, levels: Levels, limits: CellLimits, records: Ref
     Sums are tied in published or measured units: a cell's sum of e counts ω times, for instance. Ties of e r bring every
     table's mean outcome to the reference's own, given the counts that ties of e leave.
     """
-    (e, r), (of_new, r_of_new) = levels.standardised(records), levels.as_new(records)
+    (e, r), new = levels.standardised(records), levels.as_new(records)
     of_groups, left = rows_of_groups(limits.group[records.cell], len(limits.clippings)), np.empty((len(e), mean.shape[1]))
     for rows, clipping in zip(of_groups, limits.clippings, strict=True):
-        left[rows] = Shape(of_new[rows], r_of_new[:, rows], r_of_new[:, rows]).sums(clipping)
+        left[rows] = Shape(new.e[rows], new.r[:, rows], new.r[:, rows]).sums(clipping)
     left[:, : 1 + len(r)] = np.column_stack([e, *(e * r)])  # published sums are tied to the reference's own
     left -= mean[records.cell]
+    # Limits of other records are no larger where this record is: its own weight is not in them.
+    left[:, 1 + len(r) :] *= np.column_stack([new.weight, *(new.weight * new.unit)])
     cells = len(workload)
     held = np.bincount(records.cell, minlength=cells).astype(np.float64)
     missing = np.column_stack([np.bincount(records.cell, weights=part, minlength=cells) for part in left.T])
