@@ -50,7 +50,7 @@ def of_means(matrix: scipy.sparse.csr_array, powers: Floats, count: Floats, by_l
     The file has `count` records, (base cell,), and the groups' laws have the direct errors `by_law`, (cell,).
     """
     n, weight, total, *squares = (matrix @ powers).T
-    size, several = matrix @ count, n > 1
+    size, several = matrix @ count, (n > 1) & (weight > 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         m = total / weight
         square = np.maximum(squares[2] - 2.0 * m * squares[1] + m**2 * squares[0], 0.0)

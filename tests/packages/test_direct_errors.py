@@ -65,18 +65,43 @@ def test_a_cell_of_another_spread_than_its_group_shows_its_own() -> None:
 
 
 def test_means_about_any_level_have_the_errors_of_their_records() -> None:
-    """Powers are of all records' middle; cells lie far from it. Control: an error by one record's weight differs."""
+    """Powers are of all records' middle; cells lie far from it. Control: another weight changes both."""
     rng = np.random.default_rng(6)
     weight, outcome = drawn(rng)
-    outcome = outcome + 100.0 * np.arange(CELLS)[:, None]
-    for law in (0.0, 1.0):
-        made = shown(weight, outcome, np.full(CELLS, law))
-        assert (np.isfinite(made.error) & (made.freedom > 0.0)).all()
-    none, exact = shown(weight, outcome, np.zeros(CELLS)), direct(weight, outcome)
-    part = (none.error / np.where(exact > 0.0, exact, np.inf)) ** 2  # what is left is the part of the cell's own records
-    assert ((part >= 0.0) & (part < 1.0)).all()
+    law, levels = np.ones(CELLS), 1.0 * np.arange(CELLS)[:, None]
+    made, still = shown(weight, outcome + levels, law), shown(weight, outcome, law)
+    np.testing.assert_allclose(made.error, still.error, rtol=1e-3)
+    np.testing.assert_allclose(made.freedom, still.freedom, rtol=1e-3)
     weight[:, 0] *= 2.0
-    assert np.abs(direct(weight, outcome) - exact).max() > 0.01
+    other = shown(weight, outcome, law)
+    assert np.median(abs(other.error / still.error - 1.0)) > 1e-3
+    assert np.median(abs(other.freedom / still.freedom - 1.0)) > 1e-3
+
+
+def test_degrees_of_freedom_are_those_of_the_fourth_moment() -> None:
+    """ν = 2n/(m₄/m₂² − 1) from weights and outcomes themselves, where the law's variance is the records' own."""
+    weight, outcome = drawn(np.random.default_rng(7))
+    mean = (weight * outcome).sum(axis=1) / weight.sum(axis=1)
+    square = (weight * (outcome - mean[:, None])) ** 2
+    with np.errstate(invalid="ignore"):
+        curvature = (square**2).mean(axis=1) / square.mean(axis=1) ** 2 - 1.0
+    of_records = 2.0 * RECORDS / curvature
+    wanted = 1.0 / (1.0 / of_records + 1.0 / (FREEDOM_OF_LAW + of_records))
+    kept = (square.mean(axis=1) > 0.0) & (curvature > 2.0)
+    assert kept.mean() > 0.9, "control: most cells have a heavy tail"
+    np.testing.assert_allclose(shown(weight, outcome, np.ones(CELLS)).freedom[kept], wanted[kept], rtol=1e-6)
+
+
+def test_a_larger_file_has_smaller_direct_errors() -> None:
+    """Four times the reference's records halve the part that the records show. Weights of nought show nothing."""
+    weight, outcome = drawn(np.random.default_rng(9))
+    weight[0], nothing = 0.0, np.zeros(CELLS)
+    (powers,) = moments(ReferenceRecords(np.repeat(np.arange(CELLS), RECORDS), weight.ravel(), outcome.ravel()), CELLS)
+    one_each = scipy.sparse.eye_array(CELLS, format="csr")
+    same, larger = (of_means(one_each, powers, np.full(CELLS, times * RECORDS), nothing) for times in (1.0, 4.0))
+    np.testing.assert_allclose(larger.error, same.error / 2.0, rtol=1e-9)
+    assert same.error[0] == 0.0
+    assert np.isfinite(same.freedom).all()
 
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 5.0])
