@@ -4,7 +4,7 @@ Counts are at least 0, and means are within the outcome's public bounds [l, h]. 
 written as u = Y − l W ≥ 0 and o = h W − Y ≥ 0. If the posterior mean violates this, u and o are set to at least 0, then
 raked to their former sums over measured tables' cells, if positive. So a bound pushes no total up. Each of several
 outcomes gives a W in this way. The count is their mean, and every outcome's u and o are raked once more to add up to
-it. Standard errors are those of the posterior means, before this projection.
+it. Standard errors are those of the posterior means, before this projection (`error_draws`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.posterior import Posterior
-from dpdist.packages.sums import MarginSums, Sums, published_sums
-from dpdist.packages.workload import PackageTable, Workload, margins
+from dpdist.packages.workload import Workload
 
 RAKING_PASSES = 50
 """Number of times that all measured tables are raked in turn."""
@@ -29,20 +27,6 @@ class BaseEstimates(NamedTuple):
 
     counts: Floats
     totals: Floats
-
-
-class TableEstimates(NamedTuple):
-    """Figures of a table's cells with standard errors about the population's; NaN for a mean of nothing.
-
-    Counts are (cell,), means and totals (cell, outcome).
-    """
-
-    counts: Floats
-    means: Floats
-    totals: Floats
-    errors_of_counts: Floats
-    errors_of_means: Floats
-    errors_of_totals: Floats
 
 
 def base_estimates(posterior: Posterior, noisy: Floats, bounds: Sequence[tuple[float, float]]) -> BaseEstimates:
@@ -99,27 +83,3 @@ def projected(values: Floats, workload: Workload) -> Floats:
             held = np.bincount(group, weights=scaled)
             scaled = scaled * np.divide(target, held, out=np.zeros_like(held), where=held > 0.0)[group]
     return np.asarray(scaled)
-
-
-def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimates) -> TableEstimates:
-    """A table's figures and standard errors, from the projected base cells."""
-    matrix = posterior.prior.workload.published(table)
-    rows, adding = margins(matrix)
-    counts, *totals = (MarginSums(rows, sums) for sums in published_sums(adding, posterior.prior.levels))
-    count, total = matrix @ base.counts, matrix @ base.totals
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(count[:, None] > 0.0, total / count[:, None], np.nan)
-    means = [mean_sums(counts, of_total, count, column) for of_total, column in zip(totals, mean.T, strict=True)]
-    of_count, *of_others = (np.sqrt(posterior.about_population(sums)) for sums in (counts, *means, *totals))
-    of_mean, of_total = (np.column_stack(part) for part in (of_others[: len(means)], of_others[len(means) :]))
-    return TableEstimates(count, mean, total, of_count, np.where(np.isfinite(mean), of_mean, np.nan), of_total)
-
-
-def mean_sums(counts: MarginSums, totals: MarginSums, count: Floats, mean: Floats) -> MarginSums:
-    """Means linearised at counts and means, (row,), as functions of the base cells' sums; 0 without a count."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale, slope = (np.where(count > 0.0, factor, 0.0) for factor in (1.0 / count, mean / count))
-    rows = [scipy.sparse.diags_array(factor) @ sums.rows for factor, sums in ((scale, totals), (-slope, counts))]
-    pairs = zip(totals.fine.parts, counts.fine.parts, strict=True)
-    fine = (scipy.sparse.csr_array(scipy.sparse.vstack(pair, format="csr")) for pair in pairs)
-    return MarginSums(scipy.sparse.csr_array(scipy.sparse.hstack(rows, format="csr")), Sums(tuple(fine)))

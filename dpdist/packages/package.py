@@ -5,23 +5,32 @@ All of it is a function of the workload, the reference and the law of the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import scipy
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats
 from dpdist.core.this_process import available_memory
 from dpdist.packages.direct_errors import moments, of_means, predicted_at
 from dpdist.packages.large import MOST_EXACT, posterior_of, refuse_beyond_memory
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, levels_of, sizes_of
-from dpdist.packages.limits import Shape, limits_of, tails_of
+from dpdist.packages.limits import limits_of, tails_of
 from dpdist.packages.posterior import Errors, Posterior
 from dpdist.packages.prior import Prior, Represented
+from dpdist.packages.shares import (
+    LEAST_LOWER,
+    Law,
+    Parts,
+    Wanted,
+    best_parts,
+    noise_of,
+    parts_of_largest,
+    wanted_of,
+)
 from dpdist.packages.strategy import (
     STRATEGIES,
     Aggregation,
@@ -29,35 +38,10 @@ from dpdist.packages.strategy import (
     Signal,
     Strategy,
     measured,
-    outcome_parts,
     whole_shares,
 )
-from dpdist.packages.sums import MarginSums, Sums, measured_sums, published_sums
-from dpdist.packages.workload import PackageTable, Workload
-
-SHARING_ROUNDS = 5
-"""Number of times that the budget's parts are recomputed from the errors that they predict."""
-LEAVING_ROUNDS = 8
-"""The same number where measurements with less than half of an equal part are left out."""
-NOISE_OF_NOTHING = 1e18
-"""Noise variance, in squared records, under which a sum shows nothing."""
-ROUNDS_WITH_ALL = 2
-"""Number of these rounds before any is left out."""
-LARGEST_ROUNDS, LARGEST_POWER = 24, 32.0
-"""Number of times that weights move towards the figures of the largest errors, and the last power of squared errors."""
-LEAST_LOWER = 0.001
-"""Part by which a largest squared error must be lower to be worth other parts. So no choice hangs on a last digit."""
-
-
-class Law(NamedTuple):
-    """The law of the noise: its variance in squared records by part of the budget, and the exponent of the best parts.
-
-    The exponent is 1/3 if the variance falls with the square of a part (Laplace noise), and 1/2 if it falls with the
-    part (Gaussian noise under zCDP).
-    """
-
-    variance: Callable[[Fraction], float]
-    exponent: float
+from dpdist.packages.sums import MarginSums, measured_sums
+from dpdist.packages.workload import Workload
 
 
 class Figures(NamedTuple):
@@ -110,7 +94,7 @@ class Package:
         """Squared error of the figures, in direct standard errors, by priority: its mean over tables of their means, or
         its largest.
         """
-        return (self.wanted or _objective(self.prior)).risk(self.posterior)
+        return (self.wanted or wanted_of(self.prior)).risk(self.posterior)
 
     @property
     def many(self) -> bool:
@@ -127,7 +111,7 @@ class Package:
 
         With the reference's `records`, direct standard errors of means are those that cells' own records show.
         """
-        wanted, workload = self.wanted or _objective(self.prior), self.prior.workload
+        wanted, workload = self.wanted or wanted_of(self.prior), self.prior.workload
         pairs = list(zip(workload.tables, wanted.tables, strict=True))
         totals = [of_table.totals for table, of_table in pairs if table.name in with_totals]
         of_sums = _by_table(self.posterior.errors(wanted.sums), [of_table.sums for of_table in wanted.tables])
@@ -157,89 +141,6 @@ def _by_table(errors: Errors, several: Sequence[MarginSums]) -> Iterator[Floats]
     """Variances about the file's figures, by all measurements and by the reference alone, (2, row), of every table."""
     starts = np.cumsum([len(sums) for sums in several])[:-1]
     return iter(np.split(np.array(errors), starts, axis=1))
-
-
-class TableFigures(NamedTuple):
-    """Direct standard errors of a table's counts and means by the reference, then of its totals, (cell,) each, and these
-    as functions of the sums. Means are linearised at the reference's. NaN stands in cells without a record.
-    """
-
-    direct: list[Floats]
-    of_totals: list[Floats]
-    sums: MarginSums
-    totals: MarginSums
-
-
-def figures(prior: Prior, table: PackageTable) -> TableFigures:
-    """A table's figures: counts, and means and totals of every outcome, of all cells."""
-    workload, levels = prior.workload, prior.levels
-    rows, adding = workload.margins(table)
-    fine = published_sums(adding, levels)
-    n, z = workload.count, prior.mean
-    count, square = rows @ fine[0].of(z), n * levels.weight**2
-
-    def summed(values: Floats) -> Floats:
-        return np.asarray(rows @ (adding @ values))
-
-    second = np.array([_moments(shape) for shape in prior.limits.shapes])[prior.limits.group]
-    direct, of_totals, means = [summed(square * second[:, 0, 0]) - count**2 / n.sum()], list[Floats](), list[Floats]()
-    for k, (total_sums, outcome) in enumerate(zip(fine[1:], levels.outcomes, strict=True)):
-        total, offset, moments = rows @ total_sums.of(z), outcome.mean, second[:, k].T
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = total / count
-            of_square = summed(
-                square * (moments[0] * offset**2 + 2.0 * offset * outcome.unit * moments[1] + outcome.unit**2 * moments[2])
-            )
-            of_first = summed(square * (moments[0] * offset + outcome.unit * moments[1]))
-            of_mean = (of_square - 2.0 * mean * of_first + mean**2 * summed(square * moments[0])) / count**2
-        direct.append(of_mean)
-        of_totals.append(of_square - total**2 / n.sum())
-        means.append(mean)
-    occurs = np.where(summed(n) > 0, 1.0, np.nan)
-    direct, of_totals = ([np.sqrt(np.maximum(values, 0.0)) * occurs for values in some] for some in (direct, of_totals))
-    return TableFigures(direct, of_totals, *_functions(rows, fine, count, means))
-
-
-def _functions(
-    rows: scipy.sparse.csr_array, fine: Sequence[Sums], count: Floats, means: Sequence[Floats]
-) -> tuple[MarginSums, MarginSums]:
-    """A table's counts and means, and its totals, as functions of one set of fine sums."""
-    none = scipy.sparse.csr_array(rows.shape)
-
-    def stacked(blocks: Sequence[Sequence[scipy.sparse.csr_array]]) -> MarginSums:
-        return MarginSums(scipy.sparse.csr_array(scipy.sparse.block_array(blocks, format="csr")), every)
-
-    every, places = Sums.stacked(fine), range(1, len(fine))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale, *slopes = (np.where(count > 0.0, factor, 0.0) for factor in (1.0 / count, *(mean / count for mean in means)))
-    scaled, *moved = (
-        scipy.sparse.csr_array(scipy.sparse.diags_array(of) @ rows) for of in (scale, *(-slope for slope in slopes))
-    )
-    of_means = [[one, *(scaled if k == place else none for k in places)] for place, one in enumerate(moved, start=1)]
-    of_totals = [[none, *(rows if k == place else none for k in places)] for place in places]
-    return stacked([[rows, *[none] * len(places)], *of_means]), stacked(of_totals)
-
-
-def _moments(shape: Shape) -> Floats:
-    """E e², E e²r and E e²r² of a group's law, (outcome, 3)."""
-    e = shape.e
-    return np.array([[(e**2).mean(), (e**2 * r).mean(), (e**2 * r**2).mean()] for r in shape.r])
-
-
-class Parts(NamedTuple):
-    """The measurements' parts of the budget, 0 for what is left out, and in each the parts λ of the outcomes."""
-
-    shares: tuple[Fraction, ...]
-    outcomes: tuple[tuple[Fraction, ...], ...]
-
-    @classmethod
-    def equal(cls, measurements: int, outcomes: int) -> Parts:
-        return cls(whole_shares([1.0] * measurements), (outcome_parts([1.0] * outcomes),) * measurements)
-
-    def among_all(self, kept: Ints, every: Sequence[tuple[Fraction, ...]]) -> Parts:
-        """These parts at the kept positions, and elsewhere 0 with the outcomes' parts of `every`."""
-        of_kept = dict(zip(kept.tolist(), zip(*self, strict=True), strict=True))
-        return Parts(*zip(*(of_kept.get(k, (Fraction(0), of_one)) for k, of_one in enumerate(every)), strict=True))
 
 
 class Source(Protocol):
@@ -381,7 +282,7 @@ def _package(
     # If weights and numbers of records are public, no weight moves between cells: there is nothing that a centre shows.
     public = workload.weight is not None and not workload.secret
     alone = public or all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
-    tried, wanted = (False,) if alone else (False, True), _objective(prior)
+    tried, wanted = (False,) if alone else (False, True), wanted_of(prior)
     if before is not None and before.many:
         tried = (before.group_centred,)
     made = [_measuring(prior, law, strategy, aggregations, group_centred, wanted=wanted) for group_centred in tried]
@@ -414,7 +315,7 @@ def _measuring(
 
     def posterior(made: tuple[Measured, ...], shares: Sequence[Fraction]) -> Posterior:
         sums = measured_sums(made, limits, workload.count, workload.secret)
-        return posterior_of(prior, *sums, _noise(made, shares, law), prior.planned)
+        return posterior_of(prior, *sums, noise_of(made, shares, law), prior.planned)
 
     parts = chosen or Parts.equal(len(aggregations), outcomes)
 
@@ -427,152 +328,14 @@ def _measuring(
         # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
         whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
         equal = posterior(whole, parts.shares)
-        parts = _parts(equal, wanted, whole, law, strategy.least_gain > 0.0)
+        parts = best_parts(equal, wanted, whole, law, strategy.least_gain > 0.0)
         if wanted.largest:
-            first, other = map(under_parts, (parts, _parts_of_largest(equal, wanted, whole, law, parts)))
+            first, other = map(under_parts, (parts, parts_of_largest(equal, wanted, whole, law, parts)))
             return other if other.objective < first.objective * (1.0 - LEAST_LOWER) else first
         if outcomes == 1 and all(parts.shares):  # the measurements are these already
-            shared = equal.under(_noise(whole, parts.shares, law))
+            shared = equal.under(noise_of(whole, parts.shares, law))
             return Package(strategy.name, aggregations, whole, parts, shared, wanted)
     return under_parts(parts)
-
-
-def _parts(posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, leave_out: bool) -> Parts:
-    """The parts at which no shift between measurements, or between outcomes, lowers the mean squared error.
-
-    `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows
-    of k, of the objective's derivative by their noise variance. If the variance falls with the square of a part, the
-    best parts are proportional to c_k^{1/3} of the variance at part 1. The parts λ follow the same rule, under every
-    law. Because c_k depends on the parts, they are recomputed until they are stable. With
-    `leave_out`, small parts become 0.
-    """
-    slopes = posterior.slopes(target.sums, target.weight)
-    parts = Parts.equal(len(whole), len(posterior.prior.tails) - 1)
-    kept, every = np.arange(len(whole)), parts.outcomes
-    for number in range(LEAVING_ROUNDS if leave_out else SHARING_ROUNDS):
-        shared = _Shared(whole, kept, parts)
-        wanted, by_measurement = shared.wanted(slopes(shared.noise(law)), law)
-        large = wanted >= wanted.mean() / 2.0
-        if leave_out and number >= ROUNDS_WITH_ALL and not large.all():
-            kept, wanted = kept[large], wanted[large]
-            by_measurement = [one for one, stays in zip(by_measurement, large, strict=True) if stays]
-        parts = shared.parts(wanted, by_measurement)
-    return parts.among_all(kept, every) if leave_out else parts
-
-
-def _parts_of_largest(posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, first: Parts) -> Parts:
-    """The parts of the least largest squared error, from the best ones of the mean squared error.
-
-    A figure's weight is its squared error to a power, which grows from round to round. The best parts for these weights
-    follow, and the root of their product with the latest ones is taken, because weights react fast. What `first` leaves
-    out is not measured.
-    """
-    kept = np.flatnonzero(list(map(float, first.shares)))
-    shares, of_outcomes = zip(*(one for one in zip(*first, strict=True) if one[0]), strict=True)
-    parts = Parts(shares, of_outcomes)
-    least, best = np.inf, parts
-    for power in np.geomspace(1.0, LARGEST_POWER, LARGEST_ROUNDS):
-        shared = _Shared(whole, kept, parts)
-        noise = shared.noise(law)
-        square = target.squares(posterior.under(noise))
-        if (largest := float(square.max())) < least * (1.0 - LEAST_LOWER):
-            least, best = largest, parts
-        slopes = posterior.slopes(target.sums, target.unit * (square / largest) ** (power - 1.0))
-        wanted, by_measurement = shared.wanted(slopes(noise), law)
-        parts = shared.parts(np.sqrt(wanted * np.array(parts.shares, dtype=float)), by_measurement)
-    return best.among_all(kept, first.outcomes)
-
-
-class _Shared(NamedTuple):
-    """Measurements with parts of 1 for every outcome, the positions of the kept ones, and the parts of these."""
-
-    whole: Sequence[Measured]
-    kept: Ints
-    now: Parts
-
-    @property
-    def _times(self) -> int:
-        return len(self.whole[0].of_outcome) // len(self.now.outcomes[0])
-
-    @property
-    def _tried(self) -> list[Measured]:
-        return [self.whole[k] for k in self.kept.tolist()]
-
-    @property
-    def _held(self) -> Ints:
-        """The kept measurements' rows, in order."""
-        rows = [one.rows for one in self.whole]
-        return np.flatnonzero(np.repeat(np.isin(np.arange(len(rows)), self.kept), rows))
-
-    @property
-    def _scales(self) -> list[Floats]:
-        return [
-            np.repeat([*one.weighted * [1.0], *self._times * tuple(map(float, of_one))], one.groups)
-            for one, of_one in zip(self._tried, self.now.outcomes, strict=True)
-        ]
-
-    def noise(self, law: Law) -> Floats:
-        """Noise variances of all measurements, (row,)."""
-        noise = np.full(sum(one.rows for one in self.whole), NOISE_OF_NOTHING)
-        noise[self._held] = _noise(self._tried, self.now.shares, law) / np.concatenate(self._scales) ** 2
-        return noise
-
-    def wanted(self, slopes: Floats, law: Law) -> tuple[Floats, list[Floats]]:
-        """What every kept measurement's part is proportional to, and its rows of an objective's slopes by noise."""
-        by_measurement = np.split(slopes[self._held], np.cumsum([one.rows for one in self._tried])[:-1])
-        pairs = zip(by_measurement, self._scales, strict=True)
-        return np.array([max(float((one / scale**2).sum()), 0.0) ** law.exponent for one, scale in pairs]), by_measurement
-
-    def parts(self, wanted: Floats, by_measurement: Sequence[Floats]) -> Parts:
-        times, outcomes, first = self._times, len(self.now.outcomes[0]), int(self.whole[0].weighted)
-        return Parts(
-            whole_shares(wanted.tolist()),
-            tuple(
-                outcome_parts(np.cbrt(of_sums[first:].reshape(times, -1).sum(axis=0)))
-                for of_sums in (one.reshape(first + times * outcomes, -1).sum(axis=1) for one in by_measurement)
-            ),
-        )
-
-
-class Wanted(NamedTuple):
-    """All published figures as functions of the sums, and what the objective makes of their squared errors.
-
-    The objective is the sum of squared errors by `weight`, (row,), or the largest one by `unit`, (row,). Both are 0
-    where no direct standard error is known.
-    """
-
-    sums: MarginSums
-    weight: Floats
-    unit: Floats
-    largest: bool
-    tables: tuple[TableFigures, ...]
-
-    def squares(self, posterior: Posterior) -> Floats:
-        """Squared errors by priority, in direct standard errors, (row,)."""
-        return self.unit * posterior.errors(self.sums).file
-
-    def risk(self, posterior: Posterior) -> float:
-        """The objective."""
-        return float(self.squares(posterior).max()) if self.largest else posterior.risk(self.sums, self.weight)
-
-
-def _objective(prior: Prior) -> Wanted:
-    """All tables' counts and means as functions of the sums, and the objective of their errors."""
-    weights, units = list[Floats](), list[Floats]()
-    priorities = [table.priority for table in prior.workload.tables]
-    tables = tuple(figures(prior, table) for table in prior.workload.tables)
-    for table, of_table in zip(prior.workload.tables, tables, strict=True):
-        for error in of_table.direct:
-            square = np.where(np.isfinite(error) & (error > 0), error, np.inf) ** 2
-            weights.append(table.priority / (max(np.isfinite(square).sum(), 1) * square))
-            units.append(table.priority * len(priorities) / sum(priorities) / square)
-    every = float(len(prior.tails)) * sum(priorities)
-    sums = MarginSums.stacked([of_table.sums for of_table in tables])
-    return Wanted(sums, np.concatenate(weights) / every, np.concatenate(units), prior.workload.largest, tables)
-
-
-def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:
-    return np.concatenate([np.full(part.rows, law.variance(share)) for part, share in zip(made, shares, strict=True)])
 
 
 def _equal_noise(workload: Workload, aggregations: Sequence[Aggregation], law: Law) -> float:

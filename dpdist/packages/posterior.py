@@ -183,16 +183,6 @@ class Posterior(WithoutCaches):
         sampled = (gain * self._crossed(sums, prior.sampling)).sum(axis=1)
         return np.asarray(np.maximum(of_means - (gain * c).sum(axis=1) + 2.0 * sampled, 0.0))
 
-    def joint(self, sums: Sums) -> Floats:
-        """Joint covariance of estimates about the population's sums, (row, row)."""
-        prior, c = self.prior, self.covariance(sums)
-        gain, shared = self.solver(c.T).T, self._shared(sums)
-        sampled = gain @ crossed(sums, self.measured, prior.sampling).T
-        alone, pairs = prior.tail_roots(sums)
-        roots = np.hstack([root for pair in pairs for root in pair])
-        means = crossed(sums, sums, prior.population()) + shared @ shared.T + roots @ roots.T + np.diag(alone)
-        return np.asarray(means - gain @ c.T + sampled + sampled.T)
-
     def residual(self, x: Floats) -> Floats:
         return np.asarray(x - self.constant - self.measured.of(self.prior.mean))
 

@@ -8,14 +8,19 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.table_package.query import base_sums
 from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE, law_of
+from dpdist.packages.estimates import BaseEstimates
 from dpdist.packages.limits import CellLimits
-from dpdist.packages.package import Law, Package, Reference, Source, package
+from dpdist.packages.package import Package, Reference, Source, package
+from dpdist.packages.posterior import Posterior
+from dpdist.packages.shares import Law
 from dpdist.packages.strategy import Measured, PerTable, TopDown
-from dpdist.packages.workload import PackageTable, Workload
+from dpdist.packages.sums import MarginSums, Sums, published_sums
+from dpdist.packages.workload import PackageTable, Workload, margins
 from dpdist.privacy.queries import Neighbour, NoisyQuery, lost
 
 SIZES = (6, 2, 5, 4)
@@ -163,3 +168,41 @@ def noisy(made: Package, budget: Budget, current: Survey, rng: np.random.Generat
 
 
 PURE = Budget("substitution", epsilon=Fraction(4))
+
+
+class TableEstimates(NamedTuple):
+    """Figures of a table's cells with standard errors about the population's; NaN for a mean of nothing.
+
+    Counts are (cell,), means and totals (cell, outcome).
+    """
+
+    counts: Floats
+    means: Floats
+    totals: Floats
+    errors_of_counts: Floats
+    errors_of_means: Floats
+    errors_of_totals: Floats
+
+
+def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimates) -> TableEstimates:
+    """A table's figures and standard errors, from the projected base cells."""
+    matrix = posterior.prior.workload.published(table)
+    rows, adding = margins(matrix)
+    counts, *totals = (MarginSums(rows, sums) for sums in published_sums(adding, posterior.prior.levels))
+    count, total = matrix @ base.counts, matrix @ base.totals
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(count[:, None] > 0.0, total / count[:, None], np.nan)
+    means = [mean_sums(counts, of_total, count, column) for of_total, column in zip(totals, mean.T, strict=True)]
+    of_count, *of_others = (np.sqrt(posterior.about_population(sums)) for sums in (counts, *means, *totals))
+    of_mean, of_total = (np.column_stack(part) for part in (of_others[: len(means)], of_others[len(means) :]))
+    return TableEstimates(count, mean, total, of_count, np.where(np.isfinite(mean), of_mean, np.nan), of_total)
+
+
+def mean_sums(counts: MarginSums, totals: MarginSums, count: Floats, mean: Floats) -> MarginSums:
+    """Means linearised at counts and means, (row,), as functions of the base cells' sums; 0 without a count."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale, slope = (np.where(count > 0.0, factor, 0.0) for factor in (1.0 / count, mean / count))
+    rows = [scipy.sparse.diags_array(factor) @ sums.rows for factor, sums in ((scale, totals), (-slope, counts))]
+    pairs = zip(totals.fine.parts, counts.fine.parts, strict=True)
+    fine = (scipy.sparse.csr_array(scipy.sparse.vstack(pair, format="csr")) for pair in pairs)
+    return MarginSums(scipy.sparse.csr_array(scipy.sparse.hstack(rows, format="csr")), Sums(tuple(fine)))

@@ -22,6 +22,7 @@ from simulated_package import (
     noisy,
     planned,
     reference,
+    table_estimates,
     workload,
     world,
 )
@@ -30,10 +31,11 @@ from dpdist.core.records import Floats, Ints
 from dpdist.packages import posterior as posteriors
 from dpdist.packages import sums
 from dpdist.packages.error_draws import by_other, by_sample
-from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
+from dpdist.packages.estimates import BaseEstimates, base_estimates, projected
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
-from dpdist.packages.package import Package, Predicted, Reference, _noise, best_package, package
+from dpdist.packages.package import Package, Predicted, Reference, best_package, package
 from dpdist.packages.posterior import Posterior, learned, with_hidden
+from dpdist.packages.shares import noise_of
 from dpdist.packages.strategy import STRATEGIES, BaseCells, PerTable, Strategy, TopDown, whole_shares
 from dpdist.packages.sums import crossed, published_sums, variances
 from dpdist.packages.workload import PackageTable, Workload
@@ -410,7 +412,7 @@ def test_shares_lower_the_objective() -> None:
         ]
     )
     values = [
-        replace(package, posterior=replace(package.posterior, noise=_noise(package.measurements, shares, law))).objective
+        replace(package, posterior=replace(package.posterior, noise=noise_of(package.measurements, shares, law))).objective
         for shares in (package.shares, equal, turned)
     ]
     assert values[0] <= values[1] * 1.001
@@ -483,19 +485,6 @@ def test_levels_of_a_hierarchy_are_measured_where_they_pay_and_add_up() -> None:
     _, base = _released(top, PURE, sample(), 1)
     by_zone, by_region = (nested.summing(by) @ np.column_stack(base) for by in ((4, 2), (0, 2)))
     np.testing.assert_allclose(by_region.reshape(2, 3, 5, 2).sum(axis=1).reshape(10, 2), by_zone, rtol=1e-9)
-
-
-def test_the_joint_covariance_has_the_stated_variances_and_adds_up() -> None:
-    """The variance of a margin follows from the joint covariance of its cells."""
-    posterior = made().posterior
-    matrix = workload(count()).published(TABLES[0])
-    counts, _ = published_sums(matrix, posterior.prior.levels)
-    joint, errors = posterior.joint(counts), posterior.about_population(counts)
-    np.testing.assert_allclose(np.diag(joint), errors, rtol=1e-8, atol=1e-8 * errors.max())
-    cells = np.zeros(len(counts))
-    cells[[0, 1]] = 1.0
-    total = 2
-    np.testing.assert_allclose(cells @ joint @ cells, joint[total, total], rtol=1e-6)
 
 
 def test_tables_that_others_contain_are_not_measured() -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from simulated_package import Budget, Survey, noisy, query_of
+from simulated_package import Budget, Survey, noisy, query_of, table_estimates
 
 import dpdist.packages.large as large
 import dpdist.packages.levels as levels
@@ -15,7 +15,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.mechanisms.table_package.query import BaseSums, base_sums, hold
-from dpdist.packages.estimates import base_estimates, table_estimates
+from dpdist.packages.estimates import base_estimates
 from dpdist.packages.package import Package, Reference, package
 from dpdist.packages.posterior import Posterior, learned
 from dpdist.packages.strategy import FACTOR_STEPS, BaseCells, PerTable, Strategy

@@ -26,7 +26,8 @@ import scipy
 from packages_of_files import FILES, Budget, parted, read, zcdp
 
 from dpdist.core.records import Floats
-from dpdist.packages.package import Package, _objective, package
+from dpdist.packages.package import Package, package
+from dpdist.packages.shares import wanted_of
 from dpdist.packages.strategy import FACTOR_STEPS, STRATEGIES
 from dpdist.packages.sums import Sums
 
@@ -54,7 +55,7 @@ class Problem(NamedTuple):
         columns = ((none, none), (none, none), (one, tilt), (none, share))
         stacked = (scipy.sparse.csr_array(scipy.sparse.vstack(column, format="csr")) for column in columns)
         posterior = replace(made.posterior, measured=Sums(tuple(stacked)), constant=np.zeros(2 * cells))
-        objective = _objective(prior)
+        objective = wanted_of(prior)
         published, weight = objective.sums.whole, objective.weight
         c = made.posterior.covariance(published)
         won = (c * made.posterior.solver(c.T).T).sum(axis=1)

@@ -32,11 +32,11 @@ import numpy as np
 import pandas as pd
 import scipy
 from simulated_acs import LEVELS, MOST_INCOME, acs
-from simulated_package import Budget, JointQuery
+from simulated_package import Budget, JointQuery, table_estimates
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.table_package.query import base_sums
-from dpdist.packages.estimates import base_estimates, table_estimates
+from dpdist.packages.estimates import base_estimates
 from dpdist.packages.package import Package, Reference, best_package
 from dpdist.packages.package import package as package_of
 from dpdist.packages.posterior import learned

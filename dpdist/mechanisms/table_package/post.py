@@ -41,9 +41,10 @@ from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates, projected
 from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.large import refuse_beyond_memory
-from dpdist.packages.package import Chosen, Law, Package, Parts, Reference, Source, best_package, package
+from dpdist.packages.package import Chosen, Package, Reference, Source, best_package, package
 from dpdist.packages.package import Figures as PredictedFigures
 from dpdist.packages.posterior import MOST_SUMS, Posterior, learned, resized, with_hidden
+from dpdist.packages.shares import Law, Parts
 from dpdist.packages.strategy import STRATEGIES, Aggregation, Strategy, TopDown, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload, indicator
 from dpdist.privacy.queries import NoisyQuery, neighbour_of

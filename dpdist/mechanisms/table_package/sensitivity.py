@@ -39,7 +39,7 @@ from fractions import Fraction
 
 from dpdist.core.records import UNIT
 from dpdist.job import Job, NoiseName
-from dpdist.packages.package import Law
+from dpdist.packages.shares import Law
 from dpdist.packages.strategy import FACTOR_STEPS
 from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho
 
