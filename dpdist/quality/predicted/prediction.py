@@ -369,7 +369,7 @@ def _units(freedom: Floats, rng: np.random.Generator) -> Floats:
 
 def _chance(one: ErrorsOfCells) -> Floats:
     """Probabilities of an error above FAR_NAMED, (cell,), by Student's law; 0 if an error is unknown."""
-    error = np.where(one.error > 0.0, one.error, np.finfo(float).tiny)
+    error = np.where(one.error > 1e-9, one.error, 1e-9)
     return np.asarray(2.0 * scipy.stats.t.sf(FAR_NAMED / error, one.freedom))
 
 
