@@ -661,10 +661,10 @@ def test_publishing_builds_a_model_and_its_package_once_whatever_the_tables(
         monkeypatch.setattr(owner, name, count)
 
     counted(PackageCells, "build")
-    counted(packages, "_objective")
+    counted(packages, "wanted_of")
     run(parse_job(job(tmp_path)), tmp_path / "made")
     assert built.count("build") > 1
-    assert "_objective" in built
+    assert "wanted_of" in built
     before = {path.name: path.read_bytes() for path in (tmp_path / "made" / "public" / "tables").iterdir()}
     built.clear()
     _prepared.cache_clear()
