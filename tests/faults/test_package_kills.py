@@ -115,13 +115,13 @@ def test_a_package_too_large_for_dense_matrices_is_killed_twice_and_ends_with_th
     assert started.until(lambda: bool(stamps(workspace / "confidential", "marks/noise-*.json")))
     assert started.kill() == []
     assert strata_done(workspace) == 0
-    drawn = stamps(workspace / "confidential", "noise/*")
+    drawn = stamps(workspace / "confidential", "noise/[!.]*")
     started = Run(job, workspace, *replay)
     assert started.until(lambda: (workspace / "confidential" / "marks" / "gathered.json").exists())
     assert started.kill() == []
     assert not (workspace / "public" / "statement.json").exists()
     ended = run(job, workspace, *replay)
     assert ended.code == 0, ended.text
-    assert drawn.items() <= stamps(workspace / "confidential", "noise/*").items()
+    assert drawn.items() <= stamps(workspace / "confidential", "noise/[!.]*").items()
     assert public_bytes(workspace) == public_bytes(peace)
     assert inventory(workspace) == inventory(peace)
