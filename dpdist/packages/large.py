@@ -35,6 +35,8 @@ MOST_EXACT = 1_000
 """Largest number of measured sums whose predicted errors are exact: these take more time than all else."""
 SUMS_OF_DRIFT = 1_000
 """About so many sums, of neighbouring measured sums each, show the drift: a large table's rows are added up."""
+OF_DRIFT = 1e-6
+"""Residual of systems whose solutions are summed for the drift's likelihood. Its values lie on a grid of many per cent."""
 SEED = 20_261
 
 
@@ -319,7 +321,7 @@ class LargePosterior(Posterior):
             of_errors = scipy.sparse.csr_array(slope @ scipy.sparse.diags_array(level.shared) @ z)
             for start in range(0, len(measured), AT_ONCE):
                 side = of_errors[start : start + AT_ONCE].toarray().T
-                fixed[:, start : start + AT_ONCE] += of_errors @ level.terms.spread(np.ascontiguousarray(side))
+                fixed[:, start : start + AT_ONCE] += of_errors @ level.terms.spread(np.ascontiguousarray(side), OF_DRIFT)
             scaled = slope @ z @ scipy.sparse.diags_array(self.prior.sizes(1.0))
             parts.append((scaled @ scaled.T).toarray())
         return few.residual(matrix @ x), Drifting((fixed + fixed.T) / 2.0, tuple(parts))
