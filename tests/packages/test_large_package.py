@@ -79,6 +79,25 @@ def test_what_is_released_is_that_of_a_dense_factor_where_all_sums_show_the_drif
         np.testing.assert_allclose(few, whole, rtol=0.0, atol=1e-8 * float(whole.max()))
 
 
+def test_systems_that_end_early_leave_the_likelihood_of_drifts(
+    both: tuple[Package, Posterior], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: systems that end much earlier move it. Dense terms have no systems."""
+    package, _ = both
+    x = noisy(package, PURE, sample(), np.random.default_rng(RNG))
+
+    def forms(residual: float) -> Floats:
+        monkeypatch.setattr(large, "OF_DRIFT", residual)
+        left, covariance = package.posterior.drifting(x)
+        return np.array([covariance.forms(left, drift) for drift in ((0.001, 0.001), (0.03, 0.25))])
+
+    used = large.OF_DRIFT
+    exact = forms(conjugate.TOLERANCE)
+    np.testing.assert_allclose(forms(used), exact, rtol=0.0, atol=1e-3)
+    if isinstance(package.prior.levels.of_weight.terms, conjugate.TermPrecision):
+        assert np.abs(forms(0.3) - exact).max() > 1e-3
+
+
 def test_errors_are_within_what_draws_leave(both: tuple[Package, Posterior]) -> None:
     """A ratio of standard errors has the error 1/√200 = .07. None of 140 is beyond 5 of that, in 1 of 10,000 runs, and
     their root mean square is near it. Control: errors about the file's figures are not those of the reference alone."""
