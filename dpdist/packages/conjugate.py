@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
+from dpdist.packages.nested import NestedTerms
 
 TOLERANCE = 1e-12
 """Residual at which a solution ends, relative to the right side, in the preconditioner's norm."""
@@ -73,7 +74,7 @@ class TermPrecision:
     overlap most: their part of Λ is dense, and solved exactly within the preconditioner.
     """
 
-    terms: scipy.sparse.csr_array
+    terms: NestedTerms
     weight: Floats
     prior: Floats
     few: Ints
@@ -81,17 +82,17 @@ class TermPrecision:
     @cached_property
     def diagonal(self) -> Floats:
         """The diagonal of Λ, (term,)."""
-        return np.asarray(self.terms.power(2).T @ self.weight + self.prior)
+        return np.asarray(self.terms.back(self.weight) + self.prior)
 
     @cached_property
     def _factor_of_few(self) -> tuple[Floats, bool]:
-        few = scipy.sparse.csr_array(self.terms[:, self.few])
+        few = self.terms.columns(self.few)
         inner = (few.T @ scipy.sparse.diags_array(self.weight) @ few).toarray() + np.diag(self.prior[self.few])
         return scipy.linalg.cho_factor(inner, lower=True)
 
     def times(self, x: Floats) -> Floats:
         """Λ x for (term, side)."""
-        return np.asarray(self.terms.T @ (self.weight[:, None] * (self.terms @ x)) + self.prior[:, None] * x)
+        return np.asarray(self.terms.back(self.weight[:, None] * (self.terms @ x)) + self.prior[:, None] * x)
 
     def preconditioned(self, x: Floats) -> Floats:
         """About Λ⁻¹ x for (term, side)."""
@@ -107,23 +108,22 @@ class TermPrecision:
         sides = x.reshape(len(x), -1)
         return conjugate_gradients(self.times, self.preconditioned, sides, tolerance).reshape(x.shape)
 
-    def variances(self, z: scipy.sparse.csr_array) -> Floats:
+    def variances(self, z: NestedTerms) -> Floats:
         """Variances of z times the errors, (row,), for z (row, term): means over probes with random signs."""
-        signs = np.random.default_rng(SEED_OF_SIGNS).choice([-1.0, 1.0], (z.shape[0], SIGNS))
-        return np.asarray((signs * (z @ self.spread(np.asarray(z.T @ signs), ROUGHLY))).mean(axis=1))
+        signs = np.random.default_rng(SEED_OF_SIGNS).choice([-1.0, 1.0], (z.finest.shape[0], SIGNS))
+        return np.asarray((signs * (z @ self.spread(z.back(signs), ROUGHLY))).mean(axis=1))
 
     def drawn(self, rng: np.random.Generator) -> Floats:
         """A draw of the terms' errors, (term,)."""
         of_cells = np.sqrt(self.weight) * rng.standard_normal(len(self.weight))
-        drawn = self.terms.T @ of_cells + np.sqrt(self.prior) * rng.standard_normal(len(self.prior))
+        drawn = self.terms.back(of_cells) + np.sqrt(self.prior) * rng.standard_normal(len(self.prior))
         return self.spread(drawn, ROUGHLY)
 
     @cached_property
     def root(self) -> Floats:
         """A root of the terms' covariance, (term, term): dense, for few terms."""
-        return root_of_inverse(
-            (self.terms.T @ scipy.sparse.diags_array(self.weight) @ self.terms).toarray() + np.diag(self.prior)
-        )
+        z = self.terms.matrix
+        return root_of_inverse((z.T @ scipy.sparse.diags_array(self.weight) @ z).toarray() + np.diag(self.prior))
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,9 @@ class TermRoot:
         """`made`, which is x over a diagonal."""
         return made
 
-    def variances(self, z: scipy.sparse.csr_array) -> Floats:
+    def variances(self, terms: NestedTerms) -> Floats:
         """Variances of z times the errors, (row,), for z (row, term)."""
+        z = terms.matrix
         batches = (z[start : start + ROWS_AT_ONCE] @ self.root for start in range(0, z.shape[0], ROWS_AT_ONCE))
         return np.concatenate([np.asarray((part**2).sum(axis=1)) for part in batches])
 

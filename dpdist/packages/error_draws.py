@@ -84,22 +84,22 @@ def sampled(root: Floats, rng: np.random.Generator) -> Floats:
 
 def deviated(prior: Prior, drift: Drift, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draws of the levels' deviations by the reference's errors, and by drift since, (cell, level) each."""
-    terms = prior.terms.matrix
+    terms = prior.terms.nested
     d = rng.standard_normal(prior.alone.shape) * np.sqrt(prior.alone)
     drifted = np.empty_like(d)
     for k, (level, size) in enumerate(zip(prior.levels.errors, drift, strict=True)):
         d[:, k] += level.shared * (terms @ level.terms.drawn(rng))
-        drifted[:, k] = terms @ (prior.sizes(size) * rng.standard_normal(terms.shape[1]))
+        drifted[:, k] = terms @ (prior.sizes(size) * rng.standard_normal(terms.told.shape[1]))
     return d, drifted
 
 
 def beyond(prior: Prior, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draws of a record's e and e r beyond the limits, by the reference's errors, and by drift, (cell, level) each."""
-    terms, whole, drifted = prior.terms.matrix, list[Floats](), list[Floats]()
+    terms, whole, drifted = prior.terms.nested, list[Floats](), list[Floats]()
     for tail, drift in zip(prior.tails, prior.tail_drift.T, strict=True):
         alone = rng.standard_normal(len(drift)) * np.sqrt(tail.alone + drift**2)
         whole.append(alone + tail.shared * (terms @ tail.terms.drawn(rng)))
-        drifted.append(drift * (terms @ rng.standard_normal(terms.shape[1])))
+        drifted.append(drift * (terms @ rng.standard_normal(terms.told.shape[1])))
     if prior.hidden:
-        drifted[0] += terms @ (prior.hidden_sizes * rng.standard_normal(terms.shape[1]))
+        drifted[0] += terms @ (prior.hidden_sizes * rng.standard_normal(terms.told.shape[1]))
     return np.column_stack(whole), np.column_stack(drifted)

@@ -35,7 +35,7 @@ MOST_EXACT = 1_000
 """Largest number of measured sums whose predicted errors are exact: these take more time than all else."""
 SUMS_OF_DRIFT = 1_000
 """About so many sums, of neighbouring measured sums each, show the drift: a large table's rows are added up."""
-OF_DRIFT = 1e-6
+OF_DRIFT = 1e-4
 """Residual of systems for the likelihood of drifts, of which each is about twice the one before."""
 SEED = 20_261
 
@@ -115,20 +115,16 @@ class LargePosterior(Posterior):
         values, vectors = np.linalg.eigh(self.prior.block()[:, kept][:, :, kept])
         return np.ascontiguousarray((vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]).transpose(1, 2, 0))
 
-    @cached_property
-    def _terms(self) -> tuple[Any, Any]:
-        z = scipy.sparse.csr_array(self.prior.terms.matrix)
-        return z, scipy.sparse.csr_array(z.T)
+    def _deviated(self, level: Deviations, sizes: Floats, unknown: Floats) -> Floats:
+        """A level's deviations by errors of terms and by drift in units of 1, (2 terms, side): (cell, side)."""
+        errors, drift = np.split(unknown, 2)
+        by_errors, by_drift = np.split(self.prior.terms.nested @ np.hstack([errors, sizes[:, None] * drift]), 2, axis=1)
+        return np.asarray(level.shared[:, None] * by_errors + by_drift)
 
-    @cached_property
-    def _deviations(self) -> tuple[tuple[Any, Any], ...]:
-        """For every level, its deviations by errors of terms and by drift in units of 1, (cell, 2 terms); transposed."""
-        z, made = self._terms[0], []
-        for _, level, sizes in self._levels:
-            pair = scipy.sparse.diags_array(level.shared) @ z, z @ scipy.sparse.diags_array(sizes)
-            both = scipy.sparse.csr_array(scipy.sparse.hstack(pair, format="csr"))
-            made.append((both, scipy.sparse.csr_array(both.T)))
-        return tuple(made)
+    def _by_terms(self, level: Deviations, sizes: Floats, d: Floats) -> Floats:
+        """The transposed of `_deviated`, of (cell, side)."""
+        errors, drift = np.split(self.prior.terms.nested.back(np.hstack([level.shared[:, None] * d, d])), 2, axis=1)
+        return np.concatenate([errors, sizes[:, None] * drift])
 
     @cached_property
     def _factors(self) -> tuple[tuple[Floats | None, ...], ...]:
@@ -140,7 +136,7 @@ class LargePosterior(Posterior):
     @cached_property
     def _edges(self) -> tuple[slice, tuple[slice, ...]]:
         """The unknowns: ξ, (sum, cell), then by level errors of all terms and their drift."""
-        first, terms = len(self._parts) * self._root.shape[2], 2 * self._terms[0].shape[1]
+        first, terms = len(self._parts) * self._root.shape[2], 2 * len(self.prior.terms.classes)
         starts = (first + k * terms for k in range(len(self.drift)))
         return slice(0, first), tuple(slice(start, start + terms) for start in starts)
 
@@ -159,7 +155,8 @@ class LargePosterior(Posterior):
         """G times unknowns, (row, side)."""
         alone, shared = self._edges
         xi = unknown[alone].reshape(len(self._parts), -1, unknown.shape[1])
-        moved = [*xi, *(both @ unknown[few] for (both, _), few in zip(self._deviations, shared, strict=True))]
+        levels = zip(self._levels, shared, strict=True)
+        moved = [*xi, *(self._deviated(level, sizes, unknown[few]) for (_, level, sizes), few in levels)]
         made = np.zeros((len(self.noise), unknown.shape[1]))
         for (_, part, _), factors in zip(self._parts, self._factors, strict=True):
             made += part @ _combined(factors, moved)
@@ -174,8 +171,8 @@ class LargePosterior(Posterior):
         xi = whole[alone].reshape(len(back), -1, x.shape[1])
         for k, of_cells in enumerate(islice(pulled, len(back))):
             xi[k] = of_cells
-        for few, d, (_, both) in zip(shared, pulled, self._deviations, strict=True):
-            whole[few] = both @ d
+        for few, d, (_, level, sizes) in zip(shared, pulled, self._levels, strict=True):
+            whole[few] = self._by_terms(level, sizes, d)
         return whole
 
     def _times(self, unknown: Floats) -> Floats:
@@ -197,14 +194,17 @@ class LargePosterior(Posterior):
             for j, (_, other, _) in enumerate(self._parts):
                 squares[i, j] = np.asarray(one.multiply(other).T @ precision).reshape(-1)
         diagonal = [1.0 + np.einsum("jic,jkc,kic->ic", self._root, squares, self._root).reshape(-1)]
-        for (k, level, _), (both, _) in zip(self._levels, self._deviations, strict=True):
-            slopes, of_data = self.prior.by_deviation(self.measured, k), np.zeros(both.shape[1])
+        z = self.prior.terms.matrix
+        for k, level, sizes in self._levels:
+            by_drift, of_data = self.prior.by_deviation(self.measured, k), np.zeros((2, len(sizes)))
+            both = by_drift @ scipy.sparse.diags_array(level.shared), by_drift
             for start in range(0, len(precision), ROWS_AT_ONCE):
                 few = slice(start, start + ROWS_AT_ONCE)
-                made = slopes[few] @ both
-                made.data **= 2
-                of_data += made.T @ precision[few]
-            diagonal.append(of_data + np.concatenate([level.terms.diagonal, np.ones(len(of_data) // 2)]))
+                for slopes, of_slopes in zip(both, of_data, strict=True):
+                    made = slopes[few] @ z
+                    made.data **= 2
+                    of_slopes += made.T @ precision[few]
+            diagonal += [of_data[0] + level.terms.diagonal, sizes**2 * of_data[1] + 1.0]
         return np.concatenate(diagonal)
 
     def _preconditioned(self, unknown: Floats) -> Floats:
@@ -229,9 +229,10 @@ class LargePosterior(Posterior):
     def _spread(self, back: Floats) -> Floats:
         """The covariance D of the sums, without tails, times (cell, sum, side), for draws and probes."""
         whole = np.einsum("cij,cjs->cis", self._block, back)
-        for (k, level, _), (both, transposed) in zip(self._levels, self._deviations, strict=True):
-            errors, drift = np.split(transposed @ np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back), 2)
-            pulled = both @ np.concatenate([level.terms.spread(errors, self._of_draws), drift])
+        for k, level, sizes in self._levels:
+            d = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)
+            errors, drift = np.split(self._by_terms(level, sizes, d), 2)
+            pulled = self._deviated(level, sizes, np.concatenate([level.terms.spread(errors, self._of_draws), drift]))
             whole += self.prior.sloped[:, :, k, None] * pulled[:, None]
         return np.asarray(whole)
 
@@ -262,16 +263,16 @@ class LargePosterior(Posterior):
         return under
 
     def risk(self, sums: Functions, weight: Floats) -> float:
-        back = self._probes(sums, weight)
-        spread, zt = self._spread(back), self._terms[1]
+        back, terms = self._probes(sums, weight), self.prior.terms.nested
+        spread = self._spread(back)
         covered = self._measure(spread)
         whole = float((back * spread).sum() - (covered * self.solver(covered, self._of_draws)).sum())
         for k, (tail, drift) in enumerate(zip(self.prior.tails, self.prior.tail_drift.T, strict=True)):
             slope = self.prior.workload.count[:, None] * back[:, k]
-            shared = zt @ (tail.shared[:, None] * slope)
+            shared = terms.back(tail.shared[:, None] * slope)
             whole += float(((tail.alone + drift**2)[:, None] * slope**2).sum())
             whole += float(
-                (shared * tail.terms.spread(shared, ROUGHLY)).sum() + ((zt @ (drift[:, None] * slope)) ** 2).sum()
+                (shared * tail.terms.spread(shared, ROUGHLY)).sum() + (terms.back(drift[:, None] * slope) ** 2).sum()
             )
         return whole / PROBES
 
@@ -317,7 +318,7 @@ class LargePosterior(Posterior):
         fixed = crossed(measured, measured, self.prior.block()) + np.diag(few.noise)
         parts = []
         for k, level, _ in self._levels:
-            slope, z = self.prior.by_deviation(measured, k), self._terms[0]
+            slope, z = self.prior.by_deviation(measured, k), self.prior.terms.matrix
             of_errors = scipy.sparse.csr_array(slope @ scipy.sparse.diags_array(level.shared) @ z)
             for start in range(0, len(measured), AT_ONCE):
                 side = of_errors[start : start + AT_ONCE].toarray().T

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.packages.conjugate import TermPrecision, TermRoot, root_of_inverse
-from dpdist.packages.workload import Workload, indicator
+from dpdist.packages.nested import NestedTerms
+from dpdist.packages.workload import WithoutCaches, Workload, indicator
 
 PSEUDO_RECORDS = 5.0
 """Records at the overall level added to every level of a column, so that few records do not move it far."""
@@ -68,7 +70,7 @@ class Deviations:
     precision: Floats | None = None
     """The precision of the residuals behind them given the terms, (cell,): 0 without a record. Relative ones have none."""
 
-    def leverage(self, z: scipy.sparse.csr_array) -> Floats:
+    def leverage(self, z: NestedTerms) -> Floats:
         """By how much a cell's value moves with its own residual, (cell,), if `z` are the terms, (cell, term)."""
         assert self.precision is not None
         return np.asarray(1.0 - self.shared * (1.0 - self.precision * self.terms.variances(z)))
@@ -85,13 +87,18 @@ class Deviations:
 
 
 @dataclass(frozen=True)
-class Terms:
+class Terms(WithoutCaches):
     """Shared terms Z, (cell, term), and the class of every term: 0 all cells, 1 a column's level, 2 a table's cell."""
 
     matrix: scipy.sparse.csr_array
     classes: Ints
     codes: Ints
     """Levels of the base cells, (cell, column)."""
+
+    @cached_property
+    def nested(self) -> NestedTerms:
+        """The terms, for products."""
+        return NestedTerms.of(self.matrix)
 
     @property
     def large(self) -> bool:
@@ -253,7 +260,7 @@ def _left_out(of: Deviations, terms: Terms, cell: Ints, ratios: Floats, weights:
     if not terms.learned_from_a_part:
         return of.value[cell]
     part = weights / np.maximum(np.bincount(cell, weights, len(of.value)), 1e-300)[cell]
-    h = np.clip(of.leverage(terms.matrix)[cell] * part, 0.0, MOST_LEVERAGE)
+    h = np.clip(of.leverage(terms.nested)[cell] * part, 0.0, MOST_LEVERAGE)
     least = LEAST_WITHOUT * (1.0 + of.value[cell]) - 1.0
     return np.maximum((of.value[cell] - h * ratios) / (1.0 - h), least)
 
@@ -341,7 +348,7 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         of_table, of_cell = np.exp(2.0 * log_sd)
         spread = of_cell + v
         a_priori = 1.0 / np.where(table, of_table, DIFFUSE_DEVIATION**2)
-        errors = TermPrecision(scipy.sparse.csr_array(z), 1.0 / spread, a_priori, np.flatnonzero(~table))
+        errors = TermPrecision(terms.nested.rows(seen), 1.0 / spread, a_priori, np.flatnonzero(~table))
         gamma = errors.spread(z.T @ (r / spread))
     else:
         _, gamma, precision, spread = solved(log_sd, z, r, v, table)

@@ -1,0 +1,45 @@
+"""Products by way of the terms that tell others are those with the terms themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpdist.packages.levels import Terms
+from dpdist.packages.nested import NestedTerms
+from dpdist.packages.workload import PackageTable, Workload
+
+CELLS, COUNTIES, AGES, STATES = 400, 30, 4, 5
+
+
+def terms(nested: bool) -> Terms:
+    """Base cells by county, age and state: counties of a state if `nested`, or states in any order."""
+    rng = np.random.default_rng(4)
+    county, age = rng.integers(COUNTIES, size=CELLS), rng.integers(AGES, size=CELLS)
+    state = county % STATES if nested else rng.integers(STATES, size=CELLS)
+    tables = tuple(PackageTable(str(by), by) for by in ((0, 1), (2, 1)))
+    codes = np.column_stack([county, age, state])
+    return Terms.of(Workload(codes, (COUNTIES, AGES, STATES), np.ones(CELLS), tables))
+
+
+@pytest.mark.parametrize(("nested", "finest"), [(True, 1), (False, 2)], ids=["nested", "crossed"])
+def test_products_are_those_with_the_terms(nested: bool, finest: int) -> None:
+    """Sums of whole numbers are exact. Where counties do not tell states, two tables are added up to base cells."""
+    whole = terms(nested)
+    z, rng = whole.matrix, np.random.default_rng(5)
+    of_terms, of_cells = rng.integers(-9, 9, (z.shape[1], 3)).astype(float), rng.integers(-9, 9, (CELLS, 3)).astype(float)
+    kept = rng.random(CELLS) < 0.3
+    for made, matrix in ((whole.nested, z), (whole.nested.rows(kept), z[kept])):
+        np.testing.assert_array_equal(made @ of_terms, matrix @ of_terms)
+        np.testing.assert_array_equal(made @ of_terms[:, 0], matrix @ of_terms[:, 0])
+        np.testing.assert_array_equal(made.back(of_cells[: matrix.shape[0]]), matrix.T @ of_cells[: matrix.shape[0]])
+        np.testing.assert_array_equal(made.matrix.toarray(), matrix.toarray())
+        np.testing.assert_array_equal(made.columns(np.array([0, 7, 40])).toarray(), matrix[:, [0, 7, 40]].toarray())
+        assert made.finest.nnz == finest * matrix.shape[0]
+
+
+def test_terms_of_no_base_cell_have_products_too() -> None:
+    whole = terms(True)
+    none = NestedTerms.of(whole.matrix[:0])
+    assert (none @ np.ones(whole.matrix.shape[1])).shape == (0,)
+    assert not none.back(np.zeros(0)).any()
