@@ -89,7 +89,7 @@ def deviated(prior: Prior, drift: Drift, rng: np.random.Generator) -> tuple[Floa
     drifted = np.empty_like(d)
     for k, (level, size) in enumerate(zip(prior.levels.errors, drift, strict=True)):
         d[:, k] += level.shared * (terms @ level.terms.drawn(rng))
-        drifted[:, k] = terms @ (prior.sizes(size) * rng.standard_normal(terms.told.shape[1]))
+        drifted[:, k] = terms @ (prior.sizes(size) * rng.standard_normal(terms.identified.shape[1]))
     return d, drifted
 
 
@@ -99,7 +99,7 @@ def beyond(prior: Prior, rng: np.random.Generator) -> tuple[Floats, Floats]:
     for tail, drift in zip(prior.tails, prior.tail_drift.T, strict=True):
         alone = rng.standard_normal(len(drift)) * np.sqrt(tail.alone + drift**2)
         whole.append(alone + tail.shared * (terms @ tail.terms.drawn(rng)))
-        drifted.append(drift * (terms @ rng.standard_normal(terms.told.shape[1])))
+        drifted.append(drift * (terms @ rng.standard_normal(terms.identified.shape[1])))
     if prior.hidden:
-        drifted[0] += terms @ (prior.hidden_sizes * rng.standard_normal(terms.told.shape[1]))
+        drifted[0] += terms @ (prior.hidden_sizes * rng.standard_normal(terms.identified.shape[1]))
     return np.column_stack(whole), np.column_stack(drifted)

@@ -1,7 +1,7 @@
-"""For `packages.levels`, `conjugate` and `large`: products with the terms of base cells, by way of terms that tell others.
+"""For `packages.levels`, `conjugate` and `large`: products with the terms of base cells, by way of terms that identify others.
 
-A base cell has one term of every set of columns. A term of county by age tells those of county, of age, and of state by
-age. So terms are added up to those that no other term tells, and only these to base cells.
+A base cell has one term of every set of columns. A term of county by age identifies those of county, of age, and of state by
+age. So terms are added up to those that no other term identifies, and only these to base cells.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dpdist.core.records import Floats, Ints
 
 @dataclass(frozen=True)
 class NestedTerms:
-    """Terms Z, (cell, term), as the product of `finest`, (cell, finest term), and `told`, (finest term, term)."""
+    """Terms Z, (cell, term), as the product of `finest`, (cell, finest term), and `identified`, (finest term, term)."""
 
     finest: scipy.sparse.csr_array
-    told: scipy.sparse.csr_array
+    identified: scipy.sparse.csr_array
 
     @classmethod
     def of(cls, matrix: scipy.sparse.csr_array) -> NestedTerms:
@@ -31,21 +31,21 @@ class NestedTerms:
             return cls(matrix, scipy.sparse.csr_array(scipy.sparse.eye_array(number, format="csr")))
         by_set = matrix.indices.reshape(cells, -1).T.astype(np.int64)  # (set, cell)
         sizes = [len(np.unique(of_set)) for of_set in by_set]
-        finest, told = list[int](), list[tuple[Ints, Ints]]()
+        finest, identified = list[int](), list[tuple[Ints, Ints]]()
         for k in np.argsort(-np.array(sizes), kind="stable").tolist():
             for other in reversed(finest):  # the smallest first: it takes the fewest sums
                 by_other = np.full(number, -1)
                 by_other[by_set[other]] = by_set[k]
                 if np.array_equal(by_other[by_set[other]], by_set[k]):
                     kept = np.flatnonzero(by_other >= 0)
-                    told.append((kept, by_other[kept]))
+                    identified.append((kept, by_other[kept]))
                     break
             else:
                 finest.append(k)
                 kept = np.unique(by_set[k])
-                told.append((kept, kept))
-        # Rows of `told` are numbered as terms at first: those of the finest alone are kept.
-        rows, columns = (np.concatenate(side) for side in zip(*told, strict=True))
+                identified.append((kept, kept))
+        # Rows of `identified` are numbered as terms at first: those of the finest alone are kept.
+        rows, columns = (np.concatenate(side) for side in zip(*identified, strict=True))
         used, row = np.unique(rows, return_inverse=True)
         of_finest = np.sort(np.searchsorted(used, by_set[finest]), axis=0).T.reshape(-1)
         starts = np.arange(cells + 1) * len(finest)
@@ -56,26 +56,26 @@ class NestedTerms:
 
     def rows(self, kept: Any) -> NestedTerms:
         """The terms of some base cells."""
-        return NestedTerms(scipy.sparse.csr_array(self.finest[kept]), self.told)
+        return NestedTerms(scipy.sparse.csr_array(self.finest[kept]), self.identified)
 
     @property
     def matrix(self) -> scipy.sparse.csr_array:
         """Z."""
-        return scipy.sparse.csr_array(self.finest @ self.told)
+        return scipy.sparse.csr_array(self.finest @ self.identified)
 
     @cached_property
     def _transposed(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-        return scipy.sparse.csr_array(self.told.T), scipy.sparse.csr_array(self.finest.T)
+        return scipy.sparse.csr_array(self.identified.T), scipy.sparse.csr_array(self.finest.T)
 
     def __matmul__(self, values: Floats) -> Floats:
         """Z times (term,) or (term, side)."""
-        return np.asarray(self.finest @ (self.told @ values))
+        return np.asarray(self.finest @ (self.identified @ values))
 
     def back(self, values: Floats) -> Floats:
         """Z' times (cell,) or (cell, side)."""
-        told, finest = self._transposed
-        return np.asarray(told @ (finest @ values))
+        identified, finest = self._transposed
+        return np.asarray(identified @ (finest @ values))
 
     def columns(self, few: Ints) -> scipy.sparse.csr_array:
         """Z of a few terms, (cell, few)."""
-        return scipy.sparse.csr_array(self.finest @ scipy.sparse.csr_array(self.told[:, few]))
+        return scipy.sparse.csr_array(self.finest @ scipy.sparse.csr_array(self.identified[:, few]))

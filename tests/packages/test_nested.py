@@ -1,4 +1,4 @@
-"""Products by way of the terms that tell others are those with the terms themselves."""
+"""Products by way of the terms that identify others are those with the terms themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def terms(nested: bool) -> Terms:
 
 @pytest.mark.parametrize(("nested", "finest"), [(True, 1), (False, 2)], ids=["nested", "crossed"])
 def test_products_are_those_with_the_terms(nested: bool, finest: int) -> None:
-    """Sums of whole numbers are exact. Where counties do not tell states, two tables are added up to base cells."""
+    """Sums of whole numbers are exact. Where counties do not identify states, two tables are added up to base cells."""
     whole = terms(nested)
     z, rng = whole.matrix, np.random.default_rng(5)
     of_terms, of_cells = rng.integers(-9, 9, (z.shape[1], 3)).astype(float), rng.integers(-9, 9, (CELLS, 3)).astype(float)
