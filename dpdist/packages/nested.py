@@ -1,7 +1,7 @@
-"""For `packages.levels`, `conjugate` and `large`: products with the terms of base cells, by way of terms that identify others.
+"""For `packages.levels`, `conjugate` and `large`: products with base cells' terms, by way of terms that identify others.
 
-A base cell has one term of every set of columns. A term of county by age identifies those of county, of age, and of state by
-age. So terms are added up to those that no other term identifies, and only these to base cells.
+A base cell has one term of every set of columns. A term of county by age identifies those of county, of age, and of state
+by age. So terms are added up to those that no other term identifies, and only these to base cells.
 """
 
 from __future__ import annotations
