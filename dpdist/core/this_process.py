@@ -83,6 +83,11 @@ def single_threaded() -> AbstractContextManager[object]:
     return limits
 
 
+def processors() -> int:
+    """Number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def available_memory() -> int:
     """Bytes that a new process may use: the machine's free memory, or less under a control group's limit."""
     limits = [2**63]

@@ -1,12 +1,14 @@
 """Systems too large for a dense factor, by conjugate gradients: many right sides at once, and errors of shared terms.
 
 No matrix of terms by terms, or of measured sums by measured sums, is formed. Each right side has its own steps, and ends
-when its residual is `TOLERANCE` of what it was. So estimates are those of a dense factor, but for rounding.
+when its residual is `TOLERANCE` of what it was. So estimates are those of a dense factor, but for rounding. Some sides
+at a time have a thread: which ones no machine changes, so that digits are the same with every number of processors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,14 +16,19 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
+from dpdist.core.this_process import processors
 from dpdist.packages.nested import NestedTerms
 
 TOLERANCE = 1e-12
 """Residual at which a solution ends, relative to the right side, in the preconditioner's norm."""
-OF_DRAWS = 1e-4
-"""The same for systems whose solutions are subtracted from draws, under the planned drift."""
+OF_DRAWS = 0.03
+"""Residual, in that norm itself, of means that are subtracted from draws: an error in posterior standard deviations."""
 ROUGHLY = 1e-3
-"""The same for systems whose solutions are averaged as they are: these err by some percent anyway."""
+"""The same for systems of random right sides, whose solutions are averaged: these err by some percent anyway."""
+OF_FIGURES = 1e-2
+"""The same for systems of which an objective is the form: its relative error is about the square."""
+SIDES_AT_ONCE, ENTRIES_AT_ONCE = 8, 4_096
+"""Right sides of one thread, and entries of these that a processor's own memory holds."""
 SIGNS, SEED_OF_SIGNS = 128, 9
 """Number of vectors of random signs that give variances of many rows, and their seed."""
 ROWS_AT_ONCE = 1_000
@@ -35,24 +42,45 @@ def conjugate_gradients(
     preconditioned: Callable[[Floats], Floats],
     right: Floats,
     tolerance: float = TOLERANCE,
+    absolute: bool = False,
 ) -> Floats:
-    """Solutions of a symmetric positive definite system for right sides, (entry, side).
+    """Solutions of a symmetric positive definite system for right sides, (entry, side); `absolute` tolerance is not
+    relative to these.
 
     Raises `ArithmeticError` where `MOST_STEPS` are not enough.
     """
-    x, left, moved = np.zeros_like(right), right.copy(), np.empty_like(right)
+
+    def solved(few: slice) -> Floats:
+        return _solved(times, preconditioned, np.ascontiguousarray(right[:, few]), tolerance, absolute)
+
+    several = [slice(start, start + SIDES_AT_ONCE) for start in range(0, right.shape[1], SIDES_AT_ONCE)]
+    if len(several) == 1:
+        return solved(several[0])
+    with ThreadPoolExecutor(processors()) as pool:
+        return np.hstack(list(pool.map(solved, several)))
+
+
+def _solved(
+    times: Callable[[Floats], Floats],
+    preconditioned: Callable[[Floats], Floats],
+    right: Floats,
+    tolerance: float,
+    absolute: bool,
+) -> Floats:
+    x, left = np.zeros_like(right), right.copy()
     turned = preconditioned(left)
     direction, square = turned.copy(), _products(left, turned)
-    wanted = tolerance**2 * square
+    wanted = tolerance**2 * (np.ones_like(square) if absolute else square)
     for _ in range(MOST_STEPS):
         open_ = square > wanted
         if not open_.any():
             return x
         image = times(direction)
         step = np.where(open_, square / np.where(open_, _products(direction, image), 1.0), 0.0)
-        # In place: memory for all right sides takes longer to get than to fill.
-        x += np.multiply(direction, step, out=moved)
-        left -= np.multiply(image, step, out=moved)
+        for start in range(0, len(x), ENTRIES_AT_ONCE):
+            few = slice(start, start + ENTRIES_AT_ONCE)
+            x[few] += direction[few] * step
+            left[few] -= image[few] * step
         turned = preconditioned(left)
         now = _products(left, turned)
         direction *= np.where(open_, now / np.where(square > 0.0, square, 1.0), 0.0)
@@ -84,11 +112,14 @@ class TermPrecision:
         """The diagonal of Λ, (term,)."""
         return np.asarray(self.terms.back(self.weight) + self.prior)
 
+    def part(self, few: Ints) -> Floats:
+        """The dense part of Λ of some terms, (few, few)."""
+        z = self.terms.columns(few)
+        return np.asarray((z.T @ scipy.sparse.diags_array(self.weight) @ z).toarray() + np.diag(self.prior[few]))
+
     @cached_property
     def _factor_of_few(self) -> tuple[Floats, bool]:
-        few = self.terms.columns(self.few)
-        inner = (few.T @ scipy.sparse.diags_array(self.weight) @ few).toarray() + np.diag(self.prior[self.few])
-        return scipy.linalg.cho_factor(inner, lower=True)
+        return scipy.linalg.cho_factor(self.part(self.few), lower=True)
 
     def times(self, x: Floats) -> Floats:
         """Λ x for (term, side)."""
@@ -96,16 +127,13 @@ class TermPrecision:
 
     def preconditioned(self, x: Floats) -> Floats:
         """About Λ⁻¹ x for (term, side)."""
-        return self.corrected(x / self.diagonal[:, None], x)
-
-    def corrected(self, made: Floats, x: Floats) -> Floats:
-        """`made`, which is x over a diagonal, after `few` were solved in it."""
+        made = x / self.diagonal[:, None]
         made[self.few] = scipy.linalg.cho_solve(self._factor_of_few, x[self.few])
         return made
 
     def spread(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
         """The terms' covariance times (term,) or (term, side)."""
-        sides = x.reshape(len(x), -1)
+        sides, _ = x.reshape(len(x), -1), self._factor_of_few  # made here: threads would make it again
         return conjugate_gradients(self.times, self.preconditioned, sides, tolerance).reshape(x.shape)
 
     def variances(self, z: NestedTerms) -> Floats:
@@ -145,9 +173,9 @@ class TermRoot:
         """The diagonal of the precision, (term,)."""
         return np.diag(self.times(np.eye(len(self.root))))
 
-    def corrected(self, made: Floats, x: Floats) -> Floats:
-        """`made`, which is x over a diagonal."""
-        return made
+    def part(self, few: Ints) -> Floats:
+        """The precision of some terms given all others, (few, few)."""
+        return self.times(np.eye(len(self.root))[:, few])[few]
 
     def variances(self, terms: NestedTerms) -> Floats:
         """Variances of z times the errors, (row,), for z (row, term)."""

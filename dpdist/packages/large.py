@@ -17,9 +17,9 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.estimation.linear import symmetric_root
-from dpdist.packages.conjugate import OF_DRAWS, ROUGHLY, TOLERANCE, conjugate_gradients
+from dpdist.packages.conjugate import OF_DRAWS, OF_FIGURES, ROUGHLY, TOLERANCE, conjugate_gradients
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled
 from dpdist.packages.levels import Deviations
 from dpdist.packages.posterior import MOST_SUMS, Drifting, Errors, Posterior
@@ -109,11 +109,18 @@ class LargePosterior(Posterior):
         return tuple((k, part, scipy.sparse.csr_array(part.T)) for k, part in parts)
 
     @cached_property
+    def _reach(self) -> Floats:
+        """What each base cell's ξ add to all sums, (sum, measured sum, cell): a root of the measured sums' covariance."""
+        kept, block = [k for k, *_ in self._parts], self.prior.block()
+        values, vectors = np.linalg.eigh(block[:, kept][:, :, kept])
+        deviation = np.sqrt(np.maximum(values, 0.0))
+        turned = vectors / np.where(deviation > 0.0, deviation, np.inf)[:, None, :]
+        return np.ascontiguousarray(np.einsum("cik,ckj->ijc", block[:, :, kept], turned))
+
+    @property
     def _root(self) -> Floats:
         """Roots of the measured sums' blocks of what each base cell has alone, (sum, sum, cell)."""
-        kept = [k for k, *_ in self._parts]
-        values, vectors = np.linalg.eigh(self.prior.block()[:, kept][:, :, kept])
-        return np.ascontiguousarray((vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]).transpose(1, 2, 0))
+        return self._reach[[k for k, *_ in self._parts]]
 
     def _deviated(self, level: Deviations, sizes: Floats, unknown: Floats) -> Floats:
         """A level's deviations by errors of terms and by drift in units of 1, (2 terms, side): (cell, side)."""
@@ -175,6 +182,22 @@ class LargePosterior(Posterior):
             whole[few] = self._by_terms(level, sizes, d)
         return whole
 
+    def _reached(self, unknown: Floats) -> Floats:
+        """All sums by unknowns, (cell, sum, side)."""
+        alone, shared = self._edges
+        whole = np.einsum("ikc,kcs->cis", self._reach, unknown[alone].reshape(len(self._parts), -1, unknown.shape[1]))
+        for (k, level, sizes), few in zip(self._levels, shared, strict=True):
+            whole += self.prior.sloped[:, :, k, None] * self._deviated(level, sizes, unknown[few])[:, None]
+        return np.asarray(whole)
+
+    def _unreached(self, back: Floats) -> Floats:
+        """The transposed of `_reached`, of (cell, sum, side)."""
+        alone = np.einsum("ikc,cis->kcs", self._reach, back).reshape(-1, back.shape[2])
+        slopes = (
+            (level, sizes, np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)) for k, level, sizes in self._levels
+        )
+        return np.concatenate([alone, *(self._by_terms(*one) for one in slopes)])
+
     def _times(self, unknown: Floats) -> Floats:
         """H times unknowns."""
         whole, (alone, shared) = self._unmade(self._made(unknown)), self._edges
@@ -207,46 +230,48 @@ class LargePosterior(Posterior):
             diagonal += [of_data[0] + level.terms.diagonal, sizes**2 * of_data[1] + 1.0]
         return np.concatenate(diagonal)
 
+    @cached_property
+    def _coarse(self) -> tuple[Ints, tuple[Floats, bool]]:
+        """The unknowns of coarse terms in all levels, which overlap most, and the factor of their dense part of H."""
+        coarse, root = self.prior.terms.coarse, scipy.sparse.diags_array(1.0 / np.sqrt(self.noise))
+        z, made, a_priori, unknown = self.prior.terms.nested.columns(coarse), [], [], list[Ints]()
+        for (k, level, sizes), few in zip(self._levels, self._edges[1], strict=True):
+            slopes = scipy.sparse.csr_array(root @ self.prior.by_deviation(self.measured, k))
+            made += [
+                slopes @ scipy.sparse.diags_array(level.shared) @ z,
+                slopes @ z @ scipy.sparse.diags_array(sizes[coarse]),
+            ]
+            a_priori += [level.terms.part(coarse), np.eye(len(coarse))]
+            unknown += [few.start + coarse, (few.start + few.stop) // 2 + coarse]
+        g = scipy.sparse.hstack(made, format="csr")
+        part = (g.T @ g).toarray() + scipy.linalg.block_diag(*a_priori)
+        return np.concatenate(unknown), scipy.linalg.cho_factor(part, lower=True, overwrite_a=True)
+
     def _preconditioned(self, unknown: Floats) -> Floats:
-        whole = unknown / self._diagonal[:, None]
-        for (_, level, _), both in zip(self._levels, self._edges[1], strict=True):
-            errors = slice(both.start, (both.start + both.stop) // 2)
-            level.terms.corrected(whole[errors], unknown[errors])
+        whole, (coarse, factor) = unknown / self._diagonal[:, None], self._coarse
+        whole[coarse] = scipy.linalg.cho_solve(factor, unknown[coarse])
         return whole
 
     def under(self, noise: Floats) -> Self:
         return replace(self, noise=noise)
 
+    def _solved(self, right: Floats, tolerance: float, absolute: bool = False) -> Floats:
+        """H⁻¹ times (unknown, side)."""
+        _ = self._diagonal, self._coarse, self._factors  # threads would make them again
+        return conjugate_gradients(self._times, self._preconditioned, right, tolerance, absolute)
+
     def solver(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
         sides = x.reshape(len(x), -1) / np.sqrt(self.noise)[:, None]
-        unknown = conjugate_gradients(self._times, self._preconditioned, self._unmade(sides), tolerance)
+        unknown = self._solved(self._unmade(sides), tolerance)
         return ((sides - self._made(unknown)) / np.sqrt(self.noise)[:, None]).reshape(x.shape)
-
-    @cached_property
-    def _block(self) -> Floats:
-        return self.prior.block()
-
-    def _spread(self, back: Floats) -> Floats:
-        """The covariance D of the sums, without tails, times (cell, sum, side), for draws and probes."""
-        whole = np.einsum("cij,cjs->cis", self._block, back)
-        for k, level, sizes in self._levels:
-            d = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)
-            errors, drift = np.split(self._by_terms(level, sizes, d), 2)
-            pulled = self._deviated(level, sizes, np.concatenate([level.terms.spread(errors, self._of_draws), drift]))
-            whole += self.prior.sloped[:, :, k, None] * pulled[:, None]
-        return np.asarray(whole)
-
-    @property
-    def _of_draws(self) -> float:
-        """Residual of systems whose solutions are subtracted from draws. Under a large drift little of either is left."""
-        return OF_DRAWS * min(1.0, SINCE_REFERENCE.planned / max(self.drift)) ** 2
 
     def draws(self, wanted: int) -> int:
         return min(wanted, DRAWN)
 
     def answers(self, moved: Floats) -> Floats:
-        pulled = self._spread(self._back(self.solver(np.ascontiguousarray(moved.T), self._of_draws)))
-        return np.moveaxis(pulled, 2, 0)
+        # Posterior means of the unknowns. By way of V⁻¹x, which nearly cancels, ends would have to be far closer.
+        sides = np.ascontiguousarray(moved.T) / np.sqrt(self.noise)[:, None]
+        return np.moveaxis(self._reached(self._solved(self._unmade(sides), OF_DRAWS, absolute=True)), 2, 0)
 
     def _probes(self, sums: Functions, weight: Floats) -> Floats:
         """Sums by random signs of published functions times the roots of weights, (cell, 4, probe)."""
@@ -255,18 +280,29 @@ class LargePosterior(Posterior):
         return sums.turned(signs)
 
     def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
-        covered = self._measure(self._spread(self._probes(sums, weight)))
+        # V⁻¹ times the covariance of x with figures f'z of the unknowns z is R^(-½) G H⁻¹ f.
+        figures = self._unreached(self._probes(sums, weight))
 
         def under(noise: Floats) -> Floats:
-            return np.asarray((self.under(noise).solver(covered, ROUGHLY) ** 2).mean(axis=1))
+            other = self.under(noise)
+            return np.asarray((other._made(other._solved(figures, OF_FIGURES)) ** 2).mean(axis=1) / noise)
 
         return under
 
     def risk(self, sums: Functions, weight: Floats) -> float:
-        back, terms = self._probes(sums, weight), self.prior.terms.nested
-        spread = self._spread(back)
-        covered = self._measure(spread)
-        whole = float((back * spread).sum() - (covered * self.solver(covered, self._of_draws)).sum())
+        back = self._probes(sums, weight)
+        figures, unmeasured = (
+            self._unreached(back),
+            self.prior.block() - np.einsum("ikc,jkc->cij", self._reach, self._reach),
+        )
+        whole = float(
+            (figures * self._solved(figures, OF_FIGURES)).sum() + np.einsum("cis,cij,cjs->", back, unmeasured, back)
+        )
+        return (whole + self._beyond(back)) / PROBES
+
+    def _beyond(self, back: Floats) -> float:
+        """The variance of what lies beyond the limits, of (cell, sum, side): its sum over sides."""
+        whole, terms = 0.0, self.prior.terms.nested
         for k, (tail, drift) in enumerate(zip(self.prior.tails, self.prior.tail_drift.T, strict=True)):
             slope = self.prior.workload.count[:, None] * back[:, k]
             shared = terms.back(tail.shared[:, None] * slope)
@@ -274,7 +310,7 @@ class LargePosterior(Posterior):
             whole += float(
                 (shared * tail.terms.spread(shared, ROUGHLY)).sum() + (terms.back(drift[:, None] * slope) ** 2).sum()
             )
-        return whole / PROBES
+        return whole
 
     @cached_property
     def _drawn(self) -> tuple[Floats, Floats, Floats]:
@@ -369,3 +405,31 @@ class FactoredPosterior(LargePosterior):
 
     def draws(self, wanted: int) -> int:
         return wanted
+
+    def _spread(self, back: Floats) -> Floats:
+        """The covariance D of the sums, without tails, times (cell, sum, side)."""
+        whole = np.einsum("cij,cjs->cis", self.prior.block(), back)
+        for k, level, sizes in self._levels:
+            d = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)
+            errors, drift = np.split(self._by_terms(level, sizes, d), 2)
+            pulled = self._deviated(level, sizes, np.concatenate([level.terms.spread(errors, ROUGHLY), drift]))
+            whole += self.prior.sloped[:, :, k, None] * pulled[:, None]
+        return np.asarray(whole)
+
+    def answers(self, moved: Floats) -> Floats:
+        return np.moveaxis(self._spread(self._back(self.solver(np.ascontiguousarray(moved.T)))), 2, 0)
+
+    def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
+        covered = self._measure(self._spread(self._probes(sums, weight)))
+
+        def under(noise: Floats) -> Floats:
+            return np.asarray((self.under(noise).solver(covered) ** 2).mean(axis=1))
+
+        return under
+
+    def risk(self, sums: Functions, weight: Floats) -> float:
+        back = self._probes(sums, weight)
+        spread = self._spread(back)
+        covered = self._measure(spread)
+        whole = float((back * spread).sum() - (covered * self.solver(covered)).sum())
+        return (whole + self._beyond(back)) / PROBES

@@ -30,6 +30,8 @@ LEAST_LEVEL = 0.05
 MAIN_EFFECT_PASSES = 30
 MOST_TERMS = 6_000
 """Largest number of shared terms whose covariance is dense."""
+COARSE_TERMS = 500
+"""Number of terms, those of the most cells, whose part of a large system is solved exactly within every step."""
 CUBE_OF_ENTRY = 60_000
 """A dense covariance is also avoided where the number of terms, cubed, is over so many times the entries of the terms."""
 TERMS_LEARNED = 500
@@ -109,6 +111,12 @@ class Terms(WithoutCaches):
     def sparse(self) -> bool:
         """Whether products with the terms take less time than a dense covariance of them."""
         return self.large or (self.learned_from_a_part and self.matrix.shape[1] ** 3 > CUBE_OF_ENTRY * self.matrix.nnz)
+
+    @cached_property
+    def coarse(self) -> Ints:
+        """Terms of all cells, of a column's level, and of the most cells."""
+        most = np.argsort(-self.nested.back(np.ones(self.matrix.shape[0])), kind="stable")[:COARSE_TERMS]
+        return np.union1d(np.flatnonzero(self.classes != 2), most)
 
     @property
     def learned_from_a_part(self) -> bool:
@@ -348,7 +356,7 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         of_table, of_cell = np.exp(2.0 * log_sd)
         spread = of_cell + v
         a_priori = 1.0 / np.where(table, of_table, DIFFUSE_DEVIATION**2)
-        errors = TermPrecision(terms.nested.rows(seen), 1.0 / spread, a_priori, np.flatnonzero(~table))
+        errors = TermPrecision(terms.nested.rows(seen), 1.0 / spread, a_priori, terms.coarse)
         gamma = errors.spread(z.T @ (r / spread))
     else:
         _, gamma, precision, spread = solved(log_sd, z, r, v, table)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from dpdist.packages.posterior import Errors, Posterior
 from dpdist.packages.prior import Prior, Represented
 from dpdist.packages.shares import (
     LEAST_LOWER,
+    SETTLED,
     Law,
     Parts,
     Wanted,
@@ -259,6 +260,8 @@ def best_package(
     suited = [strategy for strategy in strategies if strategy.suits(start[0])]
     kept = [strategy for strategy in suited if repeated is None or strategy.name == repeated.strategy]
     made = [_package(*start, reference, bounds, law, strategy, before=repeated) for strategy in kept]
+    if len(made) == 1:
+        return made
     gains = {strategy.name: strategy.least_gain for strategy in kept}
     return sorted(made, key=lambda package: package.objective / (1.0 - gains[package.strategy]))
 
@@ -285,8 +288,23 @@ def _package(
     tried, wanted = (False,) if alone else (False, True), wanted_of(prior)
     if before is not None and before.many:
         tried = (before.group_centred,)
-    made = [_measuring(prior, law, strategy, aggregations, group_centred, wanted=wanted) for group_centred in tried]
+    sharing = partial(_measuring, prior, law, strategy, aggregations, wanted=wanted)
+    if len(tried) > 1 and _many(workload, aggregations):
+        if all(aggregation.matrix.shape[0] in (1, len(workload)) for aggregation in aggregations):
+            tried = (False,)  # of many sums only one has a centre
+        else:
+            equal = Parts.equal(len(aggregations), workload.outcomes)
+            tried = (_least([sharing(group_centred, chosen=equal) for group_centred in tried]).group_centred,)
+    return _least([sharing(group_centred) for group_centred in tried])
+
+
+def _least(made: list[Package]) -> Package:
+    """The package of the least objective, which takes long to learn."""
     return made[0] if len(made) == 1 else min(made, key=lambda package: package.objective)
+
+
+def _many(workload: Workload, aggregations: Sequence[Aggregation]) -> bool:
+    return (1 + workload.outcomes) * sum(one.matrix.shape[0] for one in aggregations) > MOST_EXACT
 
 
 def _measuring(
@@ -324,11 +342,12 @@ def _measuring(
         made = under(kept, of_outcomes)
         return Package(strategy.name, kept, made, parts, posterior(made, shares), wanted)
 
-    if wanted is not None and (len(aggregations) > 1 or outcomes > 1):
+    if wanted is not None and chosen is None and (len(aggregations) > 1 or outcomes > 1):
         # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
         whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
         equal = posterior(whole, parts.shares)
-        parts = best_parts(equal, wanted, whole, law, strategy.least_gain > 0.0)
+        settled = SETTLED if _many(workload, aggregations) else 0.0
+        parts = best_parts(equal, wanted, whole, law, strategy.least_gain > 0.0, settled)
         if wanted.largest:
             first, other = map(under_parts, (parts, parts_of_largest(equal, wanted, whole, law, parts)))
             return other if other.objective < first.objective * (1.0 - LEAST_LOWER) else first

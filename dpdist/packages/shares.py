@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ LEAVING_ROUNDS = 8
 """The same number where measurements with less than half of an equal part are left out."""
 NOISE_OF_NOTHING = 1e18
 """Noise variance, in squared records, under which a sum shows nothing."""
+SETTLED = 0.02
+"""Change of a part, relative to itself, under which no further round is worth its time where sums are many."""
 ROUNDS_WITH_ALL = 2
 """Number of these rounds before any is left out."""
 LARGEST_ROUNDS, LARGEST_POWER = 24, 32.0
@@ -50,20 +53,30 @@ class Parts(NamedTuple):
     def equal(cls, measurements: int, outcomes: int) -> Parts:
         return cls(whole_shares([1.0] * measurements), (outcome_parts([1.0] * outcomes),) * measurements)
 
+    def change(self, other: Parts) -> float:
+        """The largest change from other parts, as a part of itself; infinite between different numbers of measurements."""
+        (one, of_one), (before, of_before) = self, other
+        if len(one) != len(before):
+            return np.inf
+        now, then = (np.array([*shares, *chain(*of)], dtype=float) for shares, of in ((one, of_one), (before, of_before)))
+        return float(np.abs(now / then - 1.0).max())
+
     def among_all(self, kept: Ints, every: Sequence[tuple[Fraction, ...]]) -> Parts:
         """These parts at the kept positions, and elsewhere 0 with the outcomes' parts of `every`."""
         of_kept = dict(zip(kept.tolist(), zip(*self, strict=True), strict=True))
         return Parts(*zip(*(of_kept.get(k, (Fraction(0), of_one)) for k, of_one in enumerate(every)), strict=True))
 
 
-def best_parts(posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, leave_out: bool) -> Parts:
+def best_parts(
+    posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, leave_out: bool, settled: float = 0.0
+) -> Parts:
     """The parts at which no shift between measurements, or between outcomes, lowers the mean squared error.
 
     `whole` has outcomes with parts of 1, so that their noise is 1/λ² times as large. Let c_k be the sum, over the rows
     of k, of the objective's derivative by their noise variance. If the variance falls with the square of a part, the
     best parts are proportional to c_k^{1/3} of the variance at part 1. The parts λ follow the same rule, under every
-    law. Because c_k depends on the parts, they are recomputed until they are stable. With
-    `leave_out`, small parts become 0.
+    law. Because c_k depends on the parts, they are recomputed some times, or until none changes by more
+    than `settled` of itself. With `leave_out`, small parts become 0.
     """
     slopes = posterior.slopes(target.sums, target.weight)
     parts = Parts.equal(len(whole), len(posterior.prior.tails) - 1)
@@ -75,7 +88,9 @@ def best_parts(posterior: Posterior, target: Wanted, whole: Sequence[Measured], 
         if leave_out and number >= ROUNDS_WITH_ALL and not large.all():
             kept, wanted = kept[large], wanted[large]
             by_measurement = [one for one, stays in zip(by_measurement, large, strict=True) if stays]
-        parts = shared.parts(wanted, by_measurement)
+        parts, last = shared.parts(wanted, by_measurement), parts
+        if number >= ROUNDS_WITH_ALL - 1 and parts.change(last) < settled:
+            break
     return parts.among_all(kept, every) if leave_out else parts
 
 

@@ -49,6 +49,7 @@ def both(request: pytest.FixtureRequest) -> tuple[Package, Posterior]:
             patch.setattr(large, "MOST_SUMS", 40)
             patch.setattr(levels, "MOST_TERMS", 50)
             patch.setattr(levels, "TERMS_LEARNED", 50)
+            patch.setattr(levels, "COARSE_TERMS", 20)
         package = made()
         assert type(package.posterior) is (FactoredPosterior if by_factor else LargePosterior)
         assert isinstance(package.prior.levels.of_weight.terms, conjugate.TermPrecision) is not by_factor
@@ -133,6 +134,36 @@ def test_shares_and_risk_are_near_those_of_a_dense_factor(both: tuple[Package, P
     assert one == pytest.approx(other, rel=0.25)
     slopes = [posterior.slopes(counts, weight)(package.posterior.noise).sum() for posterior in (package.posterior, dense)]
     assert slopes[0] == pytest.approx(slopes[1], rel=0.25)
+
+
+def test_the_risk_is_exact_under_a_large_drift(both: tuple[Package, Posterior], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements then take nearly all of a figure's error away. Control: systems that end early leave more of it."""
+    posterior = both[0].posterior
+    if isinstance(posterior, FactoredPosterior):  # it has no systems
+        return
+    drifted = replace(posterior, drift=(0.25, 0.25), noise=posterior.noise / 100.0)
+    counts, _ = published_sums(posterior.prior.workload.published(PackageTable("u", (0, 2))), posterior.prior.levels)
+
+    def risk(residual: float) -> float:
+        monkeypatch.setattr(large, "OF_FIGURES", residual)
+        return drifted.risk(counts, np.ones(len(counts)))
+
+    used = large.OF_FIGURES
+    exact = risk(1e-5)
+    assert risk(used) == pytest.approx(exact, rel=0.01)
+    assert risk(0.5) < 0.9 * exact
+
+
+def test_digits_are_the_same_on_every_number_of_processors(
+    both: tuple[Package, Posterior], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posterior = both[0].posterior
+    moved = np.random.default_rng(RNG).standard_normal((20, len(posterior.noise)))
+    one = posterior.answers(moved)
+    monkeypatch.setattr(conjugate, "processors", lambda: 3)
+    np.testing.assert_array_equal(posterior.answers(moved), one)
+    monkeypatch.setattr(conjugate, "processors", lambda: 1)
+    np.testing.assert_array_equal(posterior.answers(moved), one)
 
 
 def test_variances_learned_from_a_part_are_near_those_of_all(
