@@ -1,7 +1,7 @@
 """Systems too large for a dense factor, by conjugate gradients: many right sides at once, and errors of shared terms.
 
 No matrix of terms by terms, or of measured sums by measured sums, is formed. Each right side has its own steps, and ends
-when its residual is `TOLERANCE` of what it was. So estimates are those of a dense factor, but for rounding. Some sides
+when its residual is `TOLERANCE` of what it was, or small beside posterior standard deviations. Some sides
 at a time have a thread: which ones no machine changes, so that digits are the same with every number of processors.
 """
 
@@ -21,8 +21,8 @@ from dpdist.packages.nested import NestedTerms
 
 TOLERANCE = 1e-12
 """Residual at which a solution ends, relative to the right side, in the preconditioner's norm."""
-OF_DRAWS = 0.03
-"""Residual, in that norm itself, of means that are subtracted from draws: an error in posterior standard deviations."""
+OF_ESTIMATES, OF_DRAWS = 1e-4, 0.03
+"""Residuals, in that norm itself, of posterior means: errors in posterior standard deviations."""
 ROUGHLY = 1e-3
 """The same for systems of random right sides, whose solutions are averaged: these err by some percent anyway."""
 OF_FIGURES = 1e-2

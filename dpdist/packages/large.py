@@ -2,7 +2,7 @@
 
 It is that of `posterior`, as a system in what the measurements x are made of: parts ξ of every base cell alone, terms γ by
 the reference's errors, and terms by drift. With G the measurements' slopes in units of noise, and Q the parts' precision,
-V⁻¹x = R^(-½) (R^(-½)x − G H⁻¹ G' R^(-½)x), H = Q + G'G. Only products with sparse matrices are needed, so that memory
+these have the posterior mean H⁻¹ G' R^(-½)x, H = Q + G'G. Only products with sparse matrices are needed, so that memory
 grows with base cells times tables. Variances are means over draws and probes, from fixed seeds.
 """
 
@@ -19,7 +19,7 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.linear import symmetric_root
-from dpdist.packages.conjugate import OF_DRAWS, OF_FIGURES, ROUGHLY, TOLERANCE, conjugate_gradients
+from dpdist.packages.conjugate import OF_DRAWS, OF_ESTIMATES, OF_FIGURES, ROUGHLY, conjugate_gradients
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled
 from dpdist.packages.levels import Deviations
 from dpdist.packages.posterior import MOST_SUMS, Drifting, Errors, Posterior
@@ -31,6 +31,8 @@ PROBES = 16
 """Random signs by which sums of variances are estimated: a sum over m like figures errs by about √(2/(16 m)) of it."""
 DRAWN = 100
 """Draws of errors by which variances are estimated: a standard error errs by 1/√(2 · 100), 7 % of it."""
+MOST_CELLS, DRAWN_OF_MORE = 100_000, 50
+"""Above so many base cells there are fewer draws: a standard error errs by 10 % of it."""
 MOST_EXACT = 1_000
 """Largest number of measured sums whose predicted errors are exact: these take more time than all else."""
 SUMS_OF_DRIFT = 1_000
@@ -109,18 +111,27 @@ class LargePosterior(Posterior):
         return tuple((k, part, scipy.sparse.csr_array(part.T)) for k, part in parts)
 
     @cached_property
-    def _reach(self) -> Floats:
-        """What each base cell's ξ add to all sums, (sum, measured sum, cell): a root of the measured sums' covariance."""
-        kept, block = [k for k, *_ in self._parts], self.prior.block()
-        values, vectors = np.linalg.eigh(block[:, kept][:, :, kept])
+    def _numbers(self) -> list[int]:
+        """Numbers of the sums that are measured."""
+        return [k for k, *_ in self._parts]
+
+    @cached_property
+    def _standard(self) -> Floats:
+        """Makes what each base cell alone adds to its measured sums of ξ, and back: (cell, measured sum, measured sum)."""
+        values, vectors = np.linalg.eigh(self.prior.block()[:, self._numbers][:, :, self._numbers])
         deviation = np.sqrt(np.maximum(values, 0.0))
-        turned = vectors / np.where(deviation > 0.0, deviation, np.inf)[:, None, :]
-        return np.ascontiguousarray(np.einsum("cik,ckj->ijc", block[:, :, kept], turned))
+        return np.asarray(vectors / np.where(deviation > 0.0, deviation, np.inf)[:, None, :])
+
+    @cached_property
+    def _alone(self) -> Floats:
+        """What each base cell's ξ add to all sums, (sum, measured sum, cell): a root of the measured sums' covariance."""
+        by_sum = np.einsum("cik,ckj->ijc", self.prior.block()[:, :, self._numbers], self._standard)
+        return np.ascontiguousarray(by_sum)
 
     @property
     def _root(self) -> Floats:
         """Roots of the measured sums' blocks of what each base cell has alone, (sum, sum, cell)."""
-        return self._reach[[k for k, *_ in self._parts]]
+        return self._alone[self._numbers]
 
     def _deviated(self, level: Deviations, sizes: Floats, unknown: Floats) -> Floats:
         """A level's deviations by errors of terms and by drift in units of 1, (2 terms, side): (cell, side)."""
@@ -136,7 +147,7 @@ class LargePosterior(Posterior):
     @cached_property
     def _factors(self) -> tuple[tuple[Floats | None, ...], ...]:
         """For every measured sum, its factors of all ξ and of all levels' deviations, (cell, 1) each; None if all are 0."""
-        slopes = np.moveaxis(self.prior.sloped[:, [k for k, *_ in self._parts]], 0, 2)
+        slopes = np.moveaxis(self.prior.sloped[:, self._numbers], 0, 2)
         every = np.concatenate([self._root, slopes], axis=1)[..., None]
         return tuple(tuple(one if one.any() else None for one in of_sum) for of_sum in every)
 
@@ -182,17 +193,17 @@ class LargePosterior(Posterior):
             whole[few] = self._by_terms(level, sizes, d)
         return whole
 
-    def _reached(self, unknown: Floats) -> Floats:
+    def _sums(self, unknown: Floats) -> Floats:
         """All sums by unknowns, (cell, sum, side)."""
         alone, shared = self._edges
-        whole = np.einsum("ikc,kcs->cis", self._reach, unknown[alone].reshape(len(self._parts), -1, unknown.shape[1]))
+        whole = np.einsum("ikc,kcs->cis", self._alone, unknown[alone].reshape(len(self._parts), -1, unknown.shape[1]))
         for (k, level, sizes), few in zip(self._levels, shared, strict=True):
             whole += self.prior.sloped[:, :, k, None] * self._deviated(level, sizes, unknown[few])[:, None]
         return np.asarray(whole)
 
-    def _unreached(self, back: Floats) -> Floats:
-        """The transposed of `_reached`, of (cell, sum, side)."""
-        alone = np.einsum("ikc,cis->kcs", self._reach, back).reshape(-1, back.shape[2])
+    def _sums_back(self, back: Floats) -> Floats:
+        """The transposed of `_sums`, of (cell, sum, side)."""
+        alone = np.einsum("ikc,cis->kcs", self._alone, back).reshape(-1, back.shape[2])
         slopes = (
             (level, sizes, np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)) for k, level, sizes in self._levels
         )
@@ -260,18 +271,33 @@ class LargePosterior(Posterior):
         _ = self._diagonal, self._coarse, self._factors  # threads would make them again
         return conjugate_gradients(self._times, self._preconditioned, right, tolerance, absolute)
 
-    def solver(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
-        sides = x.reshape(len(x), -1) / np.sqrt(self.noise)[:, None]
-        unknown = self._solved(self._unmade(sides), tolerance)
-        return ((sides - self._made(unknown)) / np.sqrt(self.noise)[:, None]).reshape(x.shape)
+    def _unknowns(self, x: Floats, residual: float) -> Floats:
+        """Posterior means of the unknowns, (unknown, side), from measurements less their prior means, (row, side).
+
+        By way of V⁻¹x, which nearly cancels, systems would have to end far later.
+        """
+        return self._solved(self._unmade(x / np.sqrt(self.noise)[:, None]), residual, absolute=True)
+
+    def estimated(self, x: Floats) -> Floats:
+        return self.prior.mean + self._sums(self._unknowns(self.residual(x)[:, None], OF_ESTIMATES))[..., 0]
+
+    def deviations(self, x: Floats) -> Floats:
+        unknown, (alone, shared) = self._unknowns(self.residual(x)[:, None], OF_ESTIMATES), self._edges
+        back = np.einsum("cjk,kc->cj", self._standard, unknown[alone].reshape(len(self._numbers), -1))
+        whole = self.prior.alone * np.einsum("cj,cjl->cl", back, self.prior.sloped[:, self._numbers])
+        for (k, level, sizes), few in zip(self._levels, shared, strict=True):
+            whole[:, k] += self._deviated(level, sizes, unknown[few])[:, 0]
+        return np.asarray(whole)
+
+    @property
+    def _draws(self) -> int:
+        return DRAWN if len(self.prior.workload) <= MOST_CELLS else DRAWN_OF_MORE
 
     def draws(self, wanted: int) -> int:
-        return min(wanted, DRAWN)
+        return min(wanted, self._draws)
 
     def answers(self, moved: Floats) -> Floats:
-        # Posterior means of the unknowns. By way of V⁻¹x, which nearly cancels, ends would have to be far closer.
-        sides = np.ascontiguousarray(moved.T) / np.sqrt(self.noise)[:, None]
-        return np.moveaxis(self._reached(self._solved(self._unmade(sides), OF_DRAWS, absolute=True)), 2, 0)
+        return np.moveaxis(self._sums(self._unknowns(np.ascontiguousarray(moved.T), OF_DRAWS)), 2, 0)
 
     def _probes(self, sums: Functions, weight: Floats) -> Floats:
         """Sums by random signs of published functions times the roots of weights, (cell, 4, probe)."""
@@ -281,7 +307,7 @@ class LargePosterior(Posterior):
 
     def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
         # V⁻¹ times the covariance of x with figures f'z of the unknowns z is R^(-½) G H⁻¹ f.
-        figures = self._unreached(self._probes(sums, weight))
+        figures = self._sums_back(self._probes(sums, weight))
 
         def under(noise: Floats) -> Floats:
             other = self.under(noise)
@@ -292,8 +318,8 @@ class LargePosterior(Posterior):
     def risk(self, sums: Functions, weight: Floats) -> float:
         back = self._probes(sums, weight)
         figures, unmeasured = (
-            self._unreached(back),
-            self.prior.block() - np.einsum("ikc,jkc->cij", self._reach, self._reach),
+            self._sums_back(back),
+            self.prior.block() - np.einsum("ikc,jkc->cij", self._alone, self._alone),
         )
         whole = float(
             (figures * self._solved(figures, OF_FIGURES)).sum() + np.einsum("cis,cij,cjs->", back, unmeasured, back)
@@ -318,9 +344,9 @@ class LargePosterior(Posterior):
         without drift, and by the sample, which errors about the population's sums do not have."""
         prior, rng, root = self.prior, np.random.default_rng(SEED), symmetric_root(self.prior.sampling)
         levels = len(prior.tails)
-        file, alone, sampling = (np.empty((levels, len(root), DRAWN)) for _ in range(3))
-        for start in range(0, DRAWN, AT_ONCE):
-            few, moved = range(start, min(start + AT_ONCE, DRAWN)), []
+        file, alone, sampling = (np.empty((levels, len(root), self._draws)) for _ in range(3))
+        for start in range(0, self._draws, AT_ONCE):
+            few, moved = range(start, min(start + AT_ONCE, self._draws)), []
             for draw in few:
                 sample = sampled(root, rng)
                 d, drift = deviated(prior, self.drift, rng)
@@ -336,7 +362,7 @@ class LargePosterior(Posterior):
         return file, alone, sampling
 
     def errors(self, sums: Functions) -> Errors:
-        """Errors of estimates of published sums, as means over `DRAWN` draws."""
+        """Errors of estimates of published sums, as means over draws."""
         return Errors(*(self._variances(sums, drawn) for drawn in self._drawn[:2]))
 
     def about_population(self, sums: Functions) -> Floats:
@@ -400,8 +426,11 @@ class FactoredPosterior(LargePosterior):
     def under(self, noise: Floats) -> Self:
         return Posterior.under(self, noise)
 
-    def solver(self, x: Floats, tolerance: float = TOLERANCE) -> Floats:
-        return Posterior.solver(self, x)
+    def estimated(self, x: Floats) -> Floats:
+        return Posterior.estimated(self, x)
+
+    def deviations(self, x: Floats) -> Floats:
+        return Posterior.deviations(self, x)
 
     def draws(self, wanted: int) -> int:
         return wanted

@@ -23,7 +23,7 @@ from dpdist.packages.posterior import Errors, Posterior
 from dpdist.packages.prior import Prior, Represented
 from dpdist.packages.shares import (
     LEAST_LOWER,
-    SETTLED,
+    STABLE,
     Law,
     Parts,
     Wanted,
@@ -346,8 +346,8 @@ def _measuring(
         # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
         whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
         equal = posterior(whole, parts.shares)
-        settled = SETTLED if _many(workload, aggregations) else 0.0
-        parts = best_parts(equal, wanted, whole, law, strategy.least_gain > 0.0, settled)
+        stable = STABLE if _many(workload, aggregations) else 0.0
+        parts = best_parts(equal, wanted, whole, law, strategy.least_gain > 0.0, stable)
         if wanted.largest:
             first, other = map(under_parts, (parts, parts_of_largest(equal, wanted, whole, law, parts)))
             return other if other.objective < first.objective * (1.0 - LEAST_LOWER) else first

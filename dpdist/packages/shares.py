@@ -22,7 +22,7 @@ LEAVING_ROUNDS = 8
 """The same number where measurements with less than half of an equal part are left out."""
 NOISE_OF_NOTHING = 1e18
 """Noise variance, in squared records, under which a sum shows nothing."""
-SETTLED = 0.02
+STABLE = 0.02
 """Change of a part, relative to itself, under which no further round is worth its time where sums are many."""
 ROUNDS_WITH_ALL = 2
 """Number of these rounds before any is left out."""
@@ -68,7 +68,7 @@ class Parts(NamedTuple):
 
 
 def best_parts(
-    posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, leave_out: bool, settled: float = 0.0
+    posterior: Posterior, target: Wanted, whole: Sequence[Measured], law: Law, leave_out: bool, stable: float = 0.0
 ) -> Parts:
     """The parts at which no shift between measurements, or between outcomes, lowers the mean squared error.
 
@@ -76,7 +76,7 @@ def best_parts(
     of k, of the objective's derivative by their noise variance. If the variance falls with the square of a part, the
     best parts are proportional to c_k^{1/3} of the variance at part 1. The parts λ follow the same rule, under every
     law. Because c_k depends on the parts, they are recomputed some times, or until none changes by more
-    than `settled` of itself. With `leave_out`, small parts become 0.
+    than `stable` of itself. With `leave_out`, small parts become 0.
     """
     slopes = posterior.slopes(target.sums, target.weight)
     parts = Parts.equal(len(whole), len(posterior.prior.tails) - 1)
@@ -89,7 +89,7 @@ def best_parts(
             kept, wanted = kept[large], wanted[large]
             by_measurement = [one for one, stays in zip(by_measurement, large, strict=True) if stays]
         parts, last = shared.parts(wanted, by_measurement), parts
-        if number >= ROUNDS_WITH_ALL - 1 and parts.change(last) < settled:
+        if number >= ROUNDS_WITH_ALL - 1 and parts.change(last) < stable:
             break
     return parts.among_all(kept, every) if leave_out else parts
 

@@ -62,11 +62,11 @@ def test_estimates_are_those_of_a_dense_factor(both: tuple[Package, Posterior], 
     package, dense = both
     x = noisy(package, PURE, sample(), np.random.default_rng(RNG))
     one, other = (posterior.estimated(x) for posterior in (package.posterior, dense))
-    np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-9 * float(np.abs(other).max()))
+    np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-6 * float(np.abs(other).max()))
     if isinstance(package.posterior, FactoredPosterior):
         return
-    monkeypatch.setattr(LargePosterior.solver, "__defaults__", (1e-3,))
-    assert np.abs(package.posterior.estimated(x) - other).max() > 1e-6 * float(np.abs(other).max())
+    monkeypatch.setattr(large, "OF_ESTIMATES", 1.0)
+    assert np.abs(package.posterior.estimated(x) - other).max() > 1e-5 * float(np.abs(other).max())
 
 
 def test_what_is_released_is_that_of_a_dense_factor_where_all_sums_show_the_drift(
@@ -77,7 +77,7 @@ def test_what_is_released_is_that_of_a_dense_factor_where_all_sums_show_the_drif
     x = noisy(package, PURE, sample(), np.random.default_rng(RNG))
     one, other = (base_estimates(learned(posterior, x), x, [BOUNDS]) for posterior in (package.posterior, dense))
     for few, whole in zip(one, other, strict=True):
-        np.testing.assert_allclose(few, whole, rtol=0.0, atol=1e-8 * float(whole.max()))
+        np.testing.assert_allclose(few, whole, rtol=0.0, atol=1e-6 * float(whole.max()))
 
 
 def test_systems_that_end_early_leave_the_likelihood_of_drifts(
