@@ -30,9 +30,9 @@ LEAST_LEVEL = 0.05
 MAIN_EFFECT_PASSES = 30
 MOST_TERMS = 6_000
 """Largest number of shared terms whose covariance is dense."""
-COARSE_TERMS, TERMS_OF_COARSE = 500, 200
-"""Number of terms, those of the most cells, whose part of a large system is solved exactly within every step. Among very
-many terms it is one in 200."""
+COARSE_TERMS = 500
+"""Number of terms, those of the most cells, whose part of a large system is solved exactly within every step. Four times as
+many need as many steps where there are 350,000 base cells."""
 CUBE_OF_ENTRY = 60_000
 """A dense covariance is also avoided where the number of terms, cubed, is over so many times the entries of the terms."""
 TERMS_LEARNED = 500
@@ -116,8 +116,7 @@ class Terms(WithoutCaches):
     @cached_property
     def coarse(self) -> Ints:
         """Terms of all cells, of a column's level, and of the most cells."""
-        number = max(COARSE_TERMS, len(self.classes) // TERMS_OF_COARSE)
-        most = np.argsort(-self.nested.back(np.ones(self.matrix.shape[0])), kind="stable")[:number]
+        most = np.argsort(-self.nested.back(np.ones(self.matrix.shape[0])), kind="stable")[:COARSE_TERMS]
         return np.union1d(np.flatnonzero(self.classes != 2), most)
 
     @property
