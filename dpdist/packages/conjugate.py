@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -21,12 +21,11 @@ from dpdist.packages.nested import NestedTerms
 
 TOLERANCE = 1e-12
 """Residual at which a solution ends, relative to the right side, in the preconditioner's norm."""
-OF_ESTIMATES, OF_DRAWS = 1e-4, 0.03
-"""Residuals, in that norm itself, of posterior means: errors in posterior standard deviations."""
+OF_ESTIMATES, OF_VARIANCES = 1e-9, 1e-5
+"""The same for systems of all observations. Estimates are exact to rounding. A drawn error is off by half a percent of its
+figure's standard error at most."""
 ROUGHLY = 1e-3
 """The same for systems of random right sides, whose solutions are averaged: these err by some percent anyway."""
-OF_FIGURES = 1e-2
-"""The same for systems of which an objective is the form: its relative error is about the square."""
 SIDES_AT_ONCE, ENTRIES_AT_ONCE = 8, 4_096
 """Right sides of one thread, and entries of these that a processor's own memory holds."""
 SIGNS, SEED_OF_SIGNS = 128, 9
@@ -42,16 +41,14 @@ def conjugate_gradients(
     preconditioned: Callable[[Floats], Floats],
     right: Floats,
     tolerance: float = TOLERANCE,
-    absolute: bool = False,
 ) -> Floats:
-    """Solutions of a symmetric positive definite system for right sides, (entry, side); `absolute` tolerance is not
-    relative to these.
+    """Solutions of a symmetric positive definite system for right sides, (entry, side).
 
     Raises `ArithmeticError` where `MOST_STEPS` are not enough.
     """
 
     def solved(few: slice) -> Floats:
-        return _solved(times, preconditioned, np.ascontiguousarray(right[:, few]), tolerance, absolute)
+        return _solved(times, preconditioned, np.ascontiguousarray(right[:, few]), tolerance)
 
     several = [slice(start, start + SIDES_AT_ONCE) for start in range(0, right.shape[1], SIDES_AT_ONCE)]
     if len(several) == 1:
@@ -65,12 +62,11 @@ def _solved(
     preconditioned: Callable[[Floats], Floats],
     right: Floats,
     tolerance: float,
-    absolute: bool,
 ) -> Floats:
     x, left = np.zeros_like(right), right.copy()
     turned = preconditioned(left)
     direction, square = turned.copy(), _products(left, turned)
-    wanted = tolerance**2 * (np.ones_like(square) if absolute else square)
+    wanted = tolerance**2 * square
     for _ in range(MOST_STEPS):
         open_ = square > wanted
         if not open_.any():
@@ -98,8 +94,8 @@ def _products(one: Floats, other: Floats) -> Floats:
 class TermPrecision:
     """Errors of shared terms by their precision Λ = Z'WZ + diag(a priori), never formed.
 
-    Z (cell, term) has the cells with records, and W (cell,) their precisions. `few` are terms of many cells each, which
-    overlap most: their part of Λ is dense, and solved exactly within the preconditioner.
+    W (cell,) are precisions of the cells' residuals, 0 without records. `few` are terms of many cells each, which overlap
+    most: their part of Λ is dense, and solved exactly within the preconditioner.
     """
 
     terms: NestedTerms
@@ -112,14 +108,12 @@ class TermPrecision:
         """The diagonal of Λ, (term,)."""
         return np.asarray(self.terms.back(self.weight) + self.prior)
 
-    def part(self, few: Ints) -> Floats:
-        """The dense part of Λ of some terms, (few, few)."""
-        z = self.terms.columns(few)
-        return np.asarray((z.T @ scipy.sparse.diags_array(self.weight) @ z).toarray() + np.diag(self.prior[few]))
-
     @cached_property
     def _factor_of_few(self) -> tuple[Floats, bool]:
-        return scipy.linalg.cho_factor(self.part(self.few), lower=True)
+        """The factor of the part of Λ of a few terms."""
+        z = self.terms.columns(self.few)
+        part = (z.T @ scipy.sparse.diags_array(self.weight) @ z).toarray() + np.diag(self.prior[self.few])
+        return scipy.linalg.cho_factor(part, lower=True)
 
     def times(self, x: Floats) -> Floats:
         """Λ x for (term, side)."""
@@ -156,26 +150,18 @@ class TermPrecision:
 
 @dataclass(frozen=True)
 class TermRoot:
-    """Errors of shared terms by a root of their covariance, (term, term)."""
+    """Errors of shared terms by a root of their covariance, (term, term).
+
+    `weight` and `prior` are those of `TermPrecision`, if a reference is behind them.
+    """
 
     root: Floats
+    weight: Floats = field(default_factory=lambda: np.zeros(0))
+    prior: Floats = field(default_factory=lambda: np.zeros(0))
 
     def spread(self, x: Floats, tolerance: float = 0.0) -> Floats:
         """The terms' covariance times (term,) or (term, side), exactly."""
         return np.asarray(self.root @ (self.root.T @ x))
-
-    def times(self, x: Floats) -> Floats:
-        """The terms' precision times (term, side)."""
-        return np.asarray(scipy.linalg.cho_solve((self.root, True), x))
-
-    @cached_property
-    def diagonal(self) -> Floats:
-        """The diagonal of the precision, (term,)."""
-        return np.diag(self.times(np.eye(len(self.root))))
-
-    def part(self, few: Ints) -> Floats:
-        """The precision of some terms given all others, (few, few)."""
-        return self.times(np.eye(len(self.root))[:, few])[few]
 
     def variances(self, terms: NestedTerms) -> Floats:
         """Variances of z times the errors, (row,), for z (row, term)."""

@@ -1,9 +1,10 @@
 """The posterior of a package with more measured sums, or shared terms, than a dense matrix of them can hold.
 
-It is that of `posterior`, as a system in what the measurements x are made of: parts ξ of every base cell alone, terms γ by
-the reference's errors, and terms by drift. With G the measurements' slopes in units of noise, and Q the parts' precision,
-these have the posterior mean H⁻¹ G' R^(-½)x, H = Q + G'G. Only products with sparse matrices are needed, so that memory
-grows with base cells times tables. Variances are means over draws and probes, from fixed seeds.
+It is that of `posterior`, with terms whose variances are those a priori. What the reference says of them is observed, too:
+a residual of every base cell with records, in units of its standard deviation, which is 0 as levels follow from it.
+Residuals and measured sums are the observations o. They have a covariance V, and base cells' sums have the posterior mean
+E + C V⁻¹ (o − E o). Products with V need sparse matrices alone, so that memory grows with base cells times tables. Terms
+overlap, so that a system in terms takes many times the steps. Variances are means over draws and probes, from fixed seeds.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, Self
 
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats
 from dpdist.estimation.linear import symmetric_root
-from dpdist.packages.conjugate import OF_DRAWS, OF_ESTIMATES, OF_FIGURES, ROUGHLY, conjugate_gradients
+from dpdist.packages.conjugate import OF_ESTIMATES, OF_VARIANCES, ROUGHLY, conjugate_gradients
 from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled
 from dpdist.packages.levels import Deviations
+from dpdist.packages.nested import NestedTerms
 from dpdist.packages.posterior import MOST_SUMS, Drifting, Errors, Posterior
 from dpdist.packages.prior import SINCE_REFERENCE, Drift, Prior
 from dpdist.packages.sums import Functions, Sums, crossed
@@ -39,6 +40,8 @@ SUMS_OF_DRIFT = 1_000
 """About so many sums, of neighbouring measured sums each, show the drift: a large table's rows are added up."""
 OF_DRIFT = 1e-4
 """Residual of systems for the likelihood of drifts, of which each is about twice the one before."""
+LEAST_DRIFT = 1e-9
+"""Smallest standard deviation of a term's drift that has a precision."""
 SEED = 20_261
 
 
@@ -59,8 +62,6 @@ def posterior_of(prior: Prior, measured: Sums, constant: Floats, noise: Floats, 
     return kind(prior, measured, constant, noise, drift)
 
 
-ROWS_AT_ONCE = 2_000
-"""Measured sums whose derivatives by all terms are held together."""
 BYTES_OF_CELL = 20_000
 """Memory for a base cell: draws of its errors, and batches of systems."""
 BYTES_OF_CELL_IN_TABLE = 260
@@ -116,178 +117,178 @@ class LargePosterior(Posterior):
         return [k for k, *_ in self._parts]
 
     @cached_property
-    def _standard(self) -> Floats:
-        """Makes what each base cell alone adds to its measured sums of ξ, and back: (cell, measured sum, measured sum)."""
-        values, vectors = np.linalg.eigh(self.prior.block()[:, self._numbers][:, :, self._numbers])
-        deviation = np.sqrt(np.maximum(values, 0.0))
-        return np.asarray(vectors / np.where(deviation > 0.0, deviation, np.inf)[:, None, :])
-
-    @cached_property
     def _alone(self) -> Floats:
-        """What each base cell's ξ add to all sums, (sum, measured sum, cell): a root of the measured sums' covariance."""
-        by_sum = np.einsum("cik,ckj->ijc", self.prior.block()[:, :, self._numbers], self._standard)
-        return np.ascontiguousarray(by_sum)
-
-    @property
-    def _root(self) -> Floats:
-        """Roots of the measured sums' blocks of what each base cell has alone, (sum, sum, cell)."""
-        return self._alone[self._numbers]
-
-    def _deviated(self, level: Deviations, sizes: Floats, unknown: Floats) -> Floats:
-        """A level's deviations by errors of terms and by drift in units of 1, (2 terms, side): (cell, side)."""
-        errors, drift = np.split(unknown, 2)
-        by_errors, by_drift = np.split(self.prior.terms.nested @ np.hstack([errors, sizes[:, None] * drift]), 2, axis=1)
-        return np.asarray(level.shared[:, None] * by_errors + by_drift)
-
-    def _by_terms(self, level: Deviations, sizes: Floats, d: Floats) -> Floats:
-        """The transposed of `_deviated`, of (cell, side)."""
-        errors, drift = np.split(self.prior.terms.nested.back(np.hstack([level.shared[:, None] * d, d])), 2, axis=1)
-        return np.concatenate([errors, sizes[:, None] * drift])
+        """Covariances of all sums with the measured ones by what each base cell has alone, (cell, sum, measured sum)."""
+        return np.ascontiguousarray(self.prior.block()[:, :, self._numbers])
 
     @cached_property
-    def _factors(self) -> tuple[tuple[Floats | None, ...], ...]:
-        """For every measured sum, its factors of all ξ and of all levels' deviations, (cell, 1) each; None if all are 0."""
-        slopes = np.moveaxis(self.prior.sloped[:, self._numbers], 0, 2)
-        every = np.concatenate([self._root, slopes], axis=1)[..., None]
-        return tuple(tuple(one if one.any() else None for one in of_sum) for of_sum in every)
+    def _factors(self) -> tuple[tuple[tuple[Floats | None, ...], ...], tuple[tuple[Floats | None, ...], ...]]:
+        """Factors of the measured sums, (cell, 1) each: for every one its covariances, and for every level its slopes.
 
-    @cached_property
-    def _edges(self) -> tuple[slice, tuple[slice, ...]]:
-        """The unknowns: ξ, (sum, cell), then by level errors of all terms and their drift."""
-        first, terms = len(self._parts) * self._root.shape[2], 2 * len(self.prior.terms.classes)
-        starts = (first + k * terms for k in range(len(self.drift)))
-        return slice(0, first), tuple(slice(start, start + terms) for start in starts)
-
-    def _measure(self, sums: Floats) -> Floats:
-        """M z for (cell, sum, side), as (row, side)."""
-        return np.asarray(sum(part @ np.ascontiguousarray(sums[:, k]) for k, part, _ in self._parts))
-
-    def _back(self, x: Floats) -> Floats:
-        """M'x for (row, side), as (cell, sum, side)."""
-        whole = np.zeros((len(self.prior.workload), len(self.measured.parts), x.shape[1]))
-        for k, _, part in self._parts:
-            whole[:, k] = part @ x
-        return whole
-
-    def _made(self, unknown: Floats) -> Floats:
-        """G times unknowns, (row, side)."""
-        alone, shared = self._edges
-        xi = unknown[alone].reshape(len(self._parts), -1, unknown.shape[1])
-        levels = zip(self._levels, shared, strict=True)
-        moved = [*xi, *(self._deviated(level, sizes, unknown[few]) for (_, level, sizes), few in levels)]
-        made = np.zeros((len(self.noise), unknown.shape[1]))
-        for (_, part, _), factors in zip(self._parts, self._factors, strict=True):
-            made += part @ _combined(factors, moved)
-        return made / np.sqrt(self.noise)[:, None]
-
-    def _unmade(self, x: Floats) -> Floats:
-        """G' times (row, side)."""
-        x = x / np.sqrt(self.noise)[:, None]
-        back = [part @ x for _, _, part in self._parts]
-        pulled, (alone, shared) = (_combined(factors, back) for factors in zip(*self._factors, strict=True)), self._edges
-        whole = np.empty((shared[-1].stop, x.shape[1]))
-        xi = whole[alone].reshape(len(back), -1, x.shape[1])
-        for k, of_cells in enumerate(islice(pulled, len(back))):
-            xi[k] = of_cells
-        for few, d, (_, level, sizes) in zip(shared, pulled, self._levels, strict=True):
-            whole[few] = self._by_terms(level, sizes, d)
-        return whole
-
-    def _sums(self, unknown: Floats) -> Floats:
-        """All sums by unknowns, (cell, sum, side)."""
-        alone, shared = self._edges
-        whole = np.einsum("ikc,kcs->cis", self._alone, unknown[alone].reshape(len(self._parts), -1, unknown.shape[1]))
-        for (k, level, sizes), few in zip(self._levels, shared, strict=True):
-            whole += self.prior.sloped[:, :, k, None] * self._deviated(level, sizes, unknown[few])[:, None]
-        return np.asarray(whole)
-
-    def _sums_back(self, back: Floats) -> Floats:
-        """The transposed of `_sums`, of (cell, sum, side)."""
-        alone = np.einsum("ikc,cis->kcs", self._alone, back).reshape(-1, back.shape[2])
-        slopes = (
-            (level, sizes, np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)) for k, level, sizes in self._levels
+        None stands for factors that are all 0.
+        """
+        covariances = np.moveaxis(self._alone[:, self._numbers], 0, 2)[..., None]
+        slopes = np.moveaxis(self.prior.sloped[:, self._numbers], 0, 2)[..., None].swapaxes(0, 1)
+        by_sum, by_level = (
+            tuple(tuple(np.ascontiguousarray(one) if one.any() else None for one in row) for row in of_all)
+            for of_all in (covariances, slopes)
         )
-        return np.concatenate([alone, *(self._by_terms(*one) for one in slopes)])
+        return by_sum, by_level
 
-    def _times(self, unknown: Floats) -> Floats:
-        """H times unknowns."""
-        whole, (alone, shared) = self._unmade(self._made(unknown)), self._edges
-        whole[alone] += unknown[alone]
-        for (_, level, _), few in zip(self._levels, shared, strict=True):
-            middle = (few.start + few.stop) // 2
-            whole[few.start : middle] += level.terms.times(unknown[few.start : middle])
-            whole[middle : few.stop] += unknown[middle : few.stop]
-        return whole
+    @cached_property
+    def _root_weights(self) -> tuple[Floats, ...]:
+        """Roots of the residuals' precisions by level, (cell, 1) each: 0 in base cells without a reference record."""
+        return tuple(np.sqrt(level.terms.weight)[:, None] for _, level, _ in self._levels)
+
+    @cached_property
+    def _edges(self) -> tuple[tuple[slice, ...], slice]:
+        """The observations: the reference's residuals by level, (cell,) each, then the measured sums, (row,)."""
+        cells, levels = len(self.prior.workload), len(self.drift)
+        residuals = tuple(slice(k * cells, (k + 1) * cells) for k in range(levels))
+        return residuals, slice(levels * cells, levels * cells + len(self.noise))
+
+    def _turned(self, y: Floats) -> list[Floats]:
+        """M' of observations' measured part, (cell, side) for every measured sum."""
+        return [part @ y[self._edges[1]] for _, _, part in self._parts]
+
+    def _pulled(self, terms: NestedTerms, y: Floats, back: Sequence[Floats]) -> list[Floats]:
+        """By level, the observations' transposed slopes by errors of terms, then by drift, (term, 2 sides)."""
+        made, of_levels = [], zip(self._edges[0], self._levels, self._root_weights, self._factors[1], strict=True)
+        for residuals, (_, level, _), root, slopes in of_levels:
+            pull = _combined(slopes, back)
+            made.append(terms.back(np.hstack([root * y[residuals] + level.shared[:, None] * pull, pull])))
+        return made
+
+    def _moved(self, terms: NestedTerms, values: Sequence[Floats], sums: Sequence[Floats]) -> Floats:
+        """Observations by values of the terms, as `_pulled` has them, and by base cells' sums, to which it adds."""
+        every, measured = self._edges
+        image = np.empty((measured.stop, values[0].shape[1] // 2))
+        for residuals, (k, level, _), root, of_terms in zip(every, self._levels, self._root_weights, values, strict=True):
+            errors, drift = np.split(terms @ of_terms, 2, axis=1)
+            image[residuals] = root * errors
+            deviated = level.shared[:, None] * errors + drift
+            for of_sum, slope in zip(sums, self._factors[1][k], strict=True):
+                if slope is not None:
+                    of_sum += slope * deviated
+        image[measured] = sum(part @ of_sum for (_, part, _), of_sum in zip(self._parts, sums, strict=True))
+        return image
+
+    def _scaled(self, pulled: Sequence[Floats]) -> list[Floats]:
+        """Values of terms times their variances a priori."""
+        sides = pulled[0].shape[1] // 2
+        return [
+            np.hstack([values[:, :sides] / level.terms.prior[:, None], values[:, sides:] * sizes[:, None] ** 2])
+            for values, (_, level, sizes) in zip(pulled, self._levels, strict=True)
+        ]
+
+    def _times(self, y: Floats) -> Floats:
+        """The observations' covariance V times (observation, side)."""
+        back, terms, (residuals, measured) = self._turned(y), self.prior.terms.nested, self._edges
+        sums = [_combined(factors, back) for factors in self._factors[0]]
+        image = self._moved(terms, self._scaled(self._pulled(terms, y, back)), sums)
+        image[: residuals[-1].stop] += y[: residuals[-1].stop]
+        image[measured] += self.noise[:, None] * y[measured]
+        return image
 
     @cached_property
     def _diagonal(self) -> Floats:
-        """The diagonal of H."""
-        precision, number = 1.0 / self.noise, len(self._parts)
-        squares = np.empty((number, number, self._root.shape[2]))
+        """Variances of the observations without coarse terms, (observation, 1): of fine ones, by each base cell alone."""
+        fine = np.ones(len(self.prior.terms.classes))
+        fine[self.prior.terms.coarse] = 0.0
+        terms, numbers = self.prior.terms.nested, self._numbers
+        block, variances = self._alone[:, numbers].copy(), []
+        for k, level, sizes in self._levels:
+            of_errors, of_drift = terms @ (fine / level.terms.prior), terms @ (fine * sizes**2)
+            variances.append(1.0 + level.terms.weight * of_errors)
+            slope = self.prior.sloped[:, numbers, k]
+            block += np.einsum("ci,cj,c->cij", slope, slope, level.shared**2 * of_errors + of_drift)
+        of_measured = self.noise.copy()
         for i, (_, one, _) in enumerate(self._parts):
             for j, (_, other, _) in enumerate(self._parts):
-                squares[i, j] = np.asarray(one.multiply(other).T @ precision).reshape(-1)
-        diagonal = [1.0 + np.einsum("jic,jkc,kic->ic", self._root, squares, self._root).reshape(-1)]
-        z = self.prior.terms.matrix
-        for k, level, sizes in self._levels:
-            by_drift, of_data = self.prior.by_deviation(self.measured, k), np.zeros((2, len(sizes)))
-            both = by_drift @ scipy.sparse.diags_array(level.shared), by_drift
-            for start in range(0, len(precision), ROWS_AT_ONCE):
-                few = slice(start, start + ROWS_AT_ONCE)
-                for slopes, of_slopes in zip(both, of_data, strict=True):
-                    made = slopes[few] @ z
-                    made.data **= 2
-                    of_slopes += made.T @ precision[few]
-            diagonal += [of_data[0] + level.terms.diagonal, sizes**2 * of_data[1] + 1.0]
-        return np.concatenate(diagonal)
+                of_measured += np.asarray(one.multiply(other) @ block[:, i, j])
+        return np.concatenate([*variances, of_measured])[:, None]
 
     @cached_property
-    def _coarse(self) -> tuple[Ints, tuple[Floats, bool]]:
-        """The unknowns of coarse terms in all levels, which overlap most, and the factor of their dense part of H."""
-        coarse, root = self.prior.terms.coarse, scipy.sparse.diags_array(1.0 / np.sqrt(self.noise))
-        z, made, a_priori, unknown = self.prior.terms.nested.columns(coarse), [], [], list[Ints]()
-        for (k, level, sizes), few in zip(self._levels, self._edges[1], strict=True):
-            slopes = scipy.sparse.csr_array(root @ self.prior.by_deviation(self.measured, k))
-            made += [
-                slopes @ scipy.sparse.diags_array(level.shared) @ z,
-                slopes @ z @ scipy.sparse.diags_array(sizes[coarse]),
-            ]
-            a_priori += [level.terms.part(coarse), np.eye(len(coarse))]
-            unknown += [few.start + coarse, (few.start + few.stop) // 2 + coarse]
+    def _coarse(self) -> tuple[NestedTerms, tuple[Floats, bool]]:
+        """Coarse terms, and the factor of their precision given observations with the variances of `_diagonal`."""
+        coarse, cells = self.prior.terms.coarse, len(self.prior.workload)
+        terms, made, precisions = self.prior.terms.nested.few(coarse), [], list[Floats]()
+        z = terms.matrix
+        nothing = scipy.sparse.csr_array((cells, len(coarse)))
+        for (k, level, sizes), root in zip(self._levels, self._root_weights, strict=True):
+            slopes, beside = scipy.sparse.csr_array(self.prior.by_deviation(self.measured, k)), [nothing] * len(self.drift)
+            of_errors = [*beside, slopes @ scipy.sparse.diags_array(level.shared) @ z]
+            of_errors[k] = scipy.sparse.diags_array(root[:, 0]) @ z
+            made += [scipy.sparse.vstack(of_errors, format="csr"), scipy.sparse.vstack([*beside, slopes @ z], format="csr")]
+            precisions += [level.terms.prior[coarse], 1.0 / np.maximum(sizes[coarse], LEAST_DRIFT) ** 2]
         g = scipy.sparse.hstack(made, format="csr")
-        part = (g.T @ g).toarray() + scipy.linalg.block_diag(*a_priori)
-        return np.concatenate(unknown), scipy.linalg.cho_factor(part, lower=True, overwrite_a=True)
+        of_observations = (g.T @ (scipy.sparse.diags_array(1.0 / self._diagonal[:, 0]) @ g)).toarray()
+        return terms, scipy.linalg.cho_factor(of_observations + np.diag(np.concatenate(precisions)), lower=True)
 
-    def _preconditioned(self, unknown: Floats) -> Floats:
-        whole, (coarse, factor) = unknown / self._diagonal[:, None], self._coarse
-        whole[coarse] = scipy.linalg.cho_solve(factor, unknown[coarse])
-        return whole
+    def _preconditioned(self, y: Floats) -> Floats:
+        """About V⁻¹ y: with coarse terms as they are, and others as if each observation had its own."""
+        made, (terms, factor) = y / self._diagonal, self._coarse
+        pulled = self._pulled(terms, made, self._turned(made))
+        number, sides = len(pulled[0]), y.shape[1]
+        stacked = np.concatenate([part for values in pulled for part in np.split(values, 2, axis=1)])
+        solved = scipy.linalg.cho_solve(factor, stacked).reshape(len(pulled), 2, number, sides)
+        values = [np.hstack([errors, drift]) for errors, drift in solved]
+        nothing = [np.zeros((len(self.prior.workload), sides)) for _ in self._parts]
+        return np.asarray(made - self._moved(terms, values, nothing) / self._diagonal)
 
     def under(self, noise: Floats) -> Self:
-        return replace(self, noise=noise)
+        other = replace(self, noise=noise)
+        for name in {"_parts", "_alone", "_factors", "_root_weights"} & self.__dict__.keys():
+            other.__dict__[name] = self.__dict__[name]
+        return other
 
-    def _solved(self, right: Floats, tolerance: float, absolute: bool = False) -> Floats:
-        """H⁻¹ times (unknown, side)."""
-        _ = self._diagonal, self._coarse, self._factors  # threads would make them again
-        return conjugate_gradients(self._times, self._preconditioned, right, tolerance, absolute)
+    def _solved(self, right: Floats, tolerance: float) -> Floats:
+        """V⁻¹ times (observation, side)."""
+        _ = self._diagonal, self._coarse, self._factors, self._root_weights  # threads would make them again
+        return conjugate_gradients(self._times, self._preconditioned, right, tolerance)
 
-    def _unknowns(self, x: Floats, residual: float) -> Floats:
-        """Posterior means of the unknowns, (unknown, side), from measurements less their prior means, (row, side).
+    def _weighed(self, x: Floats, tolerance: float) -> Floats:
+        """V⁻¹ times the observations where the reference's residuals are as expected, and sums are (row, side) off."""
+        measured = self._edges[1]
+        right = np.zeros((measured.stop, x.shape[1]))
+        right[measured] = x
+        return self._solved(right, tolerance)
 
-        By way of V⁻¹x, which nearly cancels, systems would have to end far later.
-        """
-        return self._solved(self._unmade(x / np.sqrt(self.noise)[:, None]), residual, absolute=True)
+    def _deviations(self, y: Floats) -> list[Floats]:
+        """Covariances of shared deviations with the observations, times (observation, side): (cell, side) by level."""
+        terms = self.prior.terms.nested
+        pairs = zip(self._levels, self._scaled(self._pulled(terms, y, self._turned(y))), strict=True)
+        made = ((level, np.split(terms @ values, 2, axis=1)) for (_, level, _), values in pairs)
+        return [level.shared[:, None] * errors + drift for level, (errors, drift) in made]
+
+    def _sums(self, y: Floats) -> Floats:
+        """Covariances of all sums with the observations, times (observation, side): (cell, sum, side)."""
+        whole = np.einsum("cik,kcs->cis", self._alone, np.array(self._turned(y)))
+        for k, moved in enumerate(self._deviations(y)):
+            whole += self.prior.sloped[:, :, k, None] * moved[:, None]
+        return np.asarray(whole)
+
+    def _observed(self, figures: Floats) -> Floats:
+        """The transposed of `_sums`, of (cell, sum, side)."""
+        sums = list(np.einsum("cik,cis->kcs", self._alone, figures))
+        return self._moved(self.prior.terms.nested, self._scaled(self._pulled_figures(figures)), sums)
+
+    def _pulled_figures(self, figures: Floats) -> list[Floats]:
+        """As `_pulled`, of functions of the sums, (cell, sum, side)."""
+        made = []
+        for k, level, _ in self._levels:
+            pull = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], figures)
+            made.append(self.prior.terms.nested.back(np.hstack([level.shared[:, None] * pull, pull])))
+        return made
 
     def estimated(self, x: Floats) -> Floats:
-        return self.prior.mean + self._sums(self._unknowns(self.residual(x)[:, None], OF_ESTIMATES))[..., 0]
+        return self.prior.mean + self._sums(self._weighed(self.residual(x)[:, None], OF_ESTIMATES))[..., 0]
 
     def deviations(self, x: Floats) -> Floats:
-        unknown, (alone, shared) = self._unknowns(self.residual(x)[:, None], OF_ESTIMATES), self._edges
-        back = np.einsum("cjk,kc->cj", self._standard, unknown[alone].reshape(len(self._numbers), -1))
-        whole = self.prior.alone * np.einsum("cj,cjl->cl", back, self.prior.sloped[:, self._numbers])
-        for (k, level, sizes), few in zip(self._levels, shared, strict=True):
-            whole[:, k] += self._deviated(level, sizes, unknown[few])[:, 0]
-        return np.asarray(whole)
+        y = self._weighed(self.residual(x)[:, None], OF_ESTIMATES)
+        back = np.concatenate(self._turned(y), axis=1)
+        alone = self.prior.alone * np.einsum("cj,cjl->cl", back, self.prior.sloped[:, self._numbers])
+        return np.asarray(alone + np.concatenate(self._deviations(y), axis=1))
 
     @property
     def _draws(self) -> int:
@@ -297,7 +298,7 @@ class LargePosterior(Posterior):
         return min(wanted, self._draws)
 
     def answers(self, moved: Floats) -> Floats:
-        return np.moveaxis(self._sums(self._unknowns(np.ascontiguousarray(moved.T), OF_DRAWS)), 2, 0)
+        return np.moveaxis(self._sums(self._weighed(np.ascontiguousarray(moved.T), OF_VARIANCES)), 2, 0)
 
     def _probes(self, sums: Functions, weight: Floats) -> Floats:
         """Sums by random signs of published functions times the roots of weights, (cell, 4, probe)."""
@@ -306,25 +307,30 @@ class LargePosterior(Posterior):
         return sums.turned(signs)
 
     def slopes(self, sums: Functions, weight: Floats) -> Callable[[Floats], Floats]:
-        # V⁻¹ times the covariance of x with figures f'z of the unknowns z is R^(-½) G H⁻¹ f.
-        figures = self._sums_back(self._probes(sums, weight))
+        covered = self._observed(self._probes(sums, weight))
 
         def under(noise: Floats) -> Floats:
-            other = self.under(noise)
-            return np.asarray((other._made(other._solved(figures, OF_FIGURES)) ** 2).mean(axis=1) / noise)
+            return np.asarray((self.under(noise)._solved(covered, OF_VARIANCES)[self._edges[1]] ** 2).mean(axis=1))
 
         return under
 
     def risk(self, sums: Functions, weight: Floats) -> float:
-        back = self._probes(sums, weight)
-        figures, unmeasured = (
-            self._sums_back(back),
-            self.prior.block() - np.einsum("ikc,jkc->cij", self._alone, self._alone),
-        )
-        whole = float(
-            (figures * self._solved(figures, OF_FIGURES)).sum() + np.einsum("cis,cij,cjs->", back, unmeasured, back)
-        )
-        return (whole + self._beyond(back)) / PROBES
+        figures = self._probes(sums, weight)
+        y = self._solved(self._observed(figures), OF_VARIANCES)
+        return (self._left(figures, y) + self._beyond(figures)) / PROBES
+
+    def _left(self, figures: Floats, y: Floats) -> float:
+        """The variance of figures, (cell, sum, side), less the observations times y: its sum over sides.
+
+        Only squares are added up, so that nothing cancels. A y that is nearly the best one leaves nearly the least.
+        """
+        left, (residuals, measured), back = figures.copy(), self._edges, self._turned(y)
+        left[:, self._numbers] -= np.stack(back, axis=1)
+        whole = float(np.einsum("cis,cij,cjs->", left, self.prior.block(), left))
+        whole += float((y[: residuals[-1].stop] ** 2).sum() + self.noise @ (y[measured] ** 2).sum(axis=1))
+        observed = self._pulled(self.prior.terms.nested, y, back)
+        missed = [one - other for one, other in zip(self._pulled_figures(figures), observed, strict=True)]
+        return whole + sum(float((one * other).sum()) for one, other in zip(missed, self._scaled(missed), strict=True))
 
     def _beyond(self, back: Floats) -> float:
         """The variance of what lies beyond the limits, of (cell, sum, side): its sum over sides."""
@@ -435,14 +441,25 @@ class FactoredPosterior(LargePosterior):
     def draws(self, wanted: int) -> int:
         return wanted
 
+    def _measure(self, sums: Floats) -> Floats:
+        """M z for (cell, sum, side), as (row, side)."""
+        return np.asarray(sum(part @ np.ascontiguousarray(sums[:, k]) for k, part, _ in self._parts))
+
+    def _back(self, x: Floats) -> Floats:
+        """M'x for (row, side), as (cell, sum, side)."""
+        whole = np.zeros((len(self.prior.workload), len(self.measured.parts), x.shape[1]))
+        for k, _, part in self._parts:
+            whole[:, k] = part @ x
+        return whole
+
     def _spread(self, back: Floats) -> Floats:
         """The covariance D of the sums, without tails, times (cell, sum, side)."""
-        whole = np.einsum("cij,cjs->cis", self.prior.block(), back)
-        for k, level, sizes in self._levels:
-            d = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], back)
-            errors, drift = np.split(self._by_terms(level, sizes, d), 2)
-            pulled = self._deviated(level, sizes, np.concatenate([level.terms.spread(errors, ROUGHLY), drift]))
-            whole += self.prior.sloped[:, :, k, None] * pulled[:, None]
+        whole, terms = np.einsum("cij,cjs->cis", self.prior.block(), back), self.prior.terms.nested
+        for (k, level, sizes), pulled in zip(self._levels, self._pulled_figures(back), strict=True):
+            errors, drift = np.split(pulled, 2, axis=1)
+            values = np.hstack([level.terms.spread(np.ascontiguousarray(errors), ROUGHLY), sizes[:, None] ** 2 * drift])
+            by_errors, by_drift = np.split(terms @ values, 2, axis=1)
+            whole += self.prior.sloped[:, :, k, None] * (level.shared[:, None] * by_errors + by_drift)[:, None]
         return np.asarray(whole)
 
     def answers(self, moved: Floats) -> Floats:

@@ -353,21 +353,20 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
     )
     log_sd = np.clip(best.x, -7.0, 1.0)
     errors: TermRoot | TermPrecision
+    of_table, of_cell = np.exp(2.0 * log_sd)
+    a_priori, spread = 1.0 / np.where(table, of_table, DIFFUSE_DEVIATION**2), of_cell + v
+    of_residuals = np.zeros(len(residual))
+    of_residuals[seen] = 1.0 / spread
     if terms.sparse:
-        of_table, of_cell = np.exp(2.0 * log_sd)
-        spread = of_cell + v
-        a_priori = 1.0 / np.where(table, of_table, DIFFUSE_DEVIATION**2)
-        errors = TermPrecision(terms.nested.rows(seen), 1.0 / spread, a_priori, terms.coarse)
-        gamma = errors.spread(z.T @ (r / spread))
+        errors = TermPrecision(terms.nested, of_residuals, a_priori, terms.coarse)
+        gamma = errors.spread(terms.nested.back(of_residuals * np.where(seen, residual, 0.0)))
     else:
-        _, gamma, precision, spread = solved(log_sd, z, r, v, table)
-        errors = TermRoot(root_of_inverse(precision))
-    between, gain = float(np.exp(2.0 * log_sd[1])), np.zeros(len(residual))
+        _, gamma, precision, _ = solved(log_sd, z, r, v, table)
+        errors = TermRoot(root_of_inverse(precision), of_residuals, a_priori)
+    between, gain = float(of_cell), np.zeros(len(residual))
     gain[seen] = between / spread
     fitted = terms.matrix @ gamma
     value = fitted + gain * np.where(seen, residual - fitted, 0.0)
-    of_residuals = np.zeros(len(residual))
-    of_residuals[seen] = 1.0 / spread
     return Deviations(value, between * (1.0 - gain), 1.0 - gain, errors, of_residuals)
 
 

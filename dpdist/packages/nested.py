@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy
@@ -54,10 +53,6 @@ class NestedTerms:
             scipy.sparse.csr_array((np.ones(len(row)), (row.reshape(-1), columns)), shape=(len(used), number)),
         )
 
-    def rows(self, kept: Any) -> NestedTerms:
-        """The terms of some base cells."""
-        return NestedTerms(scipy.sparse.csr_array(self.finest[kept]), self.identified)
-
     @property
     def matrix(self) -> scipy.sparse.csr_array:
         """Z."""
@@ -76,6 +71,10 @@ class NestedTerms:
         identified, finest = self._transposed
         return np.asarray(identified @ (finest @ values))
 
+    def few(self, few: Ints) -> NestedTerms:
+        """A few of the terms."""
+        return NestedTerms(self.finest, scipy.sparse.csr_array(self.identified[:, few]))
+
     def columns(self, few: Ints) -> scipy.sparse.csr_array:
         """Z of a few terms, (cell, few)."""
-        return scipy.sparse.csr_array(self.finest @ scipy.sparse.csr_array(self.identified[:, few]))
+        return self.few(few).matrix
