@@ -25,7 +25,7 @@ MOST_LEVELS = 200
 MOST_CODES = 10_000
 """Largest number of whole numbers from the least to the largest that are proposed as levels of a design stratum."""
 FEW_NUMBERS = 12
-"""Largest number of distinct whole numbers that are treated as codes of a category."""
+"""Largest number of distinct whole numbers that are treated as codes of a category, and of texts that may get numbers."""
 FEWEST_OF_A_NUMBER = 6
 """Smallest number of levels that are treated as those of a number, whose values may lie beyond what was seen."""
 DENSE = 0.5
@@ -39,7 +39,8 @@ class Domain:
     """Levels of a category or bounds of a number, with their source; `holes` is true if values are missing.
 
     A number with one value has neither, because that shows no bounds.
-    `codes` are the whole numbers of a column with bounds, if there are few enough to be levels.
+    `codes` are the whole numbers of a column with bounds, if there are few enough to be levels. `texts` are the answers of
+    an outcome that need numbers.
     """
 
     origin: str
@@ -50,6 +51,7 @@ class Domain:
     codes: tuple[int, ...] = ()
     span: tuple[int, int] | None = None
     """The least and the largest value of a column of whole numbers."""
+    texts: tuple[str, ...] = ()
 
     def of_category(self) -> Domain:
         """The domain for a category: whole numbers become levels."""
@@ -77,6 +79,14 @@ class Domain:
         if len(self.levels) == 1:
             return replace(self, levels=None)
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
+
+    def of_outcome(self) -> Domain:
+        """The domain for an outcome: as a number, or with the texts that need numbers. Two texts are 0 and 1."""
+        number = self.of_number()
+        texts = tuple(level for level in number.levels or () if isinstance(level, str))
+        if not 2 <= len(texts) <= FEW_NUMBERS:
+            return number
+        return replace(number, levels=None, bounds=(0.0, 1.0) if len(texts) == 2 else None, texts=texts)
 
 
 def kinds(source: Source) -> dict[str, str]:

@@ -459,6 +459,27 @@ def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, 
         assert load_job(f"{name}.yaml").mechanism.name == "reference_tables", name
 
 
+@pytest.mark.parametrize("way", [("--public", "people-2022.csv"), ("--reference", "none", "--codebook", "book.csv")])
+def test_an_outcome_of_texts_gets_codes(way: tuple[str, ...], files: Path) -> None:
+    """Two texts are 0 and 1, and the job validates straight away. Control: numbers of three texts are left to fill in."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        mood = np.resize(["fair", "good", "poor"], 600)
+        people(seed).assign(insured=np.resize(["no", "yes", "yes"], 600), mood=mood).to_csv(f"{name}.csv", index=False)
+    levels = "".join(f"{column},{level},,\n" for column, level in (("region", "north"), ("region", "south")))
+    levels += "insured,no,,\ninsured,yes,,\nmood,fair,,\nmood,good,,\nmood,poor,,\nweight,,5,60\n"
+    Path("book.csv").write_text("column,level,low,high\n" + levels, encoding="utf-8")
+    said = ("people-2024.csv", *way, "--by", "region", "--tables-only", "--yes", "--out")
+    assert command("init", *said, "job.yaml", "--outcome", "insured")[0] == 0
+    job = load_job("job.yaml")
+    assert (job.columns["insured"].bounds, job.columns["insured"].codes) == ((0.0, 1.0), {"no": 0.0, "yes": 1.0})
+    assert "the mean is the share of 'yes'" in Path("job.yaml").read_text(encoding="utf-8")
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+    assert command("init", *said, "mood.yaml", "--outcome", "mood")[0] == 0
+    left = [each.fault for each in to_do(Path("mood.yaml").read_text(encoding="utf-8"))]
+    assert left == ["left to be filled: mood: {bounds: […, …], codes: {fair: …, good: …, poor: …}}"]
+
+
 BOOKS = {
     "no header": ("1,2,3\n", "header: it names 1, 2, 3"),
     "a misspelt header": ("colunm,level\n", "did you mean 'column'?"),
