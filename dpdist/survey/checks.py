@@ -302,7 +302,9 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
         texts = values(b.text(name))
         if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
             _nearly(name, levels, texts, codes, b)
-    remedy = f"add the level to columns.{name}.levels, or correct the file"
+    counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
+    clip = "; or state outside: clip there, if levels count something, as sizes do;" if counts else ","
+    remedy = f"add the level to columns.{name}.levels{clip} or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
     return codes
 

@@ -30,7 +30,10 @@ FEWEST_OF_A_NUMBER = 6
 """Smallest number of levels that are treated as those of a number, whose values may lie beyond what was seen."""
 DENSE = 0.5
 """Smallest share of the whole numbers from the least to the largest that are levels of such a number. Of a dozen or fewer
-levels all must be: a gap before the last is a sign of codes, such as 9 for *not known*."""
+levels all must be where the last has the digits 7 to 9 alone: after a gap it is a sign of codes, such as 9 for *not known*.
+"""
+SPECIAL = frozenset("789")
+"""Digits of codes that stand after a gap for no answer: 9, 88, 97."""
 CODEBOOK = "lines of column, then level (and label), or low and high"
 
 
@@ -63,7 +66,7 @@ class Domain:
         whole = [level for level in self.levels or () if isinstance(level, int) and not isinstance(level, bool)]
         if self.labels or not len(whole) == len(self.levels or ()) >= FEWEST_OF_A_NUMBER:
             return False
-        dense = DENSE if len(whole) > FEW_NUMBERS else 1.0
+        dense = 1.0 if len(whole) <= FEW_NUMBERS and SPECIAL.issuperset(str(max(whole))) else DENSE
         return len(whole) >= dense * (max(whole) - min(whole) + 1)
 
     def of_design(self) -> Domain:

@@ -134,15 +134,16 @@ def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Pa
         size = np.arange(len(records)) % most + 1
         percent = np.arange(len(records)) * 3 % 25 * (1 + (most == 8)) % 41
         reason = np.append(np.arange(1, 7), 9)[size % 7]
+        family = np.append(np.arange(2, 12), [13, 18])[np.arange(len(records)) % 12]
         numbers = {"size": size, "code": size % 6 * 10, "stratum": size, "percent": percent, "reason": reason}
-        records.assign(**numbers).to_parquet(f"{name}.parquet")
+        records.assign(**numbers, family=family).to_parquet(f"{name}.parquet")
     named = ("--public", "people-2022.parquet", "--outcome", "income", "--design-strata", "stratum", "--out", "job.yaml")
     tables = ("--table", "sex,size", "--table", "code", "--table", "stratum,sex", "--table", "percent", "--table", "reason")
-    code, text = command("init", "people-2024.parquet", "--yes", *named, *tables)
+    code, text = command("init", "people-2024.parquet", "--yes", *named, *tables, "--table", "family")
     assert code == 0, text
     job = load_job("job.yaml")
     assert (job.columns["size"].levels, job.columns["size"].outside) == (tuple(range(1, 9)), "clip")
-    assert job.columns["percent"].outside == "clip"
+    assert job.columns["percent"].outside == job.columns["family"].outside == "clip"
     assert {job.columns[name].outside for name in ("code", "stratum", "reason")} == {"error"}
     assert "if these are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
 

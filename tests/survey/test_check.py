@@ -245,6 +245,9 @@ def test_whole_numbers_that_are_no_level_count_in_the_nearest_one(text: bool, mi
     assert found.codes["sex"].tolist() == [0, 0, 1, 2, 2, 2]
     _, findings = checked(make_job(column), batch(text, sex=sizes, **numbers), text)
     assert [(fault, count) for _, fault, count, *_ in told(findings)] == [("values that are not declared levels", 4)]
+    assert "or state outside: clip there" in next(iter(findings.problems.values())).remedy
+    _, findings = checked(make_job({"levels": ["f", "m"]}), batch(sex=["f", "x", "m"]))
+    assert "clip" not in next(iter(findings.problems.values())).remedy
     halves = pa.array([1.0, 2.5, 14.0])
     _, findings = checked(make_job({"levels": [1, 2, 5], "outside": "clip"}), batch(sex=halves))
     assert told(findings) == [("sex", "values that are not declared levels", 1, ("row 2",), ("2.5",))]
