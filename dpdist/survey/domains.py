@@ -17,6 +17,7 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Level
 from dpdist.job.values import NUMBER
 from dpdist.survey.csv_text import guessed
+from dpdist.survey.findings import DECIMAL_TEXT
 from dpdist.survey.source import Source
 from dpdist.survey.statistical_file import StatisticalSource
 from dpdist.survey.typed_file import STATISTICAL, OneFile
@@ -176,7 +177,8 @@ class _Met:
         low, high = (float(extreme.as_py()) for extreme in pc.min_max(numbers).values())
         self.low, self.high = min(self.low, low), max(self.high, high)
         texts = pc.cast(pc.cast(numbers, pa.int64(), safe=False), pa.string()) if self.text_only else None
-        same = pc.equal(values, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
+        whole = pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1") if self.text_only else values
+        same = pc.equal(whole, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
         self.whole &= bool(pc.all(same).as_py())
 
     def domain(self, origin: str) -> Domain | None:
@@ -185,13 +187,18 @@ class _Met:
             if self.low == self.high and not self.whole:
                 return Domain(origin, holes=self.holes)
             if self.whole and len(self.levels) <= FEW_NUMBERS:
-                return Domain(origin, levels=tuple(sorted(int(level) for level in self.levels)), holes=self.holes)
-            codes = tuple(sorted(int(level) for level in self.levels)) if self.whole and few else ()
+                return Domain(origin, levels=self._whole_levels, holes=self.holes)
+            codes = self._whole_levels if self.whole and few else ()
             span = (int(self.low), int(self.high)) if self.whole else None
             return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
         kind = {type(level) for level in self.levels}
         levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
         return Domain(origin, levels=levels, holes=self.holes) if few and kind in ({str}, {bool}) else None
+
+    @property
+    def _whole_levels(self) -> tuple[int, ...]:
+        texts = (level.partition(".")[0] if isinstance(level, str) else level for level in self.levels)
+        return tuple(sorted(set(map(int, texts))))
 
 
 def _by_size(level: Level) -> list[tuple[int, float, str]]:

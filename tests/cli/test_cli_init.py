@@ -148,6 +148,23 @@ def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Pa
     assert "if these are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
 
 
+def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) -> None:
+    """As pandas writes them to CSV. Control: a column of fractions has no levels."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        status, half = np.resize([1.0, 2.0, np.nan, 4.0], 600), np.resize([1.5, 2.0, np.nan, 4.0], 600)
+        people(seed).assign(status=status, half=half).to_csv(f"{name}.csv", index=False)
+    assert ",4.0," in Path("people-2024.csv").read_text(encoding="utf-8")
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--outcome", "income", "--table", "sex", "--out")
+    assert command("init", *said, "job.yaml", "--table", "status")[0] == 0
+    assert load_job("job.yaml").columns["status"].levels == ("1", "2", "4", "Not reported")
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+    assert command("init", *said, "half.yaml", "--table", "half")[0] == 0
+    assert [each.fault for each in to_do(Path("half.yaml").read_text(encoding="utf-8"))] == [
+        "left to be filled: half: {levels: […]}"
+    ]
+
+
 @pytest.mark.parametrize(("mechanism", "rule"), [("reference_tables", "error"), ("weighted", "drop")])
 def test_what_can_be_done_about_missing_outcomes_is_said(mechanism: str, rule: str, files: Path) -> None:
     """Control: nothing is said where none is missing."""
