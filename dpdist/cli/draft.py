@@ -31,6 +31,8 @@ MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
 """Smallest number of consecutive whole-number levels that are written as a range."""
+MOST_GAPS = 3
+"""Largest number of whole numbers without a record that a line names."""
 YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
@@ -151,6 +153,8 @@ class Draft:
                 whence += "; other whole numbers count in the nearest level: if these are codes, delete outside: clip"
             elif wanted != "…" and isinstance(_short(domain.levels or ()), dict):
                 whence += "; widen the range if it may hold more: a value outside is refused"
+            elif wanted != "…" and 0 < len(gaps := _gaps(domain.levels or ())) <= MOST_GAPS:
+                whence += f"; no record there has {' or '.join(map(str, gaps))}: add what a codebook lists"
         whence += SHARE.format(flow(texts[1]), flow(texts[0])) if texts else ""
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"
 
@@ -250,6 +254,14 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
     if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
         return {"range": [whole[0], whole[-1]]}
     return list(levels)
+
+
+def _gaps(levels: tuple[Level, ...]) -> list[int]:
+    """The whole numbers between the levels that are no levels; none of levels that are other than whole numbers."""
+    whole = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
+    if not whole or len(whole) < len(levels) or max(whole) - min(whole) > len(whole) + MOST_GAPS:
+        return []
+    return sorted(set(range(min(whole), max(whole))) - set(whole))
 
 
 def _plain(domain: Domain) -> tuple[float, ...]:

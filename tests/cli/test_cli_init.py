@@ -149,7 +149,7 @@ def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Pa
 
 
 def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) -> None:
-    """As pandas writes them to CSV. Control: a column of fractions has no levels."""
+    """As pandas writes them to CSV. A whole number between them without a record is named. Control: fractions."""
     for name, seed in (("people-2024", 1), ("people-2022", 2)):
         status, half = np.resize([1.0, 2.0, np.nan, 4.0], 600), np.resize([1.5, 2.0, np.nan, 4.0], 600)
         people(seed).assign(status=status, half=half).to_csv(f"{name}.csv", index=False)
@@ -157,6 +157,7 @@ def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) 
     said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--outcome", "income", "--table", "sex", "--out")
     assert command("init", *said, "job.yaml", "--table", "status")[0] == 0
     assert load_job("job.yaml").columns["status"].levels == ("1", "2", "4", "Not reported")
+    assert "with missing values; no record there has 3: add what a codebook lists\n" in Path("job.yaml").read_text("utf-8")
     code, text = command("validate", "job.yaml")
     assert code == 0, text
     assert command("init", *said, "half.yaml", "--table", "half")[0] == 0
