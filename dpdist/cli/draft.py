@@ -25,11 +25,14 @@ KEPT_OUTCOME = (
     "# A strict release drops no record for a missing {0}: the number of records left would tell of it. Impute, name a "
     "universe, or, where that number is public, leave them out of the file and say so under assumed_public"
 )
+SHARE = "; the mean is the share of {}: exchange 0 and 1 for that of {}"
 ONE_VALUE = "the public file has one value, which tells no bounds"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
 """Smallest number of consecutive whole-number levels that are written as a range."""
+MOST_GAPS = 3
+"""Largest number of whole numbers without a record that a line names."""
 YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
@@ -105,9 +108,11 @@ class Draft:
         for name in dict.fromkeys((*self.by, *self.design.strata)):
             yield self._line(name, "levels: […]", "")
         if self.outcome is not None:
-            whole = ", whole: true" if self.counts_codes else ""
-            clip = ", outside: clip" if self.spec.adds_noise else ""
-            holes = (domain := self.domains.get(self.outcome)) is not None and domain.holes
+            domain = self.domains.get(self.outcome)
+            coded = domain is not None and bool(domain.of_outcome().texts)
+            whole = ", whole: true" if self.counts_codes and not coded else ""
+            clip = ", outside: clip" if self.spec.adds_noise and not coded else ""
+            holes = domain is not None and domain.holes
             drop = ", missing: drop" if holes and not self.spec.adds_noise else ""
             yield self._line(self.outcome, "bounds: […, …]", whole + clip + drop)
             if holes:
@@ -126,24 +131,31 @@ class Draft:
         domain = self.domains.get(name)
         if domain is not None and wanted != "…":
             of_levels = domain.of_design if name in self.design.strata else domain.of_category
-            domain = domain.of_number() if wanted.startswith("bounds") else of_levels()
-        nothing = domain is not None and domain.levels is None and domain.bounds is None
+            of_number = domain.of_outcome if name == self.outcome else domain.of_number
+            domain = of_number() if wanted.startswith("bounds") else of_levels()
+        texts = domain.texts if domain is not None else ()
+        nothing = domain is not None and domain.levels is None and domain.bounds is None and not texts
         fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
         if domain is None or nothing or not fits:
             why = f"  # {ONE_VALUE}" if nothing else ""
+            more += f", codes: {{{', '.join(f'{flow(text)}: …' for text in texts)}}}" if texts else ""
             return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}{why}"
         what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
+        more = (f", codes: {flow(dict(zip(texts, (0, 1), strict=True)))}" if texts else "") + more
         more += ", missing: category" if domain.levels and domain.holes else ""
         ends = wanted.startswith("levels") and name not in self.design.strata and domain.of_a_number
         more += ", outside: clip" if ends else ""
         whence = CONFIRM if name in self.seen else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
         if name not in self.seen and "public file" in domain.origin:
-            if name in (self.outcome, self.weight):
+            if name in (self.outcome, self.weight) and not texts:
                 whence += "; widen them if values have grown since"
             elif ends:
                 whence += "; other whole numbers count in the nearest level: if these are codes, delete outside: clip"
             elif wanted != "…" and isinstance(_short(domain.levels or ()), dict):
                 whence += "; widen the range if it may hold more: a value outside is refused"
+            elif wanted != "…" and 0 < len(gaps := _gaps(domain.levels or ())) <= MOST_GAPS:
+                whence += f"; no record there has {' or '.join(map(str, gaps))}: add what a codebook lists"
+        whence += SHARE.format(flow(texts[1]), flow(texts[0])) if texts else ""
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"
 
     def _design(self) -> Iterator[str]:
@@ -242,6 +254,14 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
     if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
         return {"range": [whole[0], whole[-1]]}
     return list(levels)
+
+
+def _gaps(levels: tuple[Level, ...]) -> list[int]:
+    """The whole numbers between the levels that are no levels; none of levels that are other than whole numbers."""
+    whole = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
+    if not whole or len(whole) < len(levels) or max(whole) - min(whole) > len(whole) + MOST_GAPS:
+        return []
+    return sorted(set(range(min(whole), max(whole))) - set(whole))
 
 
 def _plain(domain: Domain) -> tuple[float, ...]:

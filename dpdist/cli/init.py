@@ -306,7 +306,10 @@ def _mechanism(
         allowed = ", ".join(PROPOSED)
         raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
     if records:
-        if reference is None and outcome is not None and set(map(str, outcome.levels or ())) == {"0", "1"}:
+        yes_or_no = outcome is not None and (
+            set(map(str, outcome.levels or ())) == {"0", "1"} or len(outcome.of_outcome().texts) == 2
+        )
+        if reference is None and yes_or_no:
             return answer or "weighted_marginals"
         return answer or ("sanitized_statistics" if reference is not None else "weighted")
     return answer or ("table_package" if several else "reference_tables")

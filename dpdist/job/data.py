@@ -111,7 +111,10 @@ class Column(Frozen):
     )
     whole: bool = Field(default=False, description="whole numbers only")
     codes: dict[str, float] | None = Field(
-        default=None, min_length=2, description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}'
+        default=None,
+        min_length=2,
+        description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}. A text without one is '
+        "refused, and outside: clip changes nothing",
     )
 
     @model_validator(mode="after")
@@ -138,8 +141,8 @@ class Column(Frozen):
             )
         if self.codes is not None and self.levels is not None:
             raise ValueError("codes are of a column with bounds: leave them out beside levels")
-        if self.codes is not None and self.outside != "error":
-            raise ValueError("codes lie within the bounds, so that nothing can be clipped: leave outside out beside codes")
+        if self.codes is not None:
+            object.__setattr__(self, "outside", "error")  # codes lie within the bounds: nothing can be clipped
         if self.missing == "category" and self.levels is None:
             raise ValueError("missing: category is of a column with levels")
         if self.missing == "category" and self.levels is not None and NOT_REPORTED not in self.levels:

@@ -18,7 +18,7 @@ from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED
 from dpdist.job.families import families_for, family_facts
 from dpdist.job.tables import Rake
-from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions
+from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions, whole_as_levels
 from dpdist.survey.schema import MISSING_VALUES, garbled, replicates
 
 LARGEST_WEIGHT = 1e15
@@ -92,7 +92,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     if job.survey.psu:
         findings.units |= _units(job, job.survey.psu, b)
     for keep in job.universe:
-        b.drop(b.of_plain_values(keep.column, partial(_outside, keep.keep)), f"{keep.column}: outside the universe")
+        outside = b.of_plain_values(keep.column, partial(_outside, keep.keep, b.text_only))
+        b.drop(outside, f"{keep.column}: outside the universe")
     raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
     outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
@@ -116,8 +117,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     return whole.take(b.keep)
 
 
-def _outside(kept: Sequence[Level], values: pa.Array) -> Mask:
-    return positions(values, kept, exact=False) < 0
+def _outside(kept: Sequence[Level], text_only: bool, values: pa.Array) -> Mask:
+    return positions(whole_as_levels(values, kept) if text_only else values, kept, exact=False) < 0
 
 
 def _names(column: str, what: str, b: Batch) -> pa.Array:
@@ -158,7 +159,8 @@ def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Cal
 def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
     """The distinct PSUs of a batch, each with the codes of its design strata, from records that have all of these."""
     levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
-    codes = [positions(b.text(name), levels_of_column, exact=not b.text_only) for name, levels_of_column in levels]
+    texts = [whole_as_levels(b.text(name), known) if b.text_only else b.text(name) for name, known in levels]
+    codes = [positions(text, known, exact=not b.text_only) for text, (_, known) in zip(texts, levels, strict=True)]
     names = pc.cast(b.text(psu), pa.string())
     there = np.array(pc.is_valid(names))
     for code in codes:
@@ -282,7 +284,11 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
     assert column.levels is not None
     levels, absent = column.levels, column.missing == "category"
 
-    def values(plain: pa.Array) -> pa.Array:
+    def read(plain: pa.Array) -> pa.Array:
+        return whole_as_levels(plain, levels) if b.text_only else plain
+
+    def values(raw: pa.Array) -> pa.Array:
+        plain = read(raw)
         missing = pc.is_null(plain, nan_is_null=True)
         return pc.if_else(missing, NOT_REPORTED, pc.cast(plain, pa.string())) if absent else plain
 
@@ -293,7 +299,7 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
     b.wrong(missing, name, MISSING_VALUES, "one of the declared levels", also)
     codes = b.of_plain_values(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
     if column.outside == "clip":
-        nearest = b.of_plain_values(name, lambda plain: nearest_positions(plain, column.whole_levels))
+        nearest = b.of_plain_values(name, lambda plain: nearest_positions(read(plain), column.whole_levels))
         moved = (codes < 0) & (nearest >= 0)
         b.findings.rule(f"{name}: no level, counted in the nearest one", int((moved & b.keep).sum()))
         codes = np.where(moved, nearest, codes)
@@ -302,7 +308,9 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
         texts = values(b.text(name))
         if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
             _nearly(name, levels, texts, codes, b)
-    remedy = f"add the level to columns.{name}.levels, or correct the file"
+    counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
+    clip = "; or state outside: clip there, if levels count something, as sizes do;" if counts else ","
+    remedy = f"add the level to columns.{name}.levels{clip} or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
     return codes
 

@@ -17,6 +17,7 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Level
 from dpdist.job.values import NUMBER
 from dpdist.survey.csv_text import guessed
+from dpdist.survey.findings import DECIMAL_TEXT
 from dpdist.survey.source import Source
 from dpdist.survey.statistical_file import StatisticalSource
 from dpdist.survey.typed_file import STATISTICAL, OneFile
@@ -25,12 +26,15 @@ MOST_LEVELS = 200
 MOST_CODES = 10_000
 """Largest number of whole numbers from the least to the largest that are proposed as levels of a design stratum."""
 FEW_NUMBERS = 12
-"""Largest number of distinct whole numbers that are treated as codes of a category."""
+"""Largest number of distinct whole numbers that are treated as codes of a category, and of texts that may get numbers."""
 FEWEST_OF_A_NUMBER = 6
 """Smallest number of levels that are treated as those of a number, whose values may lie beyond what was seen."""
 DENSE = 0.5
 """Smallest share of the whole numbers from the least to the largest that are levels of such a number. Of a dozen or fewer
-levels all must be: a gap before the last is a sign of codes, such as 9 for *not known*."""
+levels all must be where the last has the digits 7 to 9 alone: after a gap it is a sign of codes, such as 9 for *not known*.
+"""
+SPECIAL = frozenset("789")
+"""Digits of codes that stand after a gap for no answer: 9, 88, 97."""
 CODEBOOK = "lines of column, then level (and label), or low and high"
 
 
@@ -39,7 +43,8 @@ class Domain:
     """Levels of a category or bounds of a number, with their source; `holes` is true if values are missing.
 
     A number with one value has neither, because that shows no bounds.
-    `codes` are the whole numbers of a column with bounds, if there are few enough to be levels.
+    `codes` are the whole numbers of a column with bounds, if there are few enough to be levels. `texts` are the answers of
+    an outcome that need numbers.
     """
 
     origin: str
@@ -50,6 +55,7 @@ class Domain:
     codes: tuple[int, ...] = ()
     span: tuple[int, int] | None = None
     """The least and the largest value of a column of whole numbers."""
+    texts: tuple[str, ...] = ()
 
     def of_category(self) -> Domain:
         """The domain for a category: whole numbers become levels."""
@@ -61,7 +67,7 @@ class Domain:
         whole = [level for level in self.levels or () if isinstance(level, int) and not isinstance(level, bool)]
         if self.labels or not len(whole) == len(self.levels or ()) >= FEWEST_OF_A_NUMBER:
             return False
-        dense = DENSE if len(whole) > FEW_NUMBERS else 1.0
+        dense = 1.0 if len(whole) <= FEW_NUMBERS and SPECIAL.issuperset(str(max(whole))) else DENSE
         return len(whole) >= dense * (max(whole) - min(whole) + 1)
 
     def of_design(self) -> Domain:
@@ -77,6 +83,14 @@ class Domain:
         if len(self.levels) == 1:
             return replace(self, levels=None)
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
+
+    def of_outcome(self) -> Domain:
+        """The domain for an outcome: as a number, or with the texts that need numbers. Two texts are 0 and 1."""
+        number = self.of_number()
+        texts = tuple(level for level in number.levels or () if isinstance(level, str))
+        if not 2 <= len(texts) <= FEW_NUMBERS:
+            return number
+        return replace(number, levels=None, bounds=(0.0, 1.0) if len(texts) == 2 else None, texts=texts)
 
 
 def kinds(source: Source) -> dict[str, str]:
@@ -163,7 +177,8 @@ class _Met:
         low, high = (float(extreme.as_py()) for extreme in pc.min_max(numbers).values())
         self.low, self.high = min(self.low, low), max(self.high, high)
         texts = pc.cast(pc.cast(numbers, pa.int64(), safe=False), pa.string()) if self.text_only else None
-        same = pc.equal(values, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
+        whole = pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1") if self.text_only else values
+        same = pc.equal(whole, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
         self.whole &= bool(pc.all(same).as_py())
 
     def domain(self, origin: str) -> Domain | None:
@@ -172,13 +187,18 @@ class _Met:
             if self.low == self.high and not self.whole:
                 return Domain(origin, holes=self.holes)
             if self.whole and len(self.levels) <= FEW_NUMBERS:
-                return Domain(origin, levels=tuple(sorted(int(level) for level in self.levels)), holes=self.holes)
-            codes = tuple(sorted(int(level) for level in self.levels)) if self.whole and few else ()
+                return Domain(origin, levels=self._whole_levels, holes=self.holes)
+            codes = self._whole_levels if self.whole and few else ()
             span = (int(self.low), int(self.high)) if self.whole else None
             return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
         kind = {type(level) for level in self.levels}
         levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
         return Domain(origin, levels=levels, holes=self.holes) if few and kind in ({str}, {bool}) else None
+
+    @property
+    def _whole_levels(self) -> tuple[int, ...]:
+        texts = (level.partition(".")[0] if isinstance(level, str) else level for level in self.levels)
+        return tuple(sorted(set(map(int, texts))))
 
 
 def _by_size(level: Level) -> list[tuple[int, float, str]]:

@@ -134,17 +134,36 @@ def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Pa
         size = np.arange(len(records)) % most + 1
         percent = np.arange(len(records)) * 3 % 25 * (1 + (most == 8)) % 41
         reason = np.append(np.arange(1, 7), 9)[size % 7]
+        family = np.append(np.arange(2, 12), [13, 18])[np.arange(len(records)) % 12]
         numbers = {"size": size, "code": size % 6 * 10, "stratum": size, "percent": percent, "reason": reason}
-        records.assign(**numbers).to_parquet(f"{name}.parquet")
+        records.assign(**numbers, family=family).to_parquet(f"{name}.parquet")
     named = ("--public", "people-2022.parquet", "--outcome", "income", "--design-strata", "stratum", "--out", "job.yaml")
     tables = ("--table", "sex,size", "--table", "code", "--table", "stratum,sex", "--table", "percent", "--table", "reason")
-    code, text = command("init", "people-2024.parquet", "--yes", *named, *tables)
+    code, text = command("init", "people-2024.parquet", "--yes", *named, *tables, "--table", "family")
     assert code == 0, text
     job = load_job("job.yaml")
     assert (job.columns["size"].levels, job.columns["size"].outside) == (tuple(range(1, 9)), "clip")
-    assert job.columns["percent"].outside == "clip"
+    assert job.columns["percent"].outside == job.columns["family"].outside == "clip"
     assert {job.columns[name].outside for name in ("code", "stratum", "reason")} == {"error"}
     assert "if these are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
+
+
+def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) -> None:
+    """As pandas writes them to CSV. A whole number between them without a record is named. Control: fractions."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        status, half = np.resize([1.0, 2.0, np.nan, 4.0], 600), np.resize([1.5, 2.0, np.nan, 4.0], 600)
+        people(seed).assign(status=status, half=half).to_csv(f"{name}.csv", index=False)
+    assert ",4.0," in Path("people-2024.csv").read_text(encoding="utf-8")
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--outcome", "income", "--table", "sex", "--out")
+    assert command("init", *said, "job.yaml", "--table", "status")[0] == 0
+    assert load_job("job.yaml").columns["status"].levels == ("1", "2", "4", "Not reported")
+    assert "with missing values; no record there has 3: add what a codebook lists\n" in Path("job.yaml").read_text("utf-8")
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+    assert command("init", *said, "half.yaml", "--table", "half")[0] == 0
+    assert [each.fault for each in to_do(Path("half.yaml").read_text(encoding="utf-8"))] == [
+        "left to be filled: half: {levels: […]}"
+    ]
 
 
 @pytest.mark.parametrize(("mechanism", "rule"), [("reference_tables", "error"), ("weighted", "drop")])
@@ -457,6 +476,27 @@ def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, 
     for name, (outcome, *more) in others.items():
         assert command("init", *said, f"{name}.yaml", "--outcome", outcome, *more)[0] == 0
         assert load_job(f"{name}.yaml").mechanism.name == "reference_tables", name
+
+
+@pytest.mark.parametrize("way", [("--public", "people-2022.csv"), ("--reference", "none", "--codebook", "book.csv")])
+def test_an_outcome_of_texts_gets_codes(way: tuple[str, ...], files: Path) -> None:
+    """Two texts are 0 and 1, and the job validates straight away. Control: numbers of three texts are left to fill in."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        mood = np.resize(["fair", "good", "poor"], 600)
+        people(seed).assign(insured=np.resize(["no", "yes", "yes"], 600), mood=mood).to_csv(f"{name}.csv", index=False)
+    levels = "".join(f"{column},{level},,\n" for column, level in (("region", "north"), ("region", "south")))
+    levels += "insured,no,,\ninsured,yes,,\nmood,fair,,\nmood,good,,\nmood,poor,,\nweight,,5,60\n"
+    Path("book.csv").write_text("column,level,low,high\n" + levels, encoding="utf-8")
+    said = ("people-2024.csv", *way, "--by", "region", "--tables-only", "--yes", "--out")
+    assert command("init", *said, "job.yaml", "--outcome", "insured")[0] == 0
+    job = load_job("job.yaml")
+    assert (job.columns["insured"].bounds, job.columns["insured"].codes) == ((0.0, 1.0), {"no": 0.0, "yes": 1.0})
+    assert "the mean is the share of 'yes'" in Path("job.yaml").read_text(encoding="utf-8")
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+    assert command("init", *said, "mood.yaml", "--outcome", "mood")[0] == 0
+    left = [each.fault for each in to_do(Path("mood.yaml").read_text(encoding="utf-8"))]
+    assert left == ["left to be filled: mood: {bounds: […, …], codes: {fair: …, good: …, poor: …}}"]
 
 
 BOOKS = {

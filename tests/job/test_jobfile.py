@@ -514,6 +514,15 @@ def test_runtime_paths_spelling_and_stated_defaults_leave_the_identity_alone(pat
     assert job_with(*path, to=value).identity == parse_job(TEXT).identity
 
 
+def test_clipping_beside_codes_changes_nothing() -> None:
+    """Codes lie within the bounds. Control: without codes it is another job."""
+    codes = {"bounds": [1, 2], "codes": {"no": 1, "yes": 2}}
+    plain, clipped = (job_with("columns", "salary", to=codes | more) for more in ({}, {"outside": "clip"}))
+    assert clipped.identity == plain.identity
+    assert clipped.clipped_columns == ()
+    assert job_with("columns", "salary", to={"bounds": [1, 2], "outside": "clip"}).clipped_columns == ("salary",)
+
+
 OTHER_RESULT = [
     (("dataset",), "other"),
     (("period",), "2021"),

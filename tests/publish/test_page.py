@@ -345,6 +345,15 @@ def test_a_drawing_tells_its_groups_and_cells_apart_however_many_and_long_they_a
     assert re.findall(r"<div><span><bdi>([^<]+)</bdi>", drawn) == cells
 
 
+@pytest.mark.parametrize(("most", "decimals", "ticks"), [(12.5, 0, 2.5), (1.25, 1, 0.25), (10.0, 0, 2.0)])
+def test_ticks_of_a_drawing_read_what_they_are(most: float, decimals: int, ticks: float) -> None:
+    """Steps of 2.5 and .25 were 2, 5, 8 and .2, .5, .8. Control: whole steps."""
+    values = np.array([[most / 5.0], [most / 2.0], [most]])
+    drawn = str(chart("counts", ["a", "b", "c"], ["all"], values, values, values, decimals))
+    read = [float(text) for text in re.findall(r'class="tick"[^>]*>([^<]+)<', drawn)]
+    np.testing.assert_allclose(read, np.arange(6) * ticks)
+
+
 def test_a_drawing_is_as_wide_as_the_page_allows(html: str) -> None:
     """Its positions are per cents of its width, and no rule of style gives it a least width. It needs no scrolling."""
     drawings = re.findall(r'<div class="chart".*?</div></div>', html, re.DOTALL)

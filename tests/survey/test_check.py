@@ -95,6 +95,24 @@ def test_levels_in_csv_are_the_text_of_the_declared_ones(levels: list[Any]) -> N
     assert found.codes["sex"].tolist() == [1, 0, 1]
 
 
+@pytest.mark.parametrize("missing", ["error", "category"])
+def test_a_whole_number_with_a_decimal_point_is_a_level_of_csv(missing: str) -> None:
+    """As many programs write whole numbers beside missing ones. Controls: a fraction, 01, and a file with types."""
+    job = make_job({"levels": [1, 2, 5], "missing": missing}, universe=[{"column": "sex", "keep": [1, 5]}])
+    found, findings = checked(job, batch(True, sex=["1.0", "2.0", "5.00"]), True)
+    assert (findings.problems, findings.removed) == ({}, {"sex: outside the universe": 1})
+    assert found.codes["sex"].tolist() == [0, 2]
+    column = {"levels": [1, 2, 5], "missing": missing, "outside": "clip"}
+    found, findings = checked(make_job(column), batch(True, sex=["14.0", "2.0", "-1.0"]), True)
+    assert (findings.problems, found.codes["sex"].tolist()) == ({}, [2, 1, 0])
+    wrong = (["1.5", "01", "01.0"], True), (["1.0", "2.0", "5.0"], False)
+    for sex, text in wrong:
+        _, findings = checked(make_job({"levels": ["1", "2", "5"], "missing": missing}), batch(text, sex=sex), text)
+        assert [problem[:3] for problem in told(findings)] == [("sex", "values that are not declared levels", 3)]
+    both, findings = checked(make_job({"levels": ["1", "1.0"]}), batch(True, sex=["1.0", "1", "1.0"]), True)
+    assert (findings.problems, both.codes["sex"].tolist()) == ({}, [1, 0, 1])
+
+
 @pytest.mark.parametrize("spelling", [("False", "True"), ("false", "true"), ("FALSE", "TRUE")])
 def test_boolean_levels_in_csv_are_read_in_every_usual_spelling(spelling: tuple[str, str]) -> None:
     values = [spelling[i] for i in (0, 1, 0)]
@@ -245,6 +263,9 @@ def test_whole_numbers_that_are_no_level_count_in_the_nearest_one(text: bool, mi
     assert found.codes["sex"].tolist() == [0, 0, 1, 2, 2, 2]
     _, findings = checked(make_job(column), batch(text, sex=sizes, **numbers), text)
     assert [(fault, count) for _, fault, count, *_ in told(findings)] == [("values that are not declared levels", 4)]
+    assert "or state outside: clip there" in next(iter(findings.problems.values())).remedy
+    _, findings = checked(make_job({"levels": ["f", "m"]}), batch(sex=["f", "x", "m"]))
+    assert "clip" not in next(iter(findings.problems.values())).remedy
     halves = pa.array([1.0, 2.5, 14.0])
     _, findings = checked(make_job({"levels": [1, 2, 5], "outside": "clip"}), batch(sex=halves))
     assert told(findings) == [("sex", "values that are not declared levels", 1, ("row 2",), ("2.5",))]

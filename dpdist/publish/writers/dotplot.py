@@ -100,6 +100,8 @@ def _x(value: float, ticks: Floats) -> str:
 def _axis(ticks: Floats, decimals: int) -> Iterator[str]:
     spacing = float(ticks[1] - ticks[0]) if len(ticks) > 1 else 1.0
     digits = max(0, min(decimals, int(np.ceil(-np.log10(spacing))) + 1)) if spacing < 1 else 0
+    while abs(round(spacing, digits) - spacing) > 1e-9 * spacing:  # as 2.5 is, whose ticks would read 0, 2, 5, 8
+        digits += 1
     for tick in ticks.tolist():
         x = _x(tick, ticks)
         yield f'<line class="grid" x1="{x}" y1="{TOP - 4}" x2="{x}" y2="100%"/>'
