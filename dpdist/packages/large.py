@@ -36,7 +36,7 @@ MOST_CELLS, DRAWN_OF_MORE = 100_000, 50
 """Above so many base cells there are fewer draws: a standard error errs by 10 % of it."""
 MOST_EXACT = 1_000
 """Largest number of measured sums whose predicted errors are exact: these take more time than all else."""
-SUMS_OF_DRIFT = 1_000
+SUMS_OF_DRIFT = 300
 """About so many sums, of neighbouring measured sums each, show the drift: a large table's rows are added up."""
 OF_DRIFT = 1e-4
 """Residual of systems for the likelihood of drifts, of which each is about twice the one before."""
