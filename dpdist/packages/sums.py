@@ -76,6 +76,10 @@ class Sums(WithoutCaches):
         """The functions of sums (cell, sum)."""
         return np.asarray(sum(part @ z[:, k] for k, part in enumerate(self.parts)))
 
+    def of_draws(self, z: Floats) -> Floats:
+        """The functions of draws of sums, (draw, cell, sum): (draw, row)."""
+        return np.ascontiguousarray(sum(part @ np.ascontiguousarray(z[..., k].T) for k, part in enumerate(self.parts)).T)
+
     def back(self, x: Floats) -> Floats:
         """The transposed functions of (row,), as (cell, sum)."""
         return np.column_stack([part.T @ x for part in self.parts])
