@@ -8,7 +8,7 @@ grows with base cells times tables. Variances are means over draws and probes, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -425,6 +425,11 @@ class FactoredPosterior(LargePosterior):
     def _of_measured(self) -> Floats:
         """Not kept: it is large, and only the covariance needs it."""
         return self._shared(self.measured)
+
+    @property
+    def _parts_of_measured(self) -> Iterable[Floats]:
+        """Made one after the other, because together they take more room than the covariance."""
+        return self.prior.shared_parts(self.prior.terms_of(self.measured), self.drift)
 
     def under(self, noise: Floats) -> Self:
         return Posterior.under(self, noise)

@@ -76,7 +76,7 @@ class Posterior(WithoutCaches):
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
         whole = crossed(self.measured, self.measured, self.prior.block())
-        for root in np.split(self._of_measured, 2 * len(self.drift), axis=1):
+        for root in self._parts_of_measured:
             if (moving := root.any(axis=1)).all():
                 whole += root @ root.T
             else:  # sums of weights do not move with outcomes
@@ -98,6 +98,11 @@ class Posterior(WithoutCaches):
     @cached_property
     def _of_measured(self) -> Floats:
         return self._shared(self.measured)
+
+    @property
+    def _parts_of_measured(self) -> Iterable[Floats]:
+        """Roots of the measurements' covariance by shared terms, (measurement, term) each."""
+        return np.split(self._of_measured, 2 * len(self.drift), axis=1)
 
     @cached_property
     def _factor(self) -> tuple[Floats, bool]:

@@ -294,7 +294,7 @@ class Prior:
         scales = list(zip((deviations.shared for deviations in of_errors), drifts, strict=True))
         made = sums.applied(lambda few: self._by_terms(few, slopes, scales))
         pairs = zip(made[::2], made[1::2], of_errors, strict=True)
-        return tuple((errors @ deviations.terms.root, drift) for errors, drift, deviations in pairs)
+        return tuple((_by_lower(errors, deviations.terms.root), drift) for errors, drift, deviations in pairs)
 
     def _by_terms(self, sums: Sums, slopes: Floats, scales: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
         """Functions of slopes times the scales of every deviation, added up by terms, (row, term) each."""
@@ -315,8 +315,13 @@ class Prior:
 
     def shared(self, terms: Sequence[tuple[Floats, Floats]], drift: Drift) -> Floats:
         """A root of the covariance of functions with `terms_of` by shared terms, (row, 2 levels × terms)."""
-        pairs = zip(terms, drift, strict=True)
-        return np.hstack([part for (errors, moved), size in pairs for part in (errors, moved * self.sizes(size))])
+        return np.hstack(list(self.shared_parts(terms, drift)))
+
+    def shared_parts(self, terms: Sequence[tuple[Floats, Floats]], drift: Drift) -> Iterator[Floats]:
+        """The parts of `shared`, (row, term) each: by level, errors and drift."""
+        for (errors, moved), size in zip(terms, drift, strict=True):
+            yield errors
+            yield moved * self.sizes(size)
 
     def tail_roots(self, sums: Functions) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
         """Contributions of tails to the functions' covariance: own variances of cells by row, and roots of the shared
@@ -350,6 +355,11 @@ class Prior:
             inner = deviations.terms.spread(z.T @ (deviations.shared * back[:, which]))
             pull[:, which] += deviations.shared * (z @ inner) + z @ (self.sizes(size) ** 2 * (z.T @ back[:, which]))
         return np.asarray(pull)
+
+
+def _by_lower(rows: Floats, root: Floats) -> Floats:
+    """Rows, which are overwritten, times a lower triangular matrix: half the work of a whole one."""
+    return np.asarray(scipy.linalg.blas.dtrmm(1.0, root.T, rows.T, lower=0, overwrite_b=1).T)
 
 
 def _variance(values: Floats, weights: Floats) -> float:
