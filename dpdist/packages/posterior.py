@@ -139,12 +139,8 @@ class Posterior(WithoutCaches):
         return self._kept[id(sums)][1]
 
     def _made_before_data(self, sums: Functions, of_measured: Floats) -> BeforeData:
-        prior, terms = self.prior, self.prior.terms_of(sums)
-        shared, (alone, roots) = prior.shared(terms, self.drift), prior.tail_roots(sums)
-        square = (shared**2).sum(axis=1) + sum((root**2).sum(axis=1) for pair in roots for root in pair)
-        block = variances(sums.whole, prior.block()) + alone
-        still = block + sum((errors**2).sum(axis=1) for errors, _ in (*terms, *roots))
-        return BeforeData(self._covariance(sums, shared, of_measured), block + square, still)
+        shared, whole, still = self.prior.unmeasured(sums, self.drift)
+        return BeforeData(self._covariance(sums, shared, of_measured), whole, still)
 
     def squared(self, sums: Functions, weight: Floats) -> Floats:
         """Cᵀ diag(weight) C, (measurement, measurement), without storing C of many sums."""
@@ -180,10 +176,10 @@ class Posterior(WithoutCaches):
         return np.concatenate([self._about_population(few, of_measured) for few in sums.batches()])
 
     def _about_population(self, sums: Functions, of_measured: Floats) -> Floats:
-        prior, shared = self.prior, self._shared(sums)
-        c, (alone, roots) = self._covariance(sums, shared, of_measured), prior.tail_roots(sums)
+        prior, shared, whole = self.prior, self._shared(sums), sums.whole
+        c, (alone, roots) = self._covariance(sums, shared, of_measured), prior.tail_roots(sums, whole)
         gain = self.solver(c.T).T
-        of_means = variances(sums.whole, prior.population()) + alone + (shared**2).sum(axis=1)
+        of_means = variances(whole, prior.population()) + alone + (shared**2).sum(axis=1)
         of_means += sum((root**2).sum(axis=1) for pair in roots for root in pair)
         sampled = (gain * self._crossed(sums, prior.sampling)).sum(axis=1)
         return np.asarray(np.maximum(of_means - (gain * c).sum(axis=1) + 2.0 * sampled, 0.0))
