@@ -67,7 +67,8 @@ def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace
         for _ in range(few):
             deviating.append(deviations_drawn(prior, posterior.drift, rng))
             noises.append(
-                deviation * (rng.laplace(0.0, np.sqrt(0.5), len(deviation)) if laplace else rng.standard_normal(len(deviation)))
+                deviation
+                * (rng.laplace(0.0, np.sqrt(0.5), len(deviation)) if laplace else rng.standard_normal(len(deviation)))
             )
             hiding.append(beyond_drawn(prior, rng))
         truths = np.array([np.einsum("cij,cj->ci", prior.sloped, one) for one in sum(deviated(prior, deviating))])
