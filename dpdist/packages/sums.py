@@ -78,7 +78,7 @@ class Sums(WithoutCaches):
 
     def of_draws(self, z: Floats) -> Floats:
         """The functions of draws of sums, (draw, cell, sum): (draw, row)."""
-        return np.ascontiguousarray(sum(part @ np.ascontiguousarray(z[..., k].T) for k, part in enumerate(self.parts)).T)
+        return np.asarray(sum(part @ np.ascontiguousarray(z[..., k].T) for k, part in enumerate(self.parts))).T.copy()
 
     def back(self, x: Floats) -> Floats:
         """The transposed functions of (row,), as (cell, sum)."""

@@ -57,7 +57,7 @@ def test_a_factor_leaves_the_covariance_as_it_is() -> None:
 
 
 def test_a_plan_makes_covariances_of_its_figures_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Terms of the measurements are made for each of two centrings, and those of all figures once for both, and to predict."""
+    """Terms of the measurements are made for each of two centrings. Those of all figures are made once, also to predict."""
     made, terms_of = list[int](), Prior.terms_of
 
     def counted(prior: Prior, functions: Any) -> Any:

@@ -132,7 +132,7 @@ class Prediction:
     def _by_epsilon(self) -> dict[float, list[Statistics]]:
         # Groups of arrays: a data frame for each of thousands takes longer than its figures.
         columns = {str(name): self.rows[name].to_numpy() for name in self.rows}
-        group = self.rows.groupby(["epsilon", "table", "statistic"], sort=False).ngroup().to_numpy()
+        group = self.rows.groupby(["epsilon", "table", "statistic"], sort=False).ngroup().to_numpy().astype(np.int64)
         made: dict[float, list[Statistics]] = {epsilon: [] for epsilon in self.epsilons}
         for places in rows_of_groups(group, int(group.max(initial=-1)) + 1):
             made[float(columns["epsilon"][places[0]])].append(_summed({name: of[places] for name, of in columns.items()}))
