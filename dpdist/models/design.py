@@ -57,10 +57,11 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
     """
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[c][rows] for c in columns])
     distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
-    levels = [frame.levels[name] for name in columns]
-    names = tuple(
-        " / ".join(str(labels[code]) for labels, code in zip(levels, row[1:], strict=True)) or "all" for row in distinct
-    )
+    texts = np.full(len(distinct), "", dtype=object)
+    for k, name in enumerate(columns):  # by column: there are many more combinations than levels
+        of_levels = np.array([" / " * (k > 0) + str(level) for level in frame.levels[name]], dtype=object)
+        texts = texts + of_levels[distinct[:, 1 + k]]
+    names = tuple(text or "all" for text in texts.tolist())
     return Design(
         names, tuple(range(len(names))), np.empty((len(names), 0)), pattern.reshape(-1).astype(np.int32), rows.start
     )

@@ -9,7 +9,7 @@ overlap, so that a system in terms takes many times the steps. Variances are mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
@@ -20,7 +20,7 @@ import scipy
 from dpdist.core.records import Floats
 from dpdist.estimation.linear import symmetric_root
 from dpdist.packages.conjugate import OF_ESTIMATES, OF_VARIANCES, ROUGHLY, conjugate_gradients
-from dpdist.packages.error_draws import AT_ONCE, beyond, deviated, sampled
+from dpdist.packages.error_draws import AT_ONCE, Draw, beyond, beyond_drawn, deviated, deviations_drawn, sampled
 from dpdist.packages.levels import Deviations
 from dpdist.packages.nested import NestedTerms
 from dpdist.packages.posterior import MOST_SUMS, Drifting, Errors, Posterior
@@ -352,19 +352,22 @@ class LargePosterior(Posterior):
         levels = len(prior.tails)
         file, alone, sampling = (np.empty((levels, len(root), self._draws)) for _ in range(3))
         for start in range(0, self._draws, AT_ONCE):
-            few, moved = range(start, min(start + AT_ONCE, self._draws)), []
-            for draw in few:
-                sample = sampled(root, rng)
-                d, drift = deviated(prior, self.drift, rng)
-                still, drifted = (prior.workload.count[:, None] * part for part in beyond(prior, rng))
-                truth = np.einsum("cij,cj->ci", prior.sloped, d + drift)
-                noise = np.sqrt(self.noise) * rng.standard_normal(len(self.noise))
-                moved.append(self.measured.of(sample + truth) + noise)
-                sampling[:, :, draw] = sample[:, :levels].T
-                file[:, :, draw] = (-truth[:, :levels] - still - drifted).T - sampling[:, :, draw]
-                undrifted = np.einsum("cij,cj->ci", prior.sloped[:, :levels], d)
-                alone[:, :, draw] = (undrifted + still).T + sampling[:, :, draw]
-            file[:, :, few.start : few.stop] += self.answers(np.array(moved)).T[:levels]
+            few, samples, noises = slice(start, min(start + AT_ONCE, self._draws)), list[Floats](), list[Floats]()
+            deviating, hiding = list[Draw](), list[Draw]()
+            for _ in range(few.stop - few.start):
+                samples.append(sampled(root, rng))
+                deviating.append(deviations_drawn(prior, self.drift, rng))
+                hiding.append(beyond_drawn(prior, rng))
+                noises.append(np.sqrt(self.noise) * rng.standard_normal(len(self.noise)))
+            sample, (d, drift) = np.array(samples), deviated(prior, deviating)
+            still, drifted = (prior.workload.count[:, None] * part for part in beyond(prior, hiding))
+            truth = np.array([np.einsum("cij,cj->ci", prior.sloped, one) for one in d + drift])
+            undrifted = np.array([np.einsum("cij,cj->ci", prior.sloped[:, :levels], one) for one in d])
+            sampling[:, :, few] = sample[..., :levels].T
+            file[:, :, few] = (-truth[..., :levels] - still - drifted - sample[..., :levels]).T
+            alone[:, :, few] = (undrifted + still + sample[..., :levels]).T
+            moved = self.measured.of_draws(sample + truth) + np.array(noises)
+            file[:, :, few] += self.answers(moved).T[:levels]
         return file, alone, sampling
 
     def errors(self, sums: Functions) -> Errors:
@@ -428,6 +431,11 @@ class FactoredPosterior(LargePosterior):
     def _of_measured(self) -> Floats:
         """Not kept: it is large, and only the covariance needs it."""
         return self._shared(self.measured)
+
+    @property
+    def _parts_of_measured(self) -> Iterable[Floats]:
+        """Made one after the other, because together they take more room than the covariance."""
+        return self.prior.shared_parts(self.prior.terms_of(self.measured), self.drift)
 
     def under(self, noise: Floats) -> Self:
         return Posterior.under(self, noise)

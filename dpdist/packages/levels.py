@@ -8,9 +8,9 @@ level from its tables' cells and its columns. So an empty combination of columns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -328,11 +328,13 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
     z, r, v = terms.matrix[seen], residual[seen], variance[seen]
     table = terms.classes == 2
 
-    def solved(log_sd: Floats, z: Any, r: Floats, v: Floats, table: Any) -> tuple[float, Floats, Floats, Floats]:
+    def solved(
+        log_sd: Floats, squares: Callable[[Floats], Floats], z: Any, r: Floats, v: Floats, table: Any
+    ) -> tuple[float, Floats, Floats, Floats]:
         of_table, of_cell = np.exp(2.0 * log_sd)
         prior = np.where(table, of_table, DIFFUSE_DEVIATION**2)
         spread = of_cell + v
-        precision = (z.T @ scipy.sparse.diags_array(1.0 / spread) @ z).toarray() + np.diag(1.0 / prior)
+        precision = squares(1.0 / spread) + np.diag(1.0 / prior)
         root, pulled = scipy.linalg.cho_factor(precision, lower=True), z.T @ (r / spread)
         gamma = scipy.linalg.cho_solve(root, pulled)
         log_det = 2.0 * np.log(np.diag(root[0])).sum() + np.log(prior).sum() + np.log(spread).sum()
@@ -343,9 +345,10 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         few = terms.part(np.flatnonzero(seen))
         used = np.flatnonzero(np.diff(terms.matrix[few].tocsc().indptr))
         of_part = (terms.matrix[few][:, used], residual[few], variance[few], table[used])
+    squares = squares_of(of_part[0])
 
     def with_prior(log_sd: Floats) -> float:
-        return solved(np.clip(log_sd, -7.0, 1.0), *of_part)[0] + float(((log_sd + 3.0) ** 2).sum() / 4.0)
+        return solved(np.clip(log_sd, -7.0, 1.0), squares, *of_part)[0] + float(((log_sd + 3.0) ** 2).sum() / 4.0)
 
     # Where a table has all columns the two are exchangeable: from equal starts, the last digit would decide the way.
     best = scipy.optimize.minimize(
@@ -361,13 +364,32 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         errors = TermPrecision(terms.nested, of_residuals, a_priori, terms.coarse)
         gamma = errors.spread(terms.nested.back(of_residuals * np.where(seen, residual, 0.0)))
     else:
-        _, gamma, precision, _ = solved(log_sd, z, r, v, table)
+        every = partial(_symmetric_squares, z)
+        _, gamma, precision, _ = solved(log_sd, every, z, r, v, table)
         errors = TermRoot(root_of_inverse(precision), of_residuals, a_priori)
     between, gain = float(of_cell), np.zeros(len(residual))
     gain[seen] = between / spread
     fitted = terms.matrix @ gamma
     value = fitted + gain * np.where(seen, residual - fitted, 0.0)
     return Deviations(value, between * (1.0 - gain), 1.0 - gain, errors, of_residuals)
+
+
+def squares_of(z: scipy.sparse.csr_array) -> Callable[[Floats], Floats]:
+    """The lower triangle of Z' diag(weights) Z, (term, term), as a function of weights, (cell,).
+
+    A cell has one term of every set, so that its pairs of terms are found once. Every sum has the order of the cells.
+    """
+    cells, number = z.shape
+    of_cell = np.sort(z.indices.reshape(cells, -1).astype(np.int64), axis=1)
+    later, earlier = np.tril_indices(of_cell.shape[1])
+    places = of_cell[:, later] * number + of_cell[:, earlier]
+    starts = np.arange(cells + 1) * len(later)
+    pairs = scipy.sparse.csc_array((np.ones(places.size), places.reshape(-1), starts), shape=(number**2, cells))
+    return lambda weights: np.asarray(pairs @ weights).reshape(number, number)
+
+
+def _symmetric_squares(z: scipy.sparse.csr_array, weights: Floats) -> Floats:
+    return np.asarray((z.T @ scipy.sparse.diags_array(weights) @ z).toarray())
 
 
 def cell_means(cell: Ints, value: Floats, weight: Floats, cells: int) -> tuple[Floats, Floats]:

@@ -294,7 +294,8 @@ def _package(
             tried = (False,)  # of many sums only one has a centre
         else:
             equal = Parts.equal(len(aggregations), workload.outcomes)
-            tried = (_least([sharing(group_centred, chosen=equal) for group_centred in tried]).group_centred,)
+            least = _least([sharing(group_centred, chosen=equal) for group_centred in tried])
+            return sharing(least.group_centred, equal=least)
     return _least([sharing(group_centred) for group_centred in tried])
 
 
@@ -315,10 +316,12 @@ def _measuring(
     group_centred: bool,
     chosen: Parts | None = None,
     wanted: Wanted | None = None,
+    equal: Package | None = None,
 ) -> Package:
     """The package with outcomes measured about the groups' centres, or about the base cells' own.
 
-    The parts of the budget and of outcomes are the best ones, or earlier choices.
+    The parts of the budget and of outcomes are the best ones, or earlier choices. `equal` is the package at equal parts,
+    where it is made already.
     """
     limits, workload = prior.limits, prior.workload
     outcomes, signal = limits.half.shape[1], _signal(prior, _equal_noise(workload, aggregations, law))
@@ -343,16 +346,19 @@ def _measuring(
         return Package(strategy.name, kept, made, parts, posterior(made, shares), wanted)
 
     if wanted is not None and chosen is None and (len(aggregations) > 1 or outcomes > 1):
-        # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
-        whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
-        equal = posterior(whole, parts.shares)
+        if equal is not None and outcomes == 1:  # its one outcome has a part of 1 already
+            whole, at_equal = equal.measurements, equal.posterior
+        else:
+            # Nobody asks for the outcomes with a part of 1 each. Their noise is taken as 1/λ² times as large.
+            whole = under(aggregations, [(Fraction(1),) * outcomes] * len(aggregations))
+            at_equal = posterior(whole, parts.shares)
         stable = STABLE if _many(workload, aggregations) else 0.0
-        parts = best_parts(equal, wanted, whole, law, strategy.least_gain > 0.0, stable)
+        parts = best_parts(at_equal, wanted, whole, law, strategy.least_gain > 0.0, stable)
         if wanted.largest:
-            first, other = map(under_parts, (parts, parts_of_largest(equal, wanted, whole, law, parts)))
+            first, other = map(under_parts, (parts, parts_of_largest(at_equal, wanted, whole, law, parts)))
             return other if other.objective < first.objective * (1.0 - LEAST_LOWER) else first
         if outcomes == 1 and all(parts.shares):  # the measurements are these already
-            shared = equal.under(noise_of(whole, parts.shares, law))
+            shared = at_equal.under(noise_of(whole, parts.shares, law))
             return Package(strategy.name, aggregations, whole, parts, shared, wanted)
     return under_parts(parts)
 

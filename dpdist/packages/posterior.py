@@ -76,7 +76,7 @@ class Posterior(WithoutCaches):
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
         whole = crossed(self.measured, self.measured, self.prior.block())
-        for root in np.split(self._of_measured, 2 * len(self.drift), axis=1):
+        for root in self._parts_of_measured:
             if (moving := root.any(axis=1)).all():
                 whole += root @ root.T
             else:  # sums of weights do not move with outcomes
@@ -98,6 +98,11 @@ class Posterior(WithoutCaches):
     @cached_property
     def _of_measured(self) -> Floats:
         return self._shared(self.measured)
+
+    @property
+    def _parts_of_measured(self) -> Iterable[Floats]:
+        """Roots of the measurements' covariance by shared terms, (measurement, term) each."""
+        return np.split(self._of_measured, 2 * len(self.drift), axis=1)
 
     @cached_property
     def _factor(self) -> tuple[Floats, bool]:
@@ -134,12 +139,8 @@ class Posterior(WithoutCaches):
         return self._kept[id(sums)][1]
 
     def _made_before_data(self, sums: Functions, of_measured: Floats) -> BeforeData:
-        prior, terms = self.prior, self.prior.terms_of(sums)
-        shared, (alone, roots) = prior.shared(terms, self.drift), prior.tail_roots(sums)
-        square = (shared**2).sum(axis=1) + sum((root**2).sum(axis=1) for pair in roots for root in pair)
-        block = variances(sums.whole, prior.block()) + alone
-        still = block + sum((errors**2).sum(axis=1) for errors, _ in (*terms, *roots))
-        return BeforeData(self._covariance(sums, shared, of_measured), block + square, still)
+        shared, whole, still = self.prior.unmeasured(sums, self.drift)
+        return BeforeData(self._covariance(sums, shared, of_measured), whole, still)
 
     def squared(self, sums: Functions, weight: Floats) -> Floats:
         """Cᵀ diag(weight) C, (measurement, measurement), without storing C of many sums."""
@@ -175,10 +176,10 @@ class Posterior(WithoutCaches):
         return np.concatenate([self._about_population(few, of_measured) for few in sums.batches()])
 
     def _about_population(self, sums: Functions, of_measured: Floats) -> Floats:
-        prior, shared = self.prior, self._shared(sums)
-        c, (alone, roots) = self._covariance(sums, shared, of_measured), prior.tail_roots(sums)
+        prior, shared, whole = self.prior, self._shared(sums), sums.whole
+        c, (alone, roots) = self._covariance(sums, shared, of_measured), prior.tail_roots(sums, whole)
         gain = self.solver(c.T).T
-        of_means = variances(sums.whole, prior.population()) + alone + (shared**2).sum(axis=1)
+        of_means = variances(whole, prior.population()) + alone + (shared**2).sum(axis=1)
         of_means += sum((root**2).sum(axis=1) for pair in roots for root in pair)
         sampled = (gain * self._crossed(sums, prior.sampling)).sum(axis=1)
         return np.asarray(np.maximum(of_means - (gain * c).sum(axis=1) + 2.0 * sampled, 0.0))

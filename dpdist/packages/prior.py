@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -21,9 +21,9 @@ import scipy
 from dpdist.core.records import Floats, Ints, rows_of_groups
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms
 from dpdist.packages.limits import CellLimits, Clipping, Shape
-from dpdist.packages.sums import Functions, Sums, add_grouped, added
+from dpdist.packages.sums import Functions, Sums, add_grouped, added, variances
 from dpdist.packages.ties import ties_of
-from dpdist.packages.workload import Workload
+from dpdist.packages.workload import WithoutCaches, Workload
 
 PLANNED_DRIFT = 0.003
 """Relative drift since the reference that is planned before the file is seen: its prior median."""
@@ -82,8 +82,17 @@ class Beyond(NamedTuple):
     growth: float
 
 
+class Unmeasured(NamedTuple):
+    """A root of functions' covariance by shared terms, (row, 2 levels × terms), and their variances, (row,) each: about the
+    file's sums, and those of the reference alone without drift."""
+
+    shared: Floats
+    whole: Floats
+    still: Floats
+
+
 @dataclass(frozen=True)
-class Prior:
+class Prior(WithoutCaches):
     """The prior of the base cells' sums, linearised at deviations (cell, 1 + outcomes).
 
     In arrays over sums and levels, the weight is first, and outcomes follow.
@@ -294,7 +303,7 @@ class Prior:
         scales = list(zip((deviations.shared for deviations in of_errors), drifts, strict=True))
         made = sums.applied(lambda few: self._by_terms(few, slopes, scales))
         pairs = zip(made[::2], made[1::2], of_errors, strict=True)
-        return tuple((errors @ deviations.terms.root, drift) for errors, drift, deviations in pairs)
+        return tuple((_by_lower(errors, deviations.terms.root), drift) for errors, drift, deviations in pairs)
 
     def _by_terms(self, sums: Sums, slopes: Floats, scales: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
         """Functions of slopes times the scales of every deviation, added up by terms, (row, term) each."""
@@ -315,26 +324,50 @@ class Prior:
 
     def shared(self, terms: Sequence[tuple[Floats, Floats]], drift: Drift) -> Floats:
         """A root of the covariance of functions with `terms_of` by shared terms, (row, 2 levels × terms)."""
-        pairs = zip(terms, drift, strict=True)
-        return np.hstack([part for (errors, moved), size in pairs for part in (errors, moved * self.sizes(size))])
+        return np.hstack(list(self.shared_parts(terms, drift)))
 
-    def tail_roots(self, sums: Functions) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
+    def shared_parts(self, terms: Sequence[tuple[Floats, Floats]], drift: Drift) -> Iterator[Floats]:
+        """The parts of `shared`, (row, term) each: by level, errors and drift."""
+        for (errors, moved), size in zip(terms, drift, strict=True):
+            yield errors
+            yield moved * self.sizes(size)
+
+    def tail_roots(self, sums: Functions, whole: Sums) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
         """Contributions of tails to the functions' covariance: own variances of cells by row, and roots of the shared
-        part by every tail's errors and drift.
+        part by every tail's errors and drift. `whole` are the same functions of base cells.
 
         No measured sum depends on tails, so no measurement reduces this error.
         """
         count, drifts = self.workload.count, list(self.tail_drift.T)
         alone, slopes = np.zeros(len(sums)), np.zeros((self.sums, len(self.tails), len(count)))
-        for k, (part, tail, drift) in enumerate(zip(sums.whole.parts, self.tails, drifts, strict=False)):
+        for k, (part, tail, drift) in enumerate(zip(whole.parts, self.tails, drifts, strict=False)):
             alone += scipy.sparse.csr_array(part @ scipy.sparse.diags_array(count)).power(2) @ (tail.alone + drift**2)
             slopes[k, k] = count
         roots = self._roots(sums, slopes, self.tails, drifts)
         if self.hidden:
-            slope = scipy.sparse.csr_array(sums.whole.parts[0] @ scipy.sparse.diags_array(count))
+            slope = scipy.sparse.csr_array(whole.parts[0] @ scipy.sparse.diags_array(count))
             hidden = (slope @ self.terms.matrix).toarray() * self.hidden_sizes
             roots += ((np.zeros((len(sums), 0)), hidden),)
         return alone, roots
+
+    def unmeasured(self, sums: Functions, drift: Drift) -> Unmeasured:
+        """Published sums before any measurement. The latest are kept: all choices of measurements ask for them."""
+        if not self._latest or self._latest[0] is not sums or self._latest[1] != drift:
+            self._latest[:] = sums, drift, self._made_unmeasured(sums, drift)
+        made: Unmeasured = self._latest[2]
+        return made
+
+    @cached_property
+    def _latest(self) -> list[Any]:
+        return []
+
+    def _made_unmeasured(self, sums: Functions, drift: Drift) -> Unmeasured:
+        whole = sums.whole
+        terms, (alone, roots) = self.terms_of(sums), self.tail_roots(sums, whole)
+        shared, block = self.shared(terms, drift), variances(whole, self.block()) + alone
+        square = (shared**2).sum(axis=1) + sum((root**2).sum(axis=1) for pair in roots for root in pair)
+        still = block + sum((errors**2).sum(axis=1) for errors, _ in (*terms, *roots))
+        return Unmeasured(shared, block + square, still)
 
     @property
     def hidden_sizes(self) -> Floats:
@@ -350,6 +383,11 @@ class Prior:
             inner = deviations.terms.spread(z.T @ (deviations.shared * back[:, which]))
             pull[:, which] += deviations.shared * (z @ inner) + z @ (self.sizes(size) ** 2 * (z.T @ back[:, which]))
         return np.asarray(pull)
+
+
+def _by_lower(rows: Floats, root: Floats) -> Floats:
+    """Rows, which are overwritten, times a lower triangular matrix: half the work of a whole one."""
+    return np.asarray(scipy.linalg.blas.dtrmm(1.0, root.T, rows.T, lower=0, overwrite_b=1).T)
 
 
 def _variance(values: Floats, weights: Floats) -> float:

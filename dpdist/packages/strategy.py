@@ -287,11 +287,12 @@ def _extent(matrix: scipy.sparse.csr_array, limit: Floats, variance: Floats, noi
     Base cells' sums have a `variance` a priori, (cell,). If few cells have large limits, factors over the largest one
     are small, and noise is large beside them. Under noise alone, all factors would be 1.
     """
-    largest = _largest(matrix, limit)
+    largest, group = _largest(matrix, limit), scipy.sparse.csc_array(matrix).indices
     best, most = largest, np.zeros(len(largest))
     for part in EXTENTS:
-        factor = np.minimum(limit / (matrix.T @ (part * largest)), 1.0)
-        of_both, of_sum = matrix @ (limit * factor * variance), matrix @ (factor**2 * variance) + noise
+        factor = np.minimum(limit / (part * largest)[group], 1.0)
+        of_both = np.bincount(group, limit * factor * variance, len(largest))
+        of_sum = np.bincount(group, factor**2 * variance, len(largest)) + noise
         squared = of_both**2 / of_sum
         clearly = squared > (1.0 + CLEARLY) * most
         best, most = np.where(clearly, part * largest, best), np.where(clearly, squared, most)

@@ -76,6 +76,10 @@ class Sums(WithoutCaches):
         """The functions of sums (cell, sum)."""
         return np.asarray(sum(part @ z[:, k] for k, part in enumerate(self.parts)))
 
+    def of_draws(self, z: Floats) -> Floats:
+        """The functions of draws of sums, (draw, cell, sum): (draw, row)."""
+        return np.asarray(sum(part @ np.ascontiguousarray(z[..., k].T) for k, part in enumerate(self.parts))).T.copy()
+
     def back(self, x: Floats) -> Floats:
         """The transposed functions of (row,), as (cell, sum)."""
         return np.column_stack([part.T @ x for part in self.parts])
@@ -154,7 +158,8 @@ class Layers:
         every = np.sort(np.concatenate([keys for keys, _ in entries]), kind="stable")
         every = every[np.diff(every, prepend=-1) > 0]  # np.unique takes much longer
         cell, row = every // max(number, 1), every % max(number, 1)
-        layer = np.arange(len(every)) - np.searchsorted(cell, cell)
+        starts = np.flatnonzero(np.diff(cell, prepend=-1))
+        layer = np.arange(len(every)) - np.repeat(starts, np.diff(starts, append=len(every)))
         rows = np.zeros((int(layer.max(initial=-1)) + 1, cells), dtype=np.int64)
         factors = np.zeros((len(rows), len(parts), cells))
         rows[layer, cell] = row

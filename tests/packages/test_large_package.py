@@ -14,12 +14,15 @@ from simulated_package import BOUNDS, PURE, Survey, World, noisy, planned, refer
 import dpdist.packages.conjugate as conjugate
 from dpdist.core.records import Floats
 from dpdist.packages import large, levels
+from dpdist.packages import package as packages
+from dpdist.packages import posterior as posteriors
+from dpdist.packages.error_draws import beyond, beyond_drawn, deviated, deviations_drawn
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.large import FactoredPosterior, LargePosterior
 from dpdist.packages.package import Package, Reference, package
 from dpdist.packages.posterior import Posterior, learned
 from dpdist.packages.strategy import PerTable
-from dpdist.packages.sums import published_sums
+from dpdist.packages.sums import crossed, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 RNG = 11
@@ -271,3 +274,28 @@ def test_time_and_memory_grow_no_faster_than_base_cells(monkeypatch: pytest.Monk
     assert longer / seconds < many / few
     assert more / held < many / few
     assert more < 8 * sums**2
+
+
+def test_the_package_that_chose_the_centres_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two choices of centres are two covariances of measurements, and the best parts need no third."""
+    for module in (large, packages):
+        monkeypatch.setattr(module, "MOST_EXACT", 40)
+    blocks = list[int]()
+    monkeypatch.setattr(posteriors, "crossed", lambda one, *given: (blocks.append(len(one)), crossed(one, *given))[1])
+    of_centres = planned(count(), reference(8), PURE)
+    assert isinstance(of_centres.posterior, FactoredPosterior)
+    assert len(blocks) == 2
+
+
+def test_draws_that_are_added_up_together_have_the_bits_of_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two products with the terms for all draws: one of levels, one of what lies beyond the limits."""
+    prior, rng = replace(made().prior, hidden=0.1), np.random.default_rng(1)
+    levels_drawn = [deviations_drawn(prior, prior.planned, rng) for _ in range(3)]
+    beyond_limits = [beyond_drawn(prior, rng) for _ in range(3)]
+    for together, draws in ((deviated, levels_drawn), (beyond, beyond_limits)):
+        for of_all, of_one in zip(
+            together(prior, draws), zip(*(together(prior, [one]) for one in draws), strict=True), strict=True
+        ):
+            np.testing.assert_array_equal(of_all, np.concatenate(of_one))
+    sums, moved = made().posterior.measured, np.random.default_rng(2).normal(size=(3, len(prior.workload), prior.sums))
+    np.testing.assert_array_equal(sums.of_draws(moved), [sums.of(one) for one in moved])

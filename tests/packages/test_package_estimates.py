@@ -36,9 +36,19 @@ from dpdist.packages.group_shapes import GroupLaw, GroupShapes
 from dpdist.packages.package import Package, Predicted, Reference, best_package, package
 from dpdist.packages.posterior import Posterior, learned, with_hidden
 from dpdist.packages.shares import noise_of
-from dpdist.packages.strategy import STRATEGIES, BaseCells, PerTable, Strategy, TopDown, whole_shares
+from dpdist.packages.strategy import (
+    CLEARLY,
+    EXTENTS,
+    STRATEGIES,
+    BaseCells,
+    PerTable,
+    Strategy,
+    TopDown,
+    _extent,
+    whole_shares,
+)
 from dpdist.packages.sums import crossed, published_sums, variances
-from dpdist.packages.workload import PackageTable, Workload
+from dpdist.packages.workload import PackageTable, Workload, indicator
 
 N, RUNS = 3000, 1000
 RUNS_OF_LEAN = 4
@@ -566,3 +576,18 @@ def test_a_stored_posterior_has_its_fields_alone_and_the_same_errors() -> None:
     assert len(pickle.dumps(posterior.__dict__)) > 1.5 * len(pickle.dumps(posterior)), "control: there are caches"
     again = pickle.loads(pickle.dumps(posterior))
     np.testing.assert_array_equal(again.errors(counts), errors)
+
+
+def test_extents_have_the_bits_of_products_with_the_groups_matrix() -> None:
+    rng = np.random.default_rng(3)
+    matrix = indicator(rng.integers(0, 7, 200))
+    limit, variance, noise = rng.uniform(0.1, 30.0, 200), rng.uniform(0.1, 2.0, 200), 40.0
+    largest = np.array([limit[matrix[[k]].indices].max() for k in range(matrix.shape[0])])
+    best, most = largest, np.zeros(len(largest))
+    for part in EXTENTS:
+        factor = np.minimum(limit / (matrix.T @ (part * largest)), 1.0)
+        squared = (matrix @ (limit * factor * variance)) ** 2 / (matrix @ (factor**2 * variance) + noise)
+        clearly = squared > (1.0 + CLEARLY) * most
+        best, most = np.where(clearly, part * largest, best), np.where(clearly, squared, most)
+    np.testing.assert_array_equal(_extent(matrix, limit, variance, noise), best)
+    assert (best < largest).any()

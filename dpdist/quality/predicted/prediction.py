@@ -9,7 +9,7 @@ An error is |published − direct estimate| over the direct estimate's standard 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, partial
@@ -25,7 +25,7 @@ from dpdist.core.digests import digest
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import POOLED, Floats, Frame
+from dpdist.core.records import POOLED, Floats, Frame, rows_of_groups
 from dpdist.core.table_cells import Cells
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job, Statistic
@@ -130,11 +130,13 @@ class Prediction:
 
     @cached_property
     def _by_epsilon(self) -> dict[float, list[Statistics]]:
-        return {
-            epsilon: [_summed(part) for _, part in rows.groupby(["table", "statistic"], sort=False)]
-            for epsilon in self.epsilons
-            for rows in [self.rows[self.rows["epsilon"] == epsilon]]
-        }
+        # Groups of arrays: a data frame for each of thousands takes longer than its figures.
+        columns = {str(name): self.rows[name].to_numpy() for name in self.rows}
+        group = self.rows.groupby(["epsilon", "table", "statistic"], sort=False).ngroup().to_numpy().astype(np.int64)
+        made: dict[float, list[Statistics]] = {epsilon: [] for epsilon in self.epsilons}
+        for places in rows_of_groups(group, int(group.max(initial=-1)) + 1):
+            made[float(columns["epsilon"][places[0]])].append(_summed({name: of[places] for name, of in columns.items()}))
+        return made
 
     def better(self, epsilon: float) -> float:
         """The share of cells, over all statistics, whose release is nearer to direct estimates than at ε = 0."""
@@ -194,11 +196,11 @@ def number(value: float) -> float | None:
     return float(f"{value:.4g}") if np.isfinite(value) else None
 
 
-def _summed(rows: pd.DataFrame) -> Statistics:
-    """One statistic at one ε; every replicate has the same cells, in one order."""
-    first, replicates = rows.iloc[0], rows["replicate"].nunique()
+def _summed(rows: Mapping[str, Any]) -> Statistics:
+    """One statistic at one ε, from columns, (row,); every replicate has the same cells, in one order."""
+    replicates = len(np.unique(rows["replicate"]))
     columns = ("error", "given_n", "relative", "records", "alone")
-    by_replicate = (rows[name].to_numpy(dtype=float).reshape(replicates, -1) for name in columns)
+    by_replicate = (rows[name].astype(float).reshape(replicates, -1) for name in columns)
     error, given_n, relative, records, alone = by_replicate
     errors = [Errors.of(*one) for one in zip(error, given_n, relative, records, strict=True)]
     middle, mean = partial(of_figures, np.median), partial(of_figures, np.mean)
@@ -207,22 +209,22 @@ def _summed(rows: pd.DataFrame) -> Statistics:
     root = np.sqrt([mean(of_cell**2) for of_cell in error.T])
     limit, both = named_above(replicates, int(np.isfinite(root).sum())), ~np.isnan(error) & ~np.isnan(alone)
     if "chance" in rows:
-        root, limit = rows["chance"].to_numpy(dtype=float)[: len(root)], FAR_CHANCE
+        root, limit = rows["chance"].astype(float)[: len(root)], FAR_CHANCE
     far = [cell for cell in np.argsort(-root, kind="stable") if root[cell] > limit]
     pairs = list(zip(alone, records, strict=True))
     return Statistics(
-        table=str(first["table"]),
-        statistic=str(first["statistic"]),
-        name=str(first["name"]),
-        outcome=None if pd.isna(first["outcome"]) else str(first["outcome"]),
+        table=str(rows["table"][0]),
+        statistic=str(rows["statistic"][0]),
+        name=str(rows["name"][0]),
+        outcome=None if pd.isna(rows["outcome"][0]) else str(rows["outcome"][0]),
         cells=max(one.cells for one in errors),
         fixed=max(one.fixed for one in errors),
         **{name: average(np.array([getattr(one, name) for one in errors])) for name, average in averaged.items()},
-        coverage=mean(rows["held"].to_numpy(dtype=float)),
+        coverage=mean(rows["held"].astype(float)),
         reference_alone=mean(np.array([middle(values) for values, _ in pairs])),
         largest_alone=middle(np.array([of_figures(np.max, values[size >= FAR_RECORDS]) for values, size in pairs])),
         better=float((error < alone)[both].mean()) if both.any() else np.nan,
-        far=tuple(str(rows["cell"].iloc[cell]) for cell in far),
+        far=tuple(str(rows["cell"][cell]) for cell in far),
     )
 
 
@@ -370,7 +372,7 @@ def _units(freedom: Floats, rng: np.random.Generator) -> Floats:
 def _chance(one: ErrorsOfCells) -> Floats:
     """Probabilities of an error above FAR_NAMED, (cell,), by Student's law; 0 if an error is unknown."""
     error = np.where(one.error > 1e-9, one.error, 1e-9)
-    return np.asarray(2.0 * scipy.stats.t.sf(FAR_NAMED / error, one.freedom))
+    return np.asarray(2.0 * scipy.special.stdtr(one.freedom, -FAR_NAMED / error))
 
 
 def _named_rows(errors: Sequence[tuple[ErrorsOfCells, Cells]], count: Floats) -> pd.DataFrame:
