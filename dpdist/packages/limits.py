@@ -200,6 +200,11 @@ class CellLimits:
     mixed: bool = False
     """Whether shapes are those of whole groups, in which cells of unlike levels are mixed."""
 
+    def first(self, cells: int) -> CellLimits:
+        """The limits of the first cells."""
+        of_cells = ("cap", "centre", "half", "group", "tilt", "share")
+        return replace(self, **{name: getattr(self, name)[:cells] for name in of_cells})
+
     @property
     def tells_weights(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether measured sums of a base cell would show larger weights, (cell,)."""
@@ -224,9 +229,10 @@ def limits_of(
     """Limits of the least predicted error.
 
     `size` (cell,) is the number of records of a typical published cell. `noise` (cell,) is the variance of the noise on
-    its clipped sum of weights, in squared records. All outcomes have equal parts of a record's possible change.
+    its clipped sum of weights, in squared records. All outcomes have equal parts of a record's possible change. Crosses of
+    the reference alone are the workload's last cells, beyond those of `size`.
     """
-    group = _groups(workload, records)
+    group = _groups(workload, records, len(size))
     e, r, *_ = levels.as_new(records)
     of_groups = rows_of_groups(group[records.cell], int(group.max()) + 1)
     shapes = [shape_of(e[rows], r[:, rows], levels) for rows in of_groups]
@@ -247,10 +253,13 @@ def cell_limits(
     two_valued: Sequence[bool],
     unknown: Unknown = SAMPLED,
 ) -> CellLimits:
-    """Limits of the least predicted error from the groups' shapes, which stand for `number` (group,) records each."""
+    """Limits of the least predicted error from the groups' shapes, which stand for `number` (group,) records each.
+
+    The first cells, those of `size` and `noise`, decide: later ones have no record in the file.
+    """
     ranges, clippings = (np.array(bounds)[:, 1] - np.array(bounds)[:, 0]) / 2.0, []
     for k, shape in enumerate(shapes):
-        cells = group == k
+        cells = np.flatnonzero(group[: len(size)] == k)
         widest = [
             max(2.0 * half / float(np.median(of.unit[cells])), float(np.abs(r).max()))
             for half, of, r in zip(ranges, levels.outcomes, shape.r, strict=True)
@@ -277,16 +286,17 @@ def cell_limits(
     )
 
 
-def _groups(workload: Workload, records: ReferenceRecords) -> Ints:
-    """The group of every base cell, (cell,). Columns with few levels come first."""
+def _groups(workload: Workload, records: ReferenceRecords, cells: int) -> Ints:
+    """The group of every base cell, (cell,); the first `cells` are the file's. Columns with few levels come first."""
     order = np.argsort(workload.sizes, kind="stable")
     group, number = np.zeros(len(workload), dtype=np.int64), 1
     for last in range(1, len(order) + 1):
         finer = workload.groups(tuple(order[:last]))
-        held = np.bincount(finer[records.cell], minlength=int(finer.max()) + 1)
-        large = held[finer] >= FEWEST_RECORDS
+        held, occurs = (np.bincount(finer[of], minlength=int(finer.max()) + 1) for of in (records.cell, slice(cells)))
+        large = (held[finer] >= FEWEST_RECORDS) & (occurs[finer] > 0)
         group, number = np.where(large, number + finer, group), number + int(finer.max()) + 1
-    held = np.bincount(group[records.cell], minlength=number)
+    held, occurs = (np.bincount(group[of], minlength=number) for of in (records.cell, slice(cells)))
+    held[occurs == 0] = 0
     group = np.where(held[group] > 0, group, 0)
     if not held[0] and (group == 0).any():
         group[group == 0] = int(np.argmax(held))

@@ -1,0 +1,181 @@
+"""Reference records in crosses that the file lacks inform levels, limits and ties of the file's base cells."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from simulated_package import BOUNDS, PURE, planned, reference, workload, world
+
+from dpdist.core.records import Floats, Ints
+from dpdist.estimation.donors import AbsentRecords, Donors, donors_from_table, donors_table
+from dpdist.packages.levels import Terms
+from dpdist.packages.package import Package, Reference, package
+from dpdist.packages.prior import Prior
+from dpdist.packages.strategy import PerTable
+from dpdist.packages.sums import published_sums
+from dpdist.packages.workload import PackageTable, Workload
+
+CELLS = len(world().share)
+ABSENT = np.arange(0, CELLS, 3)
+"""Base cells of the world that the file lacks."""
+PRESENT = np.setdiff1d(np.arange(CELLS), ABSENT)
+
+
+def _file(public: Floats | None = None) -> Workload:
+    whole = workload(np.full(CELLS, 8.0))
+    return replace(whole, codes=whole.codes[PRESENT], count=whole.count[PRESENT], weight=public)
+
+
+def _placed(records: Reference, file: Workload) -> Reference:
+    cell, absent = file.placed(world().codes[records.cell])
+    return records._replace(cell=cell, absent=absent)
+
+
+def _signed(seed: int) -> Reference:
+    """A reference with outcomes of both signs, whose unit is one for all cells."""
+    records = reference(seed)
+    return records._replace(outcome=records.outcome - 60.0)
+
+
+def _arrays(prior: Prior, cells: int) -> dict[str, Floats]:
+    """All that a prior has of the first cells."""
+    levels, limits = prior.levels, prior.limits
+    errors = {f"{k} {one.name}": getattr(error, one.name) for k, error in enumerate(levels.errors) for one in fields(error)}
+    tails = {
+        f"tail {k} {name}": getattr(t, name) for k, t in enumerate(prior.tails) for name in ("value", "alone", "shared")
+    }
+    of_levels = {"weight": levels.weight, "mean": levels.mean, "unit": levels.unit, "ties": prior.ties, "sums": prior.mean}
+    of_limits = {name: getattr(limits, name) for name in ("cap", "centre", "half", "group", "tilt", "share")}
+    every = {**errors, **tails, **of_levels, **of_limits}
+    return {name: values[:cells] for name, values in every.items() if isinstance(values, np.ndarray)}
+
+
+@pytest.mark.parametrize("weights", ["measured", "public"])
+def test_levels_are_those_of_base_cells_with_no_record(weights: str) -> None:
+    """The oracle has the crosses as base cells with a count of 0. Control: without their records levels are others."""
+    records, public = _signed(3), None
+    if weights == "public":
+        weight = 10.0 + np.arange(CELLS)
+        records, public = records._replace(weight=weight[records.cell]), weight[PRESENT]
+    file, bounds = _file(public), [(-60.0, 340.0)]
+    placed = _placed(records, file)
+    crosses = placed.crosses(file)
+    size, noise = np.full(len(file), 40.0), np.full(len(file), 30.0)
+    terms = Terms.of(crosses)
+    levels = placed.levels(crosses, terms, bounds)
+    made = placed.prior(file, terms, levels, bounds, size, noise)
+    as_cells = Reference(placed.cell, placed.weight, placed.outcome)
+    other = as_cells.levels(crosses, terms, bounds)
+    oracle = as_cells.prior(crosses, terms, other, bounds, np.full(len(crosses), 40.0), np.full(len(crosses), 30.0))
+    assert len(made.workload) == len(file) < len(oracle.workload)
+    assert made.represented == oracle.represented
+    shown, wanted = _arrays(made, len(file)), _arrays(oracle, len(file))
+    assert shown.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(shown[name], values, err_msg=name)
+    kept = placed.cell < len(file)
+    common = Reference(placed.cell[kept], placed.weight[kept], placed.outcome[kept])
+    less = package(file, common, bounds, PURE.law, PerTable()).prior
+    assert np.median(np.abs(less.levels.mean / made.levels.mean - 1.0)) > 0.002
+
+
+def test_a_table_s_cell_has_the_figures_of_records_in_absent_crosses_alone() -> None:
+    """A region has 900 reference records, all in crosses that the file lacks, of three times the weight and twice the
+    outcome of others. The file's cells of the region have these. Control: without the records they are like others.
+    """
+    rng, codes = np.random.default_rng(5), np.indices((4, 6)).reshape(2, -1).T.astype(np.int64)
+    tables = PackageTable("region", (0,)), PackageTable("age", (1,))
+    lacked = (codes[:, 0] == 3) & (codes[:, 1] < 3)
+    file = Workload(codes[~lacked], (4, 6), np.full((~lacked).sum(), 30.0), tables)
+    drawn = np.repeat(np.flatnonzero((codes[:, 0] < 3) | lacked), 300)
+    apart = codes[drawn, 0] == 3
+    weight = np.where(apart, 30.0, 10.0) * rng.gamma(9.0, 1.0 / 9.0, len(drawn))
+    outcome = np.where(apart, 40.0, 20.0) * rng.gamma(9.0, 1.0 / 9.0, len(drawn))
+    cell, absent = file.placed(codes[drawn])
+    ratios = []
+    for records in (Reference(cell, weight, outcome, absent), Reference(*(of[~apart] for of in (cell, weight, outcome)))):
+        prior = package(file, records, [BOUNDS], PURE.law, PerTable()).prior
+        count, total = (sums.of(prior.mean) for sums in published_sums(file.published(tables[0]), prior.levels))
+        ratios.append((count[3] / 90.0 / 30.0, total[3] / count[3] / 40.0))
+    np.testing.assert_allclose(ratios[0], 1.0, atol=0.1)
+    assert max(ratios[1]) < 0.7
+
+
+def test_another_budget_learns_from_the_same_levels() -> None:
+    """A package under another law is that which is learned anew."""
+    file = _file()
+    placed = _placed(reference(3), file)
+    made = package(file, placed, [BOUNDS], PURE.law, PerTable())
+    again = package(file, placed, [BOUNDS], PURE.law, PerTable(), before=made)
+    first, second = (_arrays(one.prior, len(file)) for one in (made, again))
+    for name, values in first.items():
+        np.testing.assert_array_equal(second[name], values, err_msg=name)
+    errors = [[one.error for one in of.predicted(records=placed)] for of in (made, again)]
+    for one, other in zip(*errors, strict=True):
+        np.testing.assert_array_equal(one.means, other.means)
+
+
+def test_a_reference_without_such_crosses_gives_the_same_package() -> None:
+    count, records = np.full(CELLS, 8.0), reference(3)
+    made: list[Package] = [
+        planned(count, one, PURE) for one in (records, records._replace(absent=np.zeros((0, 4), dtype=np.int64)))
+    ]
+    np.testing.assert_array_equal(*(one.prior.mean for one in made))
+    assert all(one.prior.of_crosses is None for one in made)
+
+
+def test_groups_of_limits_have_base_cells_of_the_file() -> None:
+    """A region with 2,000 reference records and no record of the file has no limits. Control: with one it has."""
+    rng, codes = np.random.default_rng(5), np.indices((3, 6)).reshape(2, -1).T.astype(np.int64)
+    tables = (PackageTable("region x age", (0, 1)),)
+    groups = []
+    for present in (codes[:, 0] < 2, (codes[:, 0] < 2) | (codes[:, 1] == 0)):
+        file = Workload(codes[present], (3, 6), np.full(present.sum(), 30.0), tables)
+        drawn = rng.choice(len(codes), 6000)
+        cell, absent = file.placed(codes[drawn])
+        records = Reference(cell, rng.gamma(9.0, 1.0, 6000), rng.gamma(9.0, 5.0, 6000), absent)
+        limits = package(file, records, [BOUNDS], PURE.law, PerTable()).prior.limits
+        assert np.isfinite(limits.cap).all()
+        assert len(limits.group) == len(file)
+        groups.append(len(limits.shapes))
+        assert set(limits.group) == set(range(groups[-1]))
+    assert groups[1] == groups[0] + 1
+
+
+def _codes(cells: Ints) -> Ints:
+    return np.asarray(world().codes[cells], dtype=np.int32)
+
+
+def test_records_of_absent_crosses_are_released_and_are_no_donors() -> None:
+    """A table of donors gives both again. Control: without them it is the table of donors alone."""
+    rng, columns, outcomes = np.random.default_rng(4), tuple("rsaw"), ("y", "z")
+    absent = AbsentRecords(columns, _codes(rng.choice(ABSENT, 50)), rng.gamma(3.0, 1.0, 50), rng.gamma(3.0, 1.0, (50, 2)))
+    absent.weight[:5] = 0.0
+    copied = pa.table({"more": rng.choice(["a", "b"], 90)})
+    alone = Donors.of(rng.choice(40, 90), rng.gamma(3.0, 1.0, 90), rng.gamma(3.0, 1.0, (90, 2)), copied)
+    table = donors_table({"all": replace(alone, absent=absent.by(columns))}, outcomes)
+    made = donors_from_table(table, outcomes, ["more"])["all"]
+    assert len(table) == 90 + 45
+    assert len(made) == 90
+    for name in ("cell", "weight", "outcomes"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(alone, name))
+    assert made.copied == alone.copied
+    assert made.absent is not None
+    assert made.absent.columns == columns
+    wanted = absent.by(columns)
+    assert wanted is not None
+    for name in ("codes", "weight", "outcomes"):
+        np.testing.assert_array_equal(getattr(made.absent, name), getattr(wanted, name))
+    plain = donors_table({"all": alone}, outcomes)
+    assert plain.column_names == ["stratum", "cell", "weight", "outcome y", "outcome z", "copied more"]
+    assert donors_from_table(plain, outcomes, ["more"])["all"].absent is None
+
+
+def test_crosses_are_placed_after_base_cells() -> None:
+    file = _file()
+    cell, absent = file.placed(world().codes[[PRESENT[7], ABSENT[2], ABSENT[1], ABSENT[2]]])
+    assert cell.tolist() == [7, len(file) + 1, len(file), len(file) + 1]
+    np.testing.assert_array_equal(absent, world().codes[ABSENT[[1, 2]]])
