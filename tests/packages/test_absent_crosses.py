@@ -7,12 +7,16 @@ from dataclasses import fields, replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from simulated_package import BOUNDS, PURE, planned, reference, workload, world
+from simulated_package import BOUNDS, PURE, noisy, planned, reference, workload, world
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.donors import AbsentRecords, Donors, donors_from_table, donors_table
+from dpdist.packages import large, levels
+from dpdist.packages.conjugate import TermPrecision
+from dpdist.packages.large import LargePosterior
 from dpdist.packages.levels import Terms
 from dpdist.packages.package import Package, Reference, package
+from dpdist.packages.posterior import Posterior
 from dpdist.packages.prior import Prior
 from dpdist.packages.strategy import PerTable
 from dpdist.packages.sums import published_sums
@@ -42,12 +46,20 @@ def _signed(seed: int) -> Reference:
 
 def _arrays(prior: Prior, cells: int) -> dict[str, Floats]:
     """All that a prior has of the first cells."""
-    levels, limits = prior.levels, prior.limits
-    errors = {f"{k} {one.name}": getattr(error, one.name) for k, error in enumerate(levels.errors) for one in fields(error)}
+    of_prior, limits = prior.levels, prior.limits
+    errors = {
+        f"{k} {one.name}": getattr(error, one.name) for k, error in enumerate(of_prior.errors) for one in fields(error)
+    }
     tails = {
         f"tail {k} {name}": getattr(t, name) for k, t in enumerate(prior.tails) for name in ("value", "alone", "shared")
     }
-    of_levels = {"weight": levels.weight, "mean": levels.mean, "unit": levels.unit, "ties": prior.ties, "sums": prior.mean}
+    of_levels = {
+        "weight": of_prior.weight,
+        "mean": of_prior.mean,
+        "unit": of_prior.unit,
+        "ties": prior.ties,
+        "sums": prior.mean,
+    }
     of_limits = {name: getattr(limits, name) for name in ("cap", "centre", "half", "group", "tilt", "share")}
     every = {**errors, **tails, **of_levels, **of_limits}
     return {name: values[:cells] for name, values in every.items() if isinstance(values, np.ndarray)}
@@ -65,8 +77,8 @@ def test_levels_are_those_of_base_cells_with_no_record(weights: str) -> None:
     crosses = placed.crosses(file)
     size, noise = np.full(len(file), 40.0), np.full(len(file), 30.0)
     terms = Terms.of(crosses)
-    levels = placed.levels(crosses, terms, bounds)
-    made = placed.prior(file, terms, levels, bounds, size, noise)
+    of_crosses = placed.levels(crosses, terms, bounds)
+    made = placed.prior(file, terms, of_crosses, bounds, size, noise)
     as_cells = Reference(placed.cell, placed.weight, placed.outcome)
     other = as_cells.levels(crosses, terms, bounds)
     oracle = as_cells.prior(crosses, terms, other, bounds, np.full(len(crosses), 40.0), np.full(len(crosses), 30.0))
@@ -179,3 +191,25 @@ def test_crosses_are_placed_after_base_cells() -> None:
     cell, absent = file.placed(world().codes[[PRESENT[7], ABSENT[2], ABSENT[1], ABSENT[2]]])
     assert cell.tolist() == [7, len(file) + 1, len(file), len(file) + 1]
     np.testing.assert_array_equal(absent, world().codes[ABSENT[[1, 2]]])
+
+
+def test_estimates_by_conjugate_gradients_are_those_of_a_dense_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cross of a region with an age is in the file, so that a term of this table has no base cell at all. Control:
+    such terms of all crosses are more than those of the file's cells.
+    """
+    for where, name, value in ((large, "MOST_SUMS", 40), (levels, "MOST_TERMS", 50), (levels, "COARSE_TERMS", 20)):
+        monkeypatch.setattr(where, name, value)
+    monkeypatch.setattr(levels, "TERMS_LEARNED", 50)
+    codes = world().codes
+    present = np.setdiff1d(PRESENT, np.flatnonzero((codes[:, 0] == 2) & (codes[:, 2] == 1)))
+    file = replace(_file(), codes=codes[present], count=np.full(len(present), 8.0))
+    made = package(file, _placed(reference(8), file), [BOUNDS], PURE.law, PerTable())
+    assert isinstance(made.posterior, LargePosterior)
+    assert isinstance(made.prior.levels.of_weight.terms, TermPrecision)
+    assert made.prior.terms.matrix.shape[1] > Terms.of(file).matrix.shape[1]
+    rng, one = np.random.default_rng(2), made.posterior
+    drawn = world().at(np.repeat(present, 8), rng)
+    x = noisy(made, PURE, drawn._replace(cell=file.placed(codes[drawn.cell])[0]), rng)
+    dense = Posterior(one.prior, one.measured, one.constant, one.noise, one.drift)
+    wanted = dense.estimated(x)
+    np.testing.assert_allclose(one.estimated(x), wanted, rtol=0.0, atol=1e-5 * float(np.abs(wanted).max()))
