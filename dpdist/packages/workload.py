@@ -83,9 +83,9 @@ class Workload(WithoutCaches):
         """These base cells, then crosses without a record: `codes` (cross, column). `weight` (cross,) counts if weights are
         public.
         """
-        known = None if self.weight is None else np.concatenate([self.weight, weight])
+        public = None if self.weight is None else np.concatenate([self.weight, weight])
         count = np.concatenate([self.count, np.zeros(len(codes))])
-        return replace(self, codes=np.concatenate([self.codes, codes]), count=count, weight=known)
+        return replace(self, codes=np.concatenate([self.codes, codes]), count=count, weight=public)
 
     @cached_property
     def universes(self) -> tuple[Universe, ...]:

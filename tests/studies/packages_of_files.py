@@ -7,10 +7,10 @@ A file is split at random into thirds: one is released, one is its reference, an
 Errors are about the released third's own weighted figures, in direct standard errors given the cells' numbers of records.
 Cells are those of all tables, margins too, with 10 records or more. The reference alone has its mean weight times the
 public number of records, and its mean. It has all records of its third (`alone`), or those in crosses of the released
-third (`alone common`). With `--common` the package learns from these only. A table is *worse* where its median error is
-over 1.05 times the reference's, and *clearly* so where that holds by 1.645 jackknife standard errors of the ratio over
-splits. The strategy `separate` has a package for every table, with an equal part of the budget, and `apart` one for every
-outcome. Noise is NumPy's, of the variance of the released one's.
+third (`alone common`). With `--common` the package learns from these only. `unmeasured` is the package's prior. A table is
+*worse* where its median error is over 1.05 times the reference's, and *clearly* so where that holds by 1.645 jackknife
+standard errors of the ratio over splits. The strategy `separate` has a package for every table, with an equal part of the
+budget, and `apart` one for every outcome. Noise is NumPy's, of the variance of the released one's.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from dpdist.packages.package import Package, Reference, best_package
 from dpdist.packages.package import package as package_of
 from dpdist.packages.posterior import learned
 from dpdist.packages.strategy import STRATEGIES
+from dpdist.packages.sums import published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 FEWEST = 10
@@ -349,6 +350,9 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
     crosses = parts.reference.crosses(parts.workload)
     for table, predicted in zip(parts.workload.tables, package.predicted(records=parts.learned_from), strict=True):
         matrix, estimates = parts.workload.published(table), table_estimates(posterior, table, base)
+        planned_counts, *planned_totals = (
+            sums.of(package.prior.mean) for sums in published_sums(matrix, package.prior.levels)
+        )
         for name, k in (("counts", 0), *(("means", k) for k in range(len(parts.bounds)))):
             here, of_common = (direct(matrix, records, k) for records in (parts.current, parts.common))
             of_all = direct(crosses.published(table), parts.reference, k)
@@ -370,6 +374,8 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
                     earlier.counts / earlier.number * here.number if name == "counts" else earlier.means
                     for earlier in (of_all, of_common)
                 )
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    unmeasured = planned_counts if name == "counts" else planned_totals[k] / planned_counts
                 scale = here.number / truth.number if name == "counts" else np.ones_like(error)
                 target, target_error = getattr(truth, name) * scale, getattr(truth, f"errors_of_{name}") * scale
                 one = {
@@ -380,6 +386,7 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
                     "error": np.abs(value - getattr(here, name)) / error,
                     "signed": (value - getattr(here, name)) / error,
                     "alone": np.abs(alone - getattr(here, name)) / error,
+                    "unmeasured": np.abs(unmeasured - getattr(here, name)) / error,
                     "alone common": np.abs(alone_common - getattr(here, name)) / error,
                     "held": np.abs(value - target) <= NORMAL_90 * np.hypot(stated, target_error),
                     "direct": np.abs(getattr(here, name) - target) <= NORMAL_90 * np.hypot(error, target_error),
@@ -423,6 +430,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     summary = grouped[["error", "alone"]].agg(["median", "max"])
     summary.columns = ["median", "largest", "alone", "alone largest"]
     summary["predicted"] = grouped["predicted"].median()
+    for one in ("unmeasured", "alone"):
+        summary[f"{one} rms"] = grouped[one].agg(lambda errors: np.sqrt((errors**2).mean()))
     summary[["held", "direct"]] = grouped[["held", "direct"]].mean()
     summary["over4"] = grouped["error"].apply(lambda error: (error > 4).mean())
     tables = by_table(rows).reset_index().groupby(by, sort=False)
