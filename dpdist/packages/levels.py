@@ -9,7 +9,7 @@ level from its tables' cells and its columns. So an empty combination of columns
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -56,6 +56,10 @@ class ReferenceRecords(NamedTuple):
     outcome: Floats
     absent: Ints | None = None
     """Levels of the crosses that the file lacks, (cross, column); None if there are none."""
+
+    def inside(self, cells: int) -> Ints:
+        """Positions of the records in the file's base cells."""
+        return np.flatnonzero(self.cell < cells)
 
     def crosses(self, workload: Workload) -> Workload:
         """The file's base cells, then those of the reference alone, which have no record of the file."""
@@ -244,6 +248,12 @@ class Levels:
         cell = records.cell
         outcomes = zip(records.outcomes, self.outcomes, strict=True)
         return records.weight / self.weight[cell], np.stack([(y - of.mean[cell]) / of.unit[cell] for y, of in outcomes])
+
+    def about(self, kept: Ints) -> Levels:
+        """These levels, for some of the reference's records."""
+        if self.of_others is None:
+            return self
+        return replace(self, of_others=AsNew(*(values[..., kept] for values in self.of_others)))
 
     def as_new(self, records: ReferenceRecords) -> AsNew:
         """The reference's records as other records would be: no record is in its own level.

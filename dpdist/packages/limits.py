@@ -230,9 +230,9 @@ def limits_of(
 
     `size` (cell,) is the number of records of a typical published cell. `noise` (cell,) is the variance of the noise on
     its clipped sum of weights, in squared records. All outcomes have equal parts of a record's possible change. Crosses of
-    the reference alone are the workload's last cells, beyond those of `size`.
+    the reference alone are the workload's last cells, beyond those of `size`. `records` are those of the first cells.
     """
-    group = _groups(workload, records, len(size))
+    group = _groups(workload, records)
     e, r, *_ = levels.as_new(records)
     of_groups = rows_of_groups(group[records.cell], int(group.max()) + 1)
     shapes = [shape_of(e[rows], r[:, rows], levels) for rows in of_groups]
@@ -286,17 +286,16 @@ def cell_limits(
     )
 
 
-def _groups(workload: Workload, records: ReferenceRecords, cells: int) -> Ints:
-    """The group of every base cell, (cell,); the first `cells` are the file's. Columns with few levels come first."""
+def _groups(workload: Workload, records: ReferenceRecords) -> Ints:
+    """The group of every base cell, (cell,). Columns with few levels come first."""
     order = np.argsort(workload.sizes, kind="stable")
     group, number = np.zeros(len(workload), dtype=np.int64), 1
     for last in range(1, len(order) + 1):
         finer = workload.groups(tuple(order[:last]))
-        held, occurs = (np.bincount(finer[of], minlength=int(finer.max()) + 1) for of in (records.cell, slice(cells)))
-        large = (held[finer] >= FEWEST_RECORDS) & (occurs[finer] > 0)
+        held = np.bincount(finer[records.cell], minlength=int(finer.max()) + 1)
+        large = held[finer] >= FEWEST_RECORDS
         group, number = np.where(large, number + finer, group), number + int(finer.max()) + 1
-    held, occurs = (np.bincount(group[of], minlength=number) for of in (records.cell, slice(cells)))
-    held[occurs == 0] = 0
+    held = np.bincount(group[records.cell], minlength=number)
     group = np.where(held[group] > 0, group, 0)
     if not held[0] and (group == 0).any():
         group[group == 0] = int(np.argmax(held))

@@ -206,9 +206,11 @@ class Reference(ReferenceRecords):
         size: Floats,
         noise: Floats,
     ) -> Prior:
-        crosses = self.crosses(workload)
-        limits = limits_of(crosses, levels, self, bounds, size, noise)
-        prior = Prior.of(crosses, terms, levels, limits, tails_of(crosses, terms, levels, limits, self))
+        crosses, kept = self.crosses(workload), self.inside(len(workload))
+        # Levels of rare crosses are poor, and a record may be hundreds of times its level: laws are of the file's crosses.
+        few = Reference(self.cell[kept], self.weight[kept], self.outcome[kept])
+        limits = limits_of(crosses, levels.about(kept), few, bounds, size, noise)
+        prior = Prior.of(crosses, terms, levels, limits, tails_of(crosses, terms, levels.about(kept), limits, few))
         represented = Represented(float(self.weight.sum()), float(np.linalg.norm(self.weight)))
         return replace(prior.tied(self).first(workload), represented=represented)
 
