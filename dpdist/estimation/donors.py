@@ -6,12 +6,13 @@ A donor is a whole tuple (weight, outcomes), as in a hot deck. Donors are public
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.core.records import Codes, Floats, Ints
@@ -26,6 +27,42 @@ OUTCOME = "outcome "
 """Prefix of the names of the outcomes' columns."""
 COPIED = "copied "
 """Prefix of the names of columns that the job copies."""
+LEVEL = "level "
+"""Prefix of the names of columns with the levels of records in crosses that the file lacks, as positions in the frame's."""
+
+
+@dataclass(frozen=True, eq=False)
+class AbsentRecords:
+    """A reference's records in crosses of columns that the current file lacks. No synthetic record is taken from them.
+
+    `codes` (record, column) are levels of `columns`; `weight` is (record,), and `outcomes` (record, outcome).
+    """
+
+    columns: tuple[str, ...]
+    codes: Codes
+    weight: Floats
+    outcomes: Floats
+
+    def by(self, columns: Sequence[str]) -> AbsentRecords | None:
+        """Those with a weight above 0 by these columns alone, in order of levels, outcomes and weight; None without any."""
+        codes = self.codes[:, [self.columns.index(name) for name in columns]]
+        order = np.lexsort((self.weight, *self.outcomes.T[::-1], *codes.T[::-1]))
+        order = order[self.weight[order] > 0]
+        return AbsentRecords(tuple(columns), codes[order], self.weight[order], self.outcomes[order]) if len(order) else None
+
+    def table(self, outcomes: Sequence[str]) -> pa.Table:
+        """One row for every record."""
+        levels = {LEVEL + name: pa.array(self.codes[:, k].copy()) for k, name in enumerate(self.columns)}
+        values = {OUTCOME + name: pa.array(self.outcomes[:, k].copy()) for k, name in enumerate(outcomes)}
+        return pa.table({"weight": pa.array(self.weight), **values, **levels})
+
+    @classmethod
+    def from_table(cls, table: pa.Table, outcomes: Sequence[str]) -> Self:
+        """The inverse of `table`."""
+        columns = tuple(name.removeprefix(LEVEL) for name in table.column_names if name.startswith(LEVEL))
+        codes = [np.zeros((len(table), 0), dtype=np.int32), *(table.column(LEVEL + name).to_numpy() for name in columns)]
+        values = np.column_stack([table.column(OUTCOME + name).to_numpy() for name in outcomes])
+        return cls(columns, np.column_stack(codes).astype(np.int32), table.column("weight").to_numpy(), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +70,15 @@ class Donors:
     """Donors in order of their cell, and within a cell in order of outcomes and weight.
 
     `cell` (record,) is a cell's number in the stratum; `weight` (record,) is above 0; `outcomes` is (record, outcome).
-    `copied` has the donors' values in further columns, which the job lists.
+    `copied` has the donors' values in further columns, which the job lists. `absent` are no donors: the package learns
+    levels from them.
     """
 
     cell: Ints
     weight: Floats
     outcomes: Floats
     copied: pa.Table | None = None
+    absent: AbsentRecords | None = None
 
     @classmethod
     def of(cls, cell: Codes, weight: Floats, outcomes: Floats, copied: pa.Table | None = None) -> Self:
@@ -129,9 +168,16 @@ def _evenly(start: float, count: int, size: int) -> Ints:
 
 
 def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Table:
-    """A table of every stratum's donors, one row each; a cell's number is its position in the released parameters."""
-    labels = np.repeat(np.arange(len(donors), dtype=np.int32), [len(stratum_donors) for stratum_donors in donors.values()])
-    stratum = pa.DictionaryArray.from_arrays(pa.array(labels), pa.array(list(donors), pa.string()))
+    """A table of every stratum's donors, one row each; a cell's number is its position in the released parameters.
+
+    Records in crosses that the file lacks follow, without a cell.
+    """
+
+    def strata(sizes: Sequence[int]) -> pa.DictionaryArray:
+        labels = np.repeat(np.arange(len(donors), dtype=np.int32), sizes)
+        return pa.DictionaryArray.from_arrays(pa.array(labels), pa.array(list(donors), pa.string()))
+
+    stratum = strata([len(stratum_donors) for stratum_donors in donors.values()])
     cell, weight = (
         np.concatenate([getattr(stratum_donors, name) for stratum_donors in donors.values()]) for name in ("cell", "weight")
     )
@@ -140,18 +186,31 @@ def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Ta
     further = [stratum_donors.copied for stratum_donors in donors.values() if stratum_donors.copied is not None]
     copied = pa.concat_tables(further) if further else pa.table({})
     columns |= {COPIED + name: column for name, column in zip(copied.column_names, copied.columns, strict=True)}
-    return pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
+    whole = pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
+    every = [stratum_donors.absent for stratum_donors in donors.values()]
+    absent = [None if one is None else one.table(outcomes) for one in every]
+    if not (met := [one for one in absent if one is not None]):
+        return whole
+    sizes = [0 if one is None else len(one) for one in absent]
+    further = pa.concat_tables(met).append_column("stratum", strata(sizes))
+    return pa.concat_tables([whole, further], promote_options="default").combine_chunks()
 
 
 def donors_from_table(table: pa.Table, outcomes: Sequence[str], copied: Sequence[str] = ()) -> dict[str, Donors]:
     """The inverse of `donors_table`; `copied` names the columns that the job copies."""
-    stratum = table.column("stratum").combine_chunks()
+    rest = table.filter(pc.is_null(table.column("cell")))
+    table = table.filter(pc.is_valid(table.column("cell"))) if len(rest) else table
+    stratum, of_rest = (part.column("stratum").combine_chunks() for part in (table, rest))
     labels, codes = stratum.dictionary.to_pylist(), stratum.indices.to_numpy()
     cell, weight = (table.column(name).to_numpy() for name in ("cell", "weight"))
     values = np.column_stack([table.column(OUTCOME + name).to_numpy() for name in outcomes])
     masks: list[NDArray[np.bool_]] = [codes == k for k in range(len(labels))]
     further = table.select([COPIED + name for name in copied]).rename_columns(list(copied)) if copied else None
-    return {
+    made = {
         label: Donors(cell[rows], weight[rows], values[rows], None if further is None else further.filter(pa.array(rows)))
         for label, rows in zip(labels, masks, strict=True)
     }
+    for label in of_rest.unique().to_pylist():
+        absent = AbsentRecords.from_table(rest.filter(pc.equal(of_rest.cast(pa.string()), label)), outcomes)
+        made[label] = replace(made[label], absent=absent)
+    return made

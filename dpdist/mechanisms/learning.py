@@ -8,6 +8,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.engine.protocol import Learned, LearnsOutright
 from dpdist.engine.rounds import run_rounds
+from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     CHECKED,
@@ -19,7 +20,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_centre,
     learn_weights,
 )
-from dpdist.models.on_reference import OnDistributions
+from dpdist.models.on_reference import LearnsFromAbsent, OnDistributions
 from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel
 from dpdist.privacy.weight_rules import reference_counts
 from dpdist.privacy.weights import for_later_files
@@ -40,14 +41,18 @@ def learned_from(
     current: int,
     block: int,
     copied: pa.Table | None = None,
+    absent: AbsentRecords | None = None,
 ) -> Learned:
     """Returns what the mechanism learns from the reference's records of a stratum.
 
     `current` is the number of records of the current stratum, and `block` that of a block. Weights are learned on at
     most `current` records: a fit to fewer records is wider and has larger bounds. For the mechanism `weighted`, weights
     are learned under even wider fits (`for_later_files`). `copied` holds these records' other columns, for synthetic
-    records to copy. Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
+    records to copy. `absent` are further ones in crosses that the current file lacks. Raises `Improper`, `NotReached`,
+    `Unconverged` or `Spurious`.
     """
+    if absent is not None and isinstance(model, LearnsFromAbsent):
+        model = model.with_absent(absent)
     if isinstance(model, LearnsOutright):
         return model.learned(records, copied)
     assert isinstance(model, Likelihood)

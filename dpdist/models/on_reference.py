@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
-from dpdist.estimation.donors import Donors
+from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Statistic
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, Likelihood, StratumModel
@@ -122,6 +122,15 @@ class OnDonors(StratumModel, Protocol):
 
     def with_donors(self, donors: Donors) -> Self:
         """The model with the reference's records."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromAbsent(StratumModel, Protocol):
+    """A model that also learns from reference records in crosses of columns that the current file lacks."""
+
+    def with_absent(self, absent: AbsentRecords) -> Self:
+        """The model that learns from these records, too."""
         ...
 
 

@@ -63,6 +63,10 @@ class GroupShapes:
         """Whether an outcome has at most two values, by outcome."""
         return [len(np.unique(values)) <= 2 for values in np.concatenate([law.outcome for law in self.laws], axis=1)]
 
+    def crosses(self, workload: Workload) -> Workload:
+        """The file's base cells."""
+        return workload
+
     def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
         """The levels of all base cells, with diffuse deviations; `bounds` are the outcomes' public bounds."""
         shared = np.where(terms.classes < 2, DIFFUSE_LEVEL, 0.0)

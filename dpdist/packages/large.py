@@ -137,15 +137,35 @@ class LargePosterior(Posterior):
 
     @cached_property
     def _root_weights(self) -> tuple[Floats, ...]:
-        """Roots of the residuals' precisions by level, (cell, 1) each: 0 in base cells without a reference record."""
+        """Roots of the residuals' precisions by level, (cross, 1) each: 0 in crosses without a reference record."""
         return tuple(np.sqrt(level.terms.weight)[:, None] for _, level, _ in self._levels)
 
     @cached_property
     def _edges(self) -> tuple[tuple[slice, ...], slice]:
-        """The observations: the reference's residuals by level, (cell,) each, then the measured sums, (row,)."""
-        cells, levels = len(self.prior.workload), len(self.drift)
-        residuals = tuple(slice(k * cells, (k + 1) * cells) for k in range(levels))
-        return residuals, slice(levels * cells, levels * cells + len(self.noise))
+        """The observations: the reference's residuals by level, (cross,) each, then the measured sums, (row,)."""
+        crosses, levels = len(self._root_weights[0]), len(self.drift)
+        residuals = tuple(slice(k * crosses, (k + 1) * crosses) for k in range(levels))
+        return residuals, slice(levels * crosses, levels * crosses + len(self.noise))
+
+    @property
+    def _terms(self) -> NestedTerms:
+        """The terms of all crosses: the file's base cells, then those of the reference alone."""
+        return self.prior.learned[0].nested
+
+    def _by_terms(self, terms: NestedTerms, errors: Floats, drift: Floats, residuals: Floats | None = None) -> Floats:
+        """Values of base cells, (cell, side) each, and of all crosses' residuals, added up by terms, (term, 2 sides)."""
+        cells, sides = errors.shape
+        whole = np.zeros((terms.finest.shape[0], 2 * sides))
+        if residuals is not None:
+            whole[:, :sides] = residuals
+        whole[:cells, :sides] += errors
+        whole[:cells, sides:] = drift
+        return terms.back(whole)
+
+    def _deviated(self, level: Deviations, errors: Floats, drift: Floats) -> Floats:
+        """Deviations of base cells by errors and drift, (cross, side) each: (cell, side)."""
+        cells = len(level.shared)
+        return np.asarray(level.shared[:, None] * errors[:cells] + drift[:cells])
 
     def _turned(self, y: Floats) -> list[Floats]:
         """M' of observations' measured part, (cell, side) for every measured sum."""
@@ -156,7 +176,7 @@ class LargePosterior(Posterior):
         made, of_levels = [], zip(self._edges[0], self._levels, self._root_weights, self._factors[1], strict=True)
         for residuals, (_, level, _), root, slopes in of_levels:
             pull = _combined(slopes, back)
-            made.append(terms.back(np.hstack([root * y[residuals] + level.shared[:, None] * pull, pull])))
+            made.append(self._by_terms(terms, level.shared[:, None] * pull, pull, root * y[residuals]))
         return made
 
     def _moved(self, terms: NestedTerms, values: Sequence[Floats], sums: Sequence[Floats]) -> Floats:
@@ -166,10 +186,10 @@ class LargePosterior(Posterior):
         for residuals, (k, level, _), root, of_terms in zip(every, self._levels, self._root_weights, values, strict=True):
             errors, drift = np.split(terms @ of_terms, 2, axis=1)
             image[residuals] = root * errors
-            deviated = level.shared[:, None] * errors + drift
+            moved = self._deviated(level, errors, drift)
             for of_sum, slope in zip(sums, self._factors[1][k], strict=True):
                 if slope is not None:
-                    of_sum += slope * deviated
+                    of_sum += slope * moved
         image[measured] = sum(part @ of_sum for (_, part, _), of_sum in zip(self._parts, sums, strict=True))
         return image
 
@@ -183,7 +203,7 @@ class LargePosterior(Posterior):
 
     def _times(self, y: Floats) -> Floats:
         """The observations' covariance V times (observation, side)."""
-        back, terms, (residuals, measured) = self._turned(y), self.prior.terms.nested, self._edges
+        back, terms, (residuals, measured) = self._turned(y), self._terms, self._edges
         sums = [_combined(factors, back) for factors in self._factors[0]]
         image = self._moved(terms, self._scaled(self._pulled(terms, y, back)), sums)
         image[: residuals[-1].stop] += y[: residuals[-1].stop]
@@ -194,14 +214,15 @@ class LargePosterior(Posterior):
     def _diagonal(self) -> Floats:
         """Variances of the observations without coarse terms, (observation, 1): of fine ones, by each base cell alone."""
         fine = np.ones(len(self.prior.terms.classes))
-        fine[self.prior.terms.coarse] = 0.0
-        terms, numbers = self.prior.terms.nested, self._numbers
+        fine[self.prior.learned[0].coarse] = 0.0
+        terms, numbers = self._terms, self._numbers
         block, variances = self._alone[:, numbers].copy(), []
         for k, level, sizes in self._levels:
             of_errors, of_drift = terms @ (fine / level.terms.prior), terms @ (fine * sizes**2)
             variances.append(1.0 + level.terms.weight * of_errors)
             slope = self.prior.sloped[:, numbers, k]
-            block += np.einsum("ci,cj,c->cij", slope, slope, level.shared**2 * of_errors + of_drift)
+            shared = self._deviated(level, level.shared[:, None] * of_errors[: len(slope), None], of_drift[:, None])[:, 0]
+            block += np.einsum("ci,cj,c->cij", slope, slope, shared)
         of_measured = self.noise.copy()
         for i, (_, one, _) in enumerate(self._parts):
             for j, (_, other, _) in enumerate(self._parts):
@@ -211,14 +232,14 @@ class LargePosterior(Posterior):
     @cached_property
     def _coarse(self) -> tuple[NestedTerms, tuple[Floats, bool]]:
         """Coarse terms, and the factor of their precision given observations with the variances of `_diagonal`."""
-        coarse, cells = self.prior.terms.coarse, len(self.prior.workload)
-        terms, made, precisions = self.prior.terms.nested.few(coarse), [], list[Floats]()
-        z = terms.matrix
-        nothing = scipy.sparse.csr_array((cells, len(coarse)))
+        coarse, cells = self.prior.learned[0].coarse, len(self.prior.workload)
+        terms, made, precisions = self._terms.few(coarse), [], list[Floats]()
+        of_crosses = terms.matrix
+        z, nothing = of_crosses[:cells], scipy.sparse.csr_array(of_crosses.shape)
         for (k, level, sizes), root in zip(self._levels, self._root_weights, strict=True):
             slopes, beside = scipy.sparse.csr_array(self.prior.by_deviation(self.measured, k)), [nothing] * len(self.drift)
             of_errors = [*beside, slopes @ scipy.sparse.diags_array(level.shared) @ z]
-            of_errors[k] = scipy.sparse.diags_array(root[:, 0]) @ z
+            of_errors[k] = scipy.sparse.diags_array(root[:, 0]) @ of_crosses
             made += [scipy.sparse.vstack(of_errors, format="csr"), scipy.sparse.vstack([*beside, slopes @ z], format="csr")]
             precisions += [level.terms.prior[coarse], 1.0 / np.maximum(sizes[coarse], LEAST_DRIFT) ** 2]
         g = scipy.sparse.hstack(made, format="csr")
@@ -256,10 +277,9 @@ class LargePosterior(Posterior):
 
     def _deviations(self, y: Floats) -> list[Floats]:
         """Covariances of shared deviations with the observations, times (observation, side): (cell, side) by level."""
-        terms = self.prior.terms.nested
+        terms = self._terms
         pairs = zip(self._levels, self._scaled(self._pulled(terms, y, self._turned(y))), strict=True)
-        made = ((level, np.split(terms @ values, 2, axis=1)) for (_, level, _), values in pairs)
-        return [level.shared[:, None] * errors + drift for level, (errors, drift) in made]
+        return [self._deviated(level, *np.split(terms @ values, 2, axis=1)) for (_, level, _), values in pairs]
 
     def _sums(self, y: Floats) -> Floats:
         """Covariances of all sums with the observations, times (observation, side): (cell, sum, side)."""
@@ -271,14 +291,14 @@ class LargePosterior(Posterior):
     def _observed(self, figures: Floats) -> Floats:
         """The transposed of `_sums`, of (cell, sum, side)."""
         sums = list(np.einsum("cik,cis->kcs", self._alone, figures))
-        return self._moved(self.prior.terms.nested, self._scaled(self._pulled_figures(figures)), sums)
+        return self._moved(self._terms, self._scaled(self._pulled_figures(figures)), sums)
 
     def _pulled_figures(self, figures: Floats) -> list[Floats]:
         """As `_pulled`, of functions of the sums, (cell, sum, side)."""
         made = []
         for k, level, _ in self._levels:
             pull = np.einsum("ci,cis->cs", self.prior.sloped[:, :, k], figures)
-            made.append(self.prior.terms.nested.back(np.hstack([level.shared[:, None] * pull, pull])))
+            made.append(self._by_terms(self._terms, level.shared[:, None] * pull, pull))
         return made
 
     def estimated(self, x: Floats) -> Floats:
@@ -328,7 +348,7 @@ class LargePosterior(Posterior):
         left[:, self._numbers] -= np.stack(back, axis=1)
         whole = float(np.einsum("cis,cij,cjs->", left, self.prior.block(), left))
         whole += float((y[: residuals[-1].stop] ** 2).sum() + self.noise @ (y[measured] ** 2).sum(axis=1))
-        observed = self._pulled(self.prior.terms.nested, y, back)
+        observed = self._pulled(self._terms, y, back)
         missed = [one - other for one, other in zip(self._pulled_figures(figures), observed, strict=True)]
         return whole + sum(float((one * other).sum()) for one, other in zip(missed, self._scaled(missed), strict=True))
 
@@ -462,12 +482,11 @@ class FactoredPosterior(LargePosterior):
 
     def _spread(self, back: Floats) -> Floats:
         """The covariance D of the sums, without tails, times (cell, sum, side)."""
-        whole, terms = np.einsum("cij,cjs->cis", self.prior.block(), back), self.prior.terms.nested
+        whole, terms = np.einsum("cij,cjs->cis", self.prior.block(), back), self._terms
         for (k, level, sizes), pulled in zip(self._levels, self._pulled_figures(back), strict=True):
             errors, drift = np.split(pulled, 2, axis=1)
             values = np.hstack([level.terms.spread(np.ascontiguousarray(errors), ROUGHLY), sizes[:, None] ** 2 * drift])
-            by_errors, by_drift = np.split(terms @ values, 2, axis=1)
-            whole += self.prior.sloped[:, :, k, None] * (level.shared[:, None] * by_errors + by_drift)[:, None]
+            whole += self.prior.sloped[:, :, k, None] * self._deviated(level, *np.split(terms @ values, 2, axis=1))[:, None]
         return np.asarray(whole)
 
     def answers(self, moved: Floats) -> Floats:

@@ -9,7 +9,7 @@ level from its tables' cells and its columns. So an empty combination of columns
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -46,11 +46,28 @@ WINSORISED = 0.9
 
 
 class ReferenceRecords(NamedTuple):
-    """A reference's records: base cell and weight, (record,) each; outcomes, (record, outcome), or (record,) for one."""
+    """A reference's records: base cell and weight, (record,) each; outcomes, (record, outcome), or (record,) for one.
+
+    The reference may have crosses of columns that the file lacks. They are numbered after the file's base cells.
+    """
 
     cell: Ints
     weight: Floats
     outcome: Floats
+    absent: Ints | None = None
+    """Levels of the crosses that the file lacks, (cross, column); None if there are none."""
+
+    def inside(self, cells: int) -> Ints:
+        """Positions of the records in the file's base cells."""
+        return np.flatnonzero(self.cell < cells)
+
+    def crosses(self, workload: Workload) -> Workload:
+        """The file's base cells, then those of the reference alone, which have no record of the file."""
+        if self.absent is None or not len(self.absent):
+            return workload
+        cells, number = len(workload), len(workload) + len(self.absent)
+        held, weight = (np.bincount(self.cell, of, number)[cells:] for of in (None, self.weight))
+        return workload.with_absent(self.absent, weight / np.maximum(held, 1))
 
     @property
     def outcomes(self) -> Floats:
@@ -82,6 +99,11 @@ class Deviations:
         """The same errors relative to other levels, which are given as multiples of the first."""
         return Deviations(self.value, self.alone / level**2, self.shared / level, self.terms)
 
+    def first(self, cells: int) -> Deviations:
+        """Those of the first cells."""
+        precision = None if self.precision is None else self.precision[:cells]
+        return Deviations(self.value[:cells], self.alone[:cells], self.shared[:cells], self.terms, precision)
+
     @property
     def exact(self) -> Deviations:
         """Deviations of the same cells that are 0 without errors."""
@@ -112,6 +134,10 @@ class Terms(WithoutCaches):
     def sparse(self) -> bool:
         """Whether products with the terms take less time than a dense covariance of them."""
         return self.large or (self.learned_from_a_part and self.matrix.shape[1] ** 3 > CUBE_OF_ENTRY * self.matrix.nnz)
+
+    def first(self, cells: int) -> Terms:
+        """All terms, in the first cells."""
+        return Terms(scipy.sparse.csr_array(self.matrix[:cells]), self.classes, self.codes[:cells])
 
     @cached_property
     def coarse(self) -> Ints:
@@ -163,6 +189,10 @@ class OutcomeLevels:
     scaled: bool
     errors: Deviations
 
+    def first(self, cells: int) -> OutcomeLevels:
+        """Those of the first cells."""
+        return OutcomeLevels(self.mean[:cells], self.unit[:cells], self.scaled, self.errors.first(cells))
+
 
 class AsNew(NamedTuple):
     """The reference's records by levels of all others: e, (record,), and r, (outcome, record).
@@ -207,11 +237,23 @@ class Levels:
         """Units, (cell, outcome)."""
         return np.column_stack([outcome.unit for outcome in self.outcomes])
 
+    def first(self, cells: int) -> Levels:
+        """The levels of the first cells."""
+        outcomes = tuple(outcome.first(cells) for outcome in self.outcomes)
+        of_size = None if self.of_size is None else self.of_size.first(cells)
+        return Levels(self.weight[:cells], self.of_weight.first(cells), outcomes, of_size, self.of_others)
+
     def standardised(self, records: ReferenceRecords) -> tuple[Floats, Floats]:
         """e of every record, (record,), and r, (outcome, record)."""
         cell = records.cell
         outcomes = zip(records.outcomes, self.outcomes, strict=True)
         return records.weight / self.weight[cell], np.stack([(y - of.mean[cell]) / of.unit[cell] for y, of in outcomes])
+
+    def about(self, kept: Ints) -> Levels:
+        """These levels, for some of the reference's records."""
+        if self.of_others is None:
+            return self
+        return replace(self, of_others=AsNew(*(values[..., kept] for values in self.of_others)))
 
     def as_new(self, records: ReferenceRecords) -> AsNew:
         """The reference's records as other records would be: no record is in its own level.

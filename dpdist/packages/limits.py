@@ -200,6 +200,11 @@ class CellLimits:
     mixed: bool = False
     """Whether shapes are those of whole groups, in which cells of unlike levels are mixed."""
 
+    def first(self, cells: int) -> CellLimits:
+        """The limits of the first cells."""
+        of_cells = ("cap", "centre", "half", "group", "tilt", "share")
+        return replace(self, **{name: getattr(self, name)[:cells] for name in of_cells})
+
     @property
     def tells_weights(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether measured sums of a base cell would show larger weights, (cell,)."""
@@ -224,7 +229,8 @@ def limits_of(
     """Limits of the least predicted error.
 
     `size` (cell,) is the number of records of a typical published cell. `noise` (cell,) is the variance of the noise on
-    its clipped sum of weights, in squared records. All outcomes have equal parts of a record's possible change.
+    its clipped sum of weights, in squared records. All outcomes have equal parts of a record's possible change. Crosses of
+    the reference alone are the workload's last cells, beyond those of `size`. `records` are those of the first cells.
     """
     group = _groups(workload, records)
     e, r, *_ = levels.as_new(records)
@@ -247,10 +253,13 @@ def cell_limits(
     two_valued: Sequence[bool],
     unknown: Unknown = SAMPLED,
 ) -> CellLimits:
-    """Limits of the least predicted error from the groups' shapes, which stand for `number` (group,) records each."""
+    """Limits of the least predicted error from the groups' shapes, which stand for `number` (group,) records each.
+
+    The first cells, those of `size` and `noise`, decide: later ones have no record in the file.
+    """
     ranges, clippings = (np.array(bounds)[:, 1] - np.array(bounds)[:, 0]) / 2.0, []
     for k, shape in enumerate(shapes):
-        cells = group == k
+        cells = np.flatnonzero(group[: len(size)] == k)
         widest = [
             max(2.0 * half / float(np.median(of.unit[cells])), float(np.abs(r).max()))
             for half, of, r in zip(ranges, levels.outcomes, shape.r, strict=True)

@@ -117,13 +117,14 @@ class Package:
         totals = [of_table.totals for table, of_table in pairs if table.name in with_totals]
         of_sums = _by_table(self.posterior.errors(wanted.sums), [of_table.sums for of_table in wanted.tables])
         of_totals = _by_table(self.posterior.errors(MarginSums.stacked(totals)), totals) if totals else iter(())
-        powers, predictions = [] if records is None else moments(records, len(workload)), []
+        crosses = workload if records is None else records.crosses(workload)
+        powers, predictions = [] if records is None else moments(records, len(crosses)), []
         for (table, of_table), of_rows in zip(pairs, of_sums, strict=True):
             direct, cells = of_table.direct, len(of_table.direct[0])
             variances, freedom = of_rows.reshape(2, -1, cells), np.full((cells, len(of_table.of_totals)), np.inf)
             if powers:
-                rows, adding = workload.margins(table)
-                count, by_law = adding @ workload.count, zip(powers, direct[1:], strict=True)
+                rows, adding = crosses.margins(table)
+                count, by_law = adding @ crosses.count, zip(powers, direct[1:], strict=True)
                 shown = [of_means(rows, adding @ of_one, count, error) for of_one, error in by_law]
                 for k, one in enumerate(shown, start=1):
                     variances[:, k] = predicted_at(variances[0, k], variances[1, k], direct[k], one.error)
@@ -151,6 +152,10 @@ class Source(Protocol):
     `noise` are those of `limits_of`.
     """
 
+    def crosses(self, workload: Workload) -> Workload:
+        """The file's base cells, then further ones from which levels are learned, without a record of the file."""
+        ...
+
     def levels(self, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]) -> Levels:
         """The levels of all base cells, with errors."""
         ...
@@ -168,7 +173,7 @@ class Source(Protocol):
         size: Floats,
         noise: Floats,
     ) -> Prior:
-        """The prior with the limits of the least predicted error."""
+        """The prior of the file's base cells with the limits of the least predicted error, from levels of all `crosses`."""
         ...
 
 
@@ -176,7 +181,7 @@ def _levels(
     source: Source, workload: Workload, terms: Terms, bounds: Sequence[tuple[float, float]]
 ) -> tuple[Workload, Levels]:
     """The workload, with expected sizes of base cells if these are secret, and the levels."""
-    levels = source.levels(workload, terms, bounds)
+    levels = source.levels(source.crosses(workload), terms, bounds)
     if not workload.secret:
         return workload, levels
     expected, of_size = source.sizes(workload, terms)
@@ -201,10 +206,13 @@ class Reference(ReferenceRecords):
         size: Floats,
         noise: Floats,
     ) -> Prior:
-        limits = limits_of(workload, levels, self, bounds, size, noise)
-        prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, self))
+        crosses, kept = self.crosses(workload), self.inside(len(workload))
+        # Levels of rare crosses are poor, and a record may be hundreds of times its level: laws are of the file's crosses.
+        few = Reference(self.cell[kept], self.weight[kept], self.outcome[kept])
+        limits = limits_of(crosses, levels.about(kept), few, bounds, size, noise)
+        prior = Prior.of(crosses, terms, levels, limits, tails_of(crosses, terms, levels.about(kept), limits, few))
         represented = Represented(float(self.weight.sum()), float(np.linalg.norm(self.weight)))
-        return replace(prior.tied(self), represented=represented)
+        return replace(prior.tied(self).first(workload), represented=represented)
 
 
 class Chosen(NamedTuple):
@@ -219,8 +227,8 @@ def _started(
 ) -> tuple[Workload, Terms, Levels]:
     """What no law of noise changes."""
     if before is not None:
-        return before.prior.workload, before.prior.terms, before.prior.levels
-    terms = Terms.of(workload)
+        return before.prior.workload, *before.prior.learned
+    terms = Terms.of(reference.crosses(workload))
     workload, levels = _levels(reference, workload, terms, bounds)
     return workload, terms, levels
 

@@ -111,6 +111,8 @@ class Prior(WithoutCaches):
     represented: Represented | None = None
     hidden: float = 0.0
     """Standard deviation of e that lies beyond the limits of all cells since weights have spread."""
+    of_crosses: tuple[Terms, Levels] | None = None
+    """Terms and levels with crosses of the reference alone; None if it has none."""
 
     @classmethod
     def of(
@@ -143,6 +145,20 @@ class Prior(WithoutCaches):
         measured = self._per_record[:, : 2 * len(self.tails)]
         ties = ties_of(self.workload, self.levels, self.limits, records, measured)
         return replace(self, ties=np.pad(ties, ((0, 0), (0, int(self.workload.secret)))))
+
+    def first(self, workload: Workload) -> Prior:
+        """This prior in the file's base cells, the first ones, without crosses of the reference alone."""
+        if (cells := len(workload)) == len(self.workload):
+            return self
+        parts = {name: getattr(self, name).first(cells) for name in ("terms", "levels", "limits")}
+        tails = tuple(tail.first(cells) for tail in self.tails)
+        arrays = {name: getattr(self, name)[:cells] for name in ("linearised_at", "ties")}
+        return replace(self, workload=workload, tails=tails, of_crosses=(self.terms, self.levels), **parts, **arrays)
+
+    @property
+    def learned(self) -> tuple[Terms, Levels]:
+        """Terms and levels of all crosses of file and reference."""
+        return self.of_crosses or (self.terms, self.levels)
 
     @cached_property
     def _linear(self) -> tuple[Floats, Floats, Floats]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
 from typing import Any, TypeAlias
@@ -68,6 +68,24 @@ class Workload(WithoutCaches):
 
     def __len__(self) -> int:
         return len(self.count)
+
+    def placed(self, codes: Ints) -> tuple[Ints, Ints]:
+        """The base cell of every row of codes, (row,). Other crosses, (cross, column), are numbered after base cells."""
+        every, place = np.unique(np.concatenate([self.codes, codes]), axis=0, return_inverse=True)
+        of_cells, of_rows = np.split(place.reshape(-1), [len(self)])
+        number = np.full(len(every), -1)
+        number[of_cells] = np.arange(len(self))
+        absent = np.flatnonzero(number < 0)
+        number[absent] = len(self) + np.arange(len(absent))
+        return np.asarray(number[of_rows], dtype=np.int64), np.asarray(every[absent], dtype=np.int64)
+
+    def with_absent(self, codes: Ints, weight: Floats) -> Workload:
+        """These base cells, then crosses without a record: `codes` (cross, column). `weight` (cross,) counts if weights are
+        public.
+        """
+        public = None if self.weight is None else np.concatenate([self.weight, weight])
+        count = np.concatenate([self.count, np.zeros(len(codes))])
+        return replace(self, codes=np.concatenate([self.codes, codes]), count=count, weight=public)
 
     @cached_property
     def universes(self) -> tuple[Universe, ...]:

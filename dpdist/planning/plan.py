@@ -230,7 +230,11 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     """
     text = f"{opened.records:,} records"
     if isinstance(opened, ReferenceFile) and opened.left_out:
-        text += f", of which {opened.left_out:,} are left out: the file has no record with the same columns"
+        text += f", of which {opened.left_out:,} "
+        if plan.job.mechanism.fills_empty_cells:
+            text += "are in crosses that the file lacks: they inform levels of the tables' cells, and are no donors"
+        else:
+            text += "are left out: the file has no record with the same columns"
     if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
         return text
     size, few = _cell_sizes(plan, opened)

@@ -15,6 +15,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.engine.protocol import Learned, Noise, Rounds
+from dpdist.estimation.donors import AbsentRecords
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
@@ -107,6 +108,13 @@ class Fit:
         none.
         """
         return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
+
+    @property
+    def absent(self) -> AbsentRecords | None:
+        """Reference records in crosses that the current file lacks; None if the mechanism learns nothing from them."""
+        if not self.job.mechanism.fills_empty_cells:
+            return None
+        return AbsentRecords.from_table(read_table(self.space.absent), self.job.outcomes)
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
         """Returns a function that gives a stratum's noise for a request: the stored noise, or new noise that it stores.

@@ -24,7 +24,7 @@ from dpdist.storage.workspace import NOISY_FRAME, Identity, Workspace
 from dpdist.survey.batches import changed_while_read
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.placement import let_go, place
-from dpdist.survey.reference_file import copied_columns, place_reference
+from dpdist.survey.reference_file import absent_records, copied_columns, in_rows, records_of
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
@@ -59,14 +59,19 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "store reference", reference.source.rows) as tick,
     ):
-        records = place_reference(job, reference, Path(scratch), tick)
+        placed = records_of(job, reference, Path(scratch), tick)
+        records, further = in_rows(reference, placed), list[Path]()
+        if job.mechanism.fills_empty_cells:
+            write_table(space.absent, absent_records(job, reference, placed).table(job.outcomes))
+            further.append(space.absent)
         if job.microdata.columns:
             gather(space.copied, copied_columns(job, reference.source))
+            further.append(space.copied)
         if reference.source.fingerprint() != reference.sha256:
             raise changed_while_read(reference.source)
         counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
         write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
-    space.mark("reference", [space.reference, *([space.copied] if job.microdata.columns else [])])
+    space.mark("reference", [space.reference, *further])
 
 
 def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:

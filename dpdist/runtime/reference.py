@@ -18,7 +18,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Learned
-from dpdist.estimation.donors import Donors
+from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.clamped import Spurious
@@ -52,10 +52,11 @@ def learned_from(
     records: Records,
     current: int,
     copied: pa.Table | None = None,
+    absent: AbsentRecords | None = None,
 ) -> Learned:
     """`mechanisms.learning.learned_from` on blocks as large as those of the current file."""
     block = block_rows(job.sampler.total)
-    return learning.learned_from(job, model, sampler, key, stratum, records, current, block, copied)
+    return learning.learned_from(job, model, sampler, key, stratum, records, current, block, copied, absent)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class LearnOne:
             else:
                 records = fit.reference_records(stratum)
                 copied = fit.copied(records)
-                learned = learned_from(fit.job, model, sampler, key, label, records, current, copied)
+                learned = learned_from(fit.job, model, sampler, key, label, records, current, copied, fit.absent)
         except (Improper, NotReached, Unconverged) as failure:
             return Outcome(stratum, str(failure))
         except Spurious:

@@ -66,6 +66,11 @@ class WorkspacePaths:
         return self.confidential / "records" / "copied.parquet"
 
     @property
+    def absent(self) -> Path:
+        """The reference's records in crosses that the current file lacks, if the mechanism learns from them."""
+        return self.confidential / "records" / "absent.parquet"
+
+    @property
     def earlier_points(self) -> Path:
         return self.confidential / "records" / "carried.parquet"
 

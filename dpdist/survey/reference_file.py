@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Frame, Ints
+from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
 from dpdist.job.reference import SimulatedReference
 from dpdist.survey.batches import Tick
@@ -148,12 +149,25 @@ def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tic
 
     Their weights are not clipped, because they show what lies beyond the current weights' bounds.
     """
-    placed = records_of(job, reference, scratch, tick)
+    return in_rows(reference, records_of(job, reference, scratch, tick))
+
+
+def in_rows(reference: ReferenceFile, placed: Records) -> Records:
+    """Those of all records of the reference that have a row of the current frame, sorted by these rows."""
     row = reference.row[placed.frame]
     order = np.argsort(row, kind="stable")
     kept = order[np.searchsorted(row[order], 0) :]
     records = placed.take(kept)
     return replace(records, frame=row[kept].astype(np.int32))
+
+
+def absent_records(job: Job, reference: ReferenceFile, placed: Records) -> AbsentRecords:
+    """Those of all records of the reference that have no row of the current frame."""
+    codes, names = reference.census.frame.codes, job.reference_columns
+    kept = np.flatnonzero(reference.row[placed.frame] < 0)
+    row, none = placed.frame[kept], np.zeros((len(kept), 0), dtype=np.int32)
+    by_column = np.column_stack([none, *(codes[name][row] for name in names)])
+    return AbsentRecords(names, by_column, placed.weight[kept], placed.outcomes[kept])
 
 
 def records_of(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:

@@ -378,18 +378,19 @@ def test_a_package_too_large_for_dense_matrices_is_released_as_a_job(
     np.testing.assert_allclose(errors[1], errors[0], rtol=0.6)
 
 
-def test_a_plan_tells_how_many_records_of_the_reference_are_left_out(tmp_path: Path) -> None:
+def test_a_plan_tells_how_many_records_of_the_reference_stand_for_levels_alone(tmp_path: Path) -> None:
     """Those of crosses that the file lacks, a sixth of small surveys' weights. Control: a file with all crosses."""
     made = parse_job(job(tmp_path))
     whole = dpdist.validate(made)
     assert isinstance(whole.reference, ReferenceFile)
-    assert "left out" not in plan.reference(whole, whole.reference)
+    assert "levels" not in plan.reference(whole, whole.reference)
     earlier, path = pd.read_parquet(tmp_path / "earlier.parquet"), tmp_path / "current.parquet"
     current = pd.read_parquet(path)
     current[current["field"] != "law"].to_parquet(path)
     less = dpdist.validate(made)
     assert isinstance(less.reference, ReferenceFile)
-    assert f"of which {(earlier['field'] == 'law').sum()} are left out" in plan.reference(less, less.reference)
+    shown = plan.reference(less, less.reference)
+    assert f"of which {(earlier['field'] == 'law').sum()} are in crosses that the file lacks: they" in shown
 
 
 def test_a_package_beyond_memory_is_refused_by_the_plan_with_the_largest_that_fits(

@@ -163,7 +163,7 @@ def query_of(made: Package, budget: Budget) -> JointQuery:
 def noisy(made: Package, budget: Budget, current: Survey, rng: np.random.Generator) -> Floats:
     """Measurements of a survey in records; the noise has the variance of the released one's, and is NumPy's."""
     query = query_of(made, budget)
-    exact = query.in_records(base_sums(query.limits, *current))
+    exact = query.in_records(base_sums(query.limits, *current[:3]))
     return exact + rng.laplace(0.0, np.sqrt(made.posterior.noise / 2.0))
 
 

@@ -176,7 +176,7 @@ def main() -> None:
             ):
                 for strategy in STRATEGIES:
                     begun = time.perf_counter()
-                    made = package(parts.workload, parts.reference, parts.bounds, budget.law, strategy)
+                    made = package(parts.workload, parts.learned_from, parts.bounds, budget.law, strategy)
                     row = {
                         "file": name,
                         "cells": len(parts.workload),

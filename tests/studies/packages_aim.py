@@ -36,10 +36,10 @@ def prepare(data: Path, work: Path, files: list[str], splits: int, buckets: int)
         rows = read(FILES[name], data)
         for split in range(splits):
             parts = parted(FILES[name], rows, split)
-            of = parts.reference
+            of = parts.common
             inner = [edges(values, buckets) for values in (of.weight, of.outcome)]
             made = []
-            for records in (parts.current, parts.reference):
+            for records in (parts.current, parts.common):
                 coded = pd.DataFrame(parts.workload.codes[records.cell]).add_prefix("c")
                 coded["weight"], coded["outcome"] = (
                     np.searchsorted(inner_edges, values, side="right")
@@ -102,7 +102,7 @@ def of_aim(parts: object, work: Path, stem: str, epsilon: str) -> Iterator[pd.Da
         by_number = alone.workload.count / np.maximum(of_cells.sum(axis=(1, 2)), 1e-9)
         (only,) = alone.workload.tables
         matrix = alone.workload.published(only)
-        here, earlier = (direct(matrix, records) for records in (alone.current, alone.reference))
+        here, earlier = (direct(matrix, records) for records in (alone.current, alone.common))
         for label, scale in (("AIM", 1.0), ("AIM, public numbers", by_number)):
             weight, product = (matrix @ (values * scale) for values in sums)
             figures = {"counts": weight, "means": product / np.maximum(weight, 1e-9)}
@@ -128,7 +128,7 @@ def measure(data: Path, work: Path, files: list[str], splits: int, epsilons: lis
             for epsilon in epsilons:
                 made += of_aim(parts, work, f"{name}-{split}", epsilon)
                 budget = Budget("substitution", epsilon=Fraction(epsilon))
-                package = best_package(parts.workload, parts.reference, parts.bounds, budget.law, per_table)[0]
+                package = best_package(parts.workload, parts.learned_from, parts.bounds, budget.law, per_table)[0]
                 for one in measured(parts, package, budget, 0, split):
                     ours = pd.DataFrame(one | {"strategy": "table_package", "epsilon": epsilon})
                     made.append(ours[ours["counted"]])

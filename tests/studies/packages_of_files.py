@@ -1,15 +1,16 @@
 """Packages of ten tables on thirds of public files: errors of every strategy beside those of the reference alone.
 
     python tests/studies/packages_of_files.py --data FOLDER [--files nscg …] [--epsilon 1 4] [--splits 3] [--draws 2]
-        [--drift none|scale|shape|weights] [--strategies per_table …] [--rho]
+        [--drift none|scale|shape|weights] [--strategies per_table …] [--rho] [--common]
 
 A file is split at random into thirds: one is released, one is its reference, and one is the truth, with its own error.
 Errors are about the released third's own weighted figures, in direct standard errors given the cells' numbers of records.
 Cells are those of all tables, margins too, with 10 records or more. The reference alone has its mean weight times the
-public number of records, and its mean. A table is *worse* where its median error is over 1.05 times the reference's, and
-*clearly* so where that holds by 1.645 jackknife standard errors of the ratio over splits. The strategy `separate` has a
-package for every table, with an equal part of the budget, and `apart` one for every outcome. Noise is NumPy's, of the
-variance of the released one's.
+public number of records, and its mean. It has all records of its third (`alone`), or those in crosses of the released
+third (`alone common`). With `--common` the package learns from these only. `unmeasured` is the package's prior. A table is
+*worse* where its median error is over 1.05 times the reference's, and *clearly* so where that holds by 1.645 jackknife
+standard errors of the ratio over splits. The strategy `separate` has a package for every table, with an equal part of the
+budget, and `apart` one for every outcome. Noise is NumPy's, of the variance of the released one's.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from dpdist.packages.package import Package, Reference, best_package
 from dpdist.packages.package import package as package_of
 from dpdist.packages.posterior import learned
 from dpdist.packages.strategy import STRATEGIES
+from dpdist.packages.sums import published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
 FEWEST = 10
@@ -210,10 +212,24 @@ class Parts:
     """Public bounds of every outcome."""
     current: Reference
     reference: Reference
+    """All records of its third."""
     truth: Reference
     """All records of the last third, in cells of `whole`."""
     whole: Workload
     """The base cells of all thirds."""
+    learned_from: Reference
+    """What the package has of `reference`."""
+
+    @property
+    def common(self) -> Reference:
+        """The reference's records in crosses of the released third."""
+        return common(self.reference, self.workload)
+
+
+def common(records: Reference, workload: Workload) -> Reference:
+    """Those of the records that lie in base cells of the file."""
+    kept = records.cell < len(workload)
+    return Reference(records.cell[kept], records.weight[kept], records.outcome[kept])
 
 
 def read(file: File, folder: Path) -> pd.DataFrame:
@@ -228,7 +244,7 @@ def read(file: File, folder: Path) -> pd.DataFrame:
     return rows.assign(**{file.outcome: rows[file.outcome].astype(float).clip(*file.bounds)}).reset_index(drop=True)
 
 
-def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Parts:
+def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none", only_common: bool = False) -> Parts:
     """The thirds of a file. `drift` moves the reference: it is smaller by a tenth and a seventh, or of another shape."""
     names = list(dict.fromkeys(column for table in file.tables for column in table))
     coded = [rows[name].astype("category").cat.remove_unused_categories() for name in names]
@@ -236,8 +252,6 @@ def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Pa
     sizes = tuple(len(column.cat.categories) for column in coded)
     part = np.random.default_rng(seed).permutation(len(rows)) % 3
     occurring, cell = np.unique(codes[part == 0], axis=0, return_inverse=True)
-    keys = {tuple(row): number for number, row in enumerate(occurring)}
-    every = np.array([keys.get(tuple(row), -1) for row in codes])
     weight, outcome = rows[file.weight].to_numpy(dtype=float), rows[file.outcome].to_numpy(dtype=float)
     bounds: tuple[tuple[float, float], ...] = (file.bounds,)
     if file.second:
@@ -246,18 +260,17 @@ def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Pa
     tables = tuple(PackageTable(" x ".join(by), tuple(names.index(name) for name in by)) for by in file.tables)
     count = np.bincount(cell.reshape(-1), minlength=len(occurring)).astype(float)
     of_all, whole_cell = np.unique(codes, axis=0, return_inverse=True)
-    records = [
-        Reference(of_cell[kept], weight[kept], outcome[kept])
-        for of_cell, kept in (
-            (every, part == 0),
-            (every, (part == 1) & (every >= 0)),
-            (whole_cell.reshape(-1), part == 2),  # rare base cells have weights of their own
-        )
-    ]
     nested = (tuple(names.index(name) for name in file.nested),) if file.nested else ()
     workload = Workload(occurring, sizes, count, tables, nested=nested, outcomes=len(bounds))
     whole = replace(workload, codes=of_all, count=np.ones(len(of_all)))
-    return Parts(workload, bounds, records[0], drifted(records[1], drift), records[2], whole)
+    earlier, absent = workload.placed(codes[part == 1])
+    current, reference, truth = (
+        Reference(of_cell, weight[part == number], outcome[part == number])
+        for number, of_cell in enumerate((cell.reshape(-1), earlier, whole_cell.reshape(-1)[part == 2]))
+    )
+    reference = drifted(reference._replace(absent=absent), drift)
+    learned_from = common(reference, workload) if only_common else reference
+    return Parts(workload, bounds, current, reference, truth, whole, learned_from)
 
 
 def drifted(records: Reference, drift: str) -> Reference:
@@ -265,16 +278,16 @@ def drifted(records: Reference, drift: str) -> Reference:
 
     `weights` multiplies weights alone by 1.3.
     """
-    cell, weight, outcome = records
+    _, weight, outcome, _ = records
     if drift == "weights":
         return records._replace(weight=1.3 * weight)
     if drift == "scale":
-        return Reference(cell, weight / 1.1, outcome / 1.15)
+        return records._replace(weight=weight / 1.1, outcome=outcome / 1.15)
     if drift == "shape":
         heavier = weight ** (1 / 1.1)
         richer = np.maximum(outcome, 0.0) ** (1 / 1.1)
         scale = np.average(outcome, weights=weight) / max(np.average(richer, weights=weight), 1e-300)
-        return Reference(cell, heavier * weight.sum() / heavier.sum(), richer * scale)
+        return records._replace(weight=heavier * weight.sum() / heavier.sum(), outcome=richer * scale)
     return records
 
 
@@ -292,17 +305,20 @@ def by_itself(parts: Parts, table: PackageTable) -> Parts:
     """A table's columns alone: its cells are the base cells."""
     alone = replace(table, by=tuple(range(len(table.by))))
 
-    def of(workload: Workload, *records: Reference) -> tuple[Workload, list[Reference]]:
+    def of(workload: Workload) -> Workload:
         codes, cell = np.unique(workload.codes[:, table.by], axis=0, return_inverse=True)
-        cell = cell.reshape(-1)
-        sizes, count = tuple(workload.sizes[column] for column in table.by), np.bincount(cell, weights=workload.count)
-        return Workload(codes, sizes, count, (alone,)), [one._replace(cell=cell[one.cell]) for one in records]
+        sizes = tuple(workload.sizes[column] for column in table.by)
+        return Workload(codes, sizes, np.bincount(cell.reshape(-1), weights=workload.count).astype(float), (alone,))
 
-    (workload, (current, reference)), (whole, (truth,)) = (
-        of(parts.workload, parts.current, parts.reference),
-        of(parts.whole, parts.truth),
+    def placed(records: Reference, by: Workload, target: Workload) -> Reference:
+        cell, absent = target.placed(records.crosses(by).codes[:, table.by])
+        return records._replace(cell=cell[records.cell], absent=absent)
+
+    workload, whole = of(parts.workload), of(parts.whole)
+    current, reference, learned_from = (
+        placed(records, parts.workload, workload) for records in (parts.current, parts.reference, parts.learned_from)
     )
-    return Parts(workload, parts.bounds, current, reference, truth, whole)
+    return Parts(workload, parts.bounds, current, reference, placed(parts.truth, parts.whole, whole), whole, learned_from)
 
 
 def direct(matrix: scipy.sparse.csr_array, records: Reference, outcome: int = 0) -> Direct:
@@ -325,16 +341,21 @@ def direct(matrix: scipy.sparse.csr_array, records: Reference, outcome: int = 0)
 def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: int) -> Iterator[dict[str, object]]:
     """One row for every cell and statistic under one draw of the noise."""
     query = JointQuery(package.prior.limits, package.measurements, package.shares, budget)
-    exact = query.in_records(base_sums(query.limits, *parts.current))
+    exact = query.in_records(base_sums(query.limits, *parts.current[:3]))
     rng, noise = np.random.default_rng([seed, split]), package.posterior.noise
     pure = budget.epsilon is not None
     x = exact + (rng.laplace(0.0, np.sqrt(noise / 2.0)) if pure else rng.normal(0.0, np.sqrt(noise)))
     posterior = learned(package.posterior, x)
     base = base_estimates(posterior, x, parts.bounds)
-    for table, predicted in zip(parts.workload.tables, package.predicted(records=parts.reference), strict=True):
+    crosses = parts.reference.crosses(parts.workload)
+    for table, predicted in zip(parts.workload.tables, package.predicted(records=parts.learned_from), strict=True):
         matrix, estimates = parts.workload.published(table), table_estimates(posterior, table, base)
+        planned_counts, *planned_totals = (
+            sums.of(package.prior.mean) for sums in published_sums(matrix, package.prior.levels)
+        )
         for name, k in (("counts", 0), *(("means", k) for k in range(len(parts.bounds)))):
-            here, earlier = (direct(matrix, records, k) for records in (parts.current, parts.reference))
+            here, of_common = (direct(matrix, records, k) for records in (parts.current, parts.common))
+            of_all = direct(crosses.published(table), parts.reference, k)
             truth = direct(parts.whole.published(table), parts.truth, k)
             error = getattr(here, f"errors_of_{name}")
             stated, value, foreseen = (
@@ -349,7 +370,12 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
                 if name == "counts":  # predicted in standard errors of random numbers of records, which are larger
                     n, all_records = here.number, len(parts.current.cell)
                     foreseen = foreseen * np.sqrt((n - 1) / n + (here.counts / error) ** 2 * (1.0 / n - 1.0 / all_records))
-                alone = earlier.counts / earlier.number * here.number if name == "counts" else earlier.means
+                alone, alone_common = (
+                    earlier.counts / earlier.number * here.number if name == "counts" else earlier.means
+                    for earlier in (of_all, of_common)
+                )
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    unmeasured = planned_counts if name == "counts" else planned_totals[k] / planned_counts
                 scale = here.number / truth.number if name == "counts" else np.ones_like(error)
                 target, target_error = getattr(truth, name) * scale, getattr(truth, f"errors_of_{name}") * scale
                 one = {
@@ -360,13 +386,15 @@ def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: i
                     "error": np.abs(value - getattr(here, name)) / error,
                     "signed": (value - getattr(here, name)) / error,
                     "alone": np.abs(alone - getattr(here, name)) / error,
+                    "unmeasured": np.abs(unmeasured - getattr(here, name)) / error,
+                    "alone common": np.abs(alone_common - getattr(here, name)) / error,
                     "held": np.abs(value - target) <= NORMAL_90 * np.hypot(stated, target_error),
                     "direct": np.abs(getattr(here, name) - target) <= NORMAL_90 * np.hypot(error, target_error),
                     "predicted": foreseen,
                     "stated": stated / error,
                     "drift_weight": posterior.drift[0],
                     "drift_outcome": posterior.drift[1 + k],
-                    "counted": (here.number >= FEWEST) & (error > 0) & np.isfinite(alone) & (truth.number > 1),
+                    "counted": (here.number >= FEWEST) & (error > 0) & np.isfinite(alone_common) & (truth.number > 1),
                 }
             yield one | {"split": split, "draw": seed}
 
@@ -377,6 +405,7 @@ def by_table(rows: pd.DataFrame) -> pd.DataFrame:
     summary = grouped[["error", "alone"]].agg(["median", "max"])
     summary.columns = ["median", "largest", "alone", "alone largest"]
     summary["ratio"] = summary["median"] / summary["alone"]
+    summary["ratio common"] = summary["median"] / grouped["alone common"].median()
     roots = grouped[["error", "predicted"]].agg(lambda part: np.sqrt((part**2).mean()))
     summary["predicted"] = roots["predicted"]
     summary["over predicted"] = roots["error"] / roots["predicted"]
@@ -401,6 +430,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     summary = grouped[["error", "alone"]].agg(["median", "max"])
     summary.columns = ["median", "largest", "alone", "alone largest"]
     summary["predicted"] = grouped["predicted"].median()
+    for one in ("unmeasured", "alone"):
+        summary[f"{one} rms"] = grouped[one].agg(lambda errors: np.sqrt((errors**2).mean()))
     summary[["held", "direct"]] = grouped[["held", "direct"]].mean()
     summary["over4"] = grouped["error"].apply(lambda error: (error > 4).mean())
     tables = by_table(rows).reset_index().groupby(by, sort=False)
@@ -408,6 +439,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         tables["ratio"].max(),
         tables["ratio"].apply(lambda ratio: (ratio > 1.05).sum()),
     )
+    summary["alone common"] = grouped["alone common"].median()
+    summary["worse common"] = tables["ratio common"].apply(lambda ratio: (ratio > 1.05).sum())
     surely = by_table(rows).reset_index()
     surely["over"] = surely["ratio"] - NORMAL_90 * surely["ratio_error"] > 1.05
     summary["clearly"] = surely.groupby(by, sort=False)["over"].sum()
@@ -417,13 +450,20 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def study(
-    name: str, folder: Path, budgets: dict[str, Budget], splits: int, draws: int, drift: str, strategies: list[str]
+    name: str,
+    folder: Path,
+    budgets: dict[str, Budget],
+    splits: int,
+    draws: int,
+    drift: str,
+    strategies: list[str],
+    only_common: bool = False,
 ) -> pd.DataFrame:
     """All rows of a file."""
     file, made = FILES[name], []
     rows = read(file, folder)
     for split in range(splits):
-        parts = parted(file, rows, split, drift)
+        parts = parted(file, rows, split, drift, only_common)
         for label, budget in budgets.items():
             begun, packages = time.process_time(), planned_packages(parts, budget, strategies)
             took = {"plan": time.process_time() - begun}
@@ -452,7 +492,7 @@ def study(
 
 def planned_packages(parts: Parts, budget: Budget, strategies: Sequence[str]) -> list[Package]:
     """The packages of the named strategies, or of all that suit; the one of the least predicted objective first."""
-    given = parts.workload, parts.reference, parts.bounds, budget.law
+    given = parts.workload, parts.learned_from, parts.bounds, budget.law
     if not strategies:
         return best_package(*given)
     kept = (package_of(*given, strategy) for strategy in STRATEGIES if strategy.name in strategies)
@@ -471,7 +511,7 @@ def separate(parts: Parts, budget: Budget, draws: int, split: int, label: str) -
     part = divided(budget, len(tables))
     for number, table in enumerate(tables):
         alone = by_itself(parts, table)
-        package = best_package(alone.workload, alone.reference, alone.bounds, part.law)[0]
+        package = best_package(alone.workload, alone.learned_from, alone.bounds, part.law)[0]
         for draw in range(draws):
             for one in measured(alone, package, part, draw, 1000 * split + number):
                 yield counted(one | {"split": split, "strategy": SEPARATE, "epsilon": label, "place": 0})
@@ -481,9 +521,11 @@ def apart(parts: Parts, budget: Budget, draws: int, split: int, label: str) -> I
     """Rows of a package for every outcome, each with an equal part of the budget; counts are the first one's."""
     part = divided(budget, len(parts.bounds))
     for k, bounds in enumerate(parts.bounds):
-        records = (of._replace(outcome=of.outcomes[k]) for of in (parts.current, parts.reference, parts.truth))
-        alone = Parts(replace(parts.workload, outcomes=1), (bounds,), *records, parts.whole)
-        package = best_package(alone.workload, alone.reference, alone.bounds, part.law)[0]
+        several = parts.current, parts.reference, parts.truth, parts.learned_from
+        current, reference, truth, learned_from = (of._replace(outcome=of.outcomes[k]) for of in several)
+        workload = replace(parts.workload, outcomes=1)
+        alone = Parts(workload, (bounds,), current, reference, truth, parts.whole, learned_from)
+        package = best_package(alone.workload, alone.learned_from, alone.bounds, part.law)[0]
         for draw in range(draws):
             for one in measured(alone, package, part, draw, 1000 * split + k):
                 if k and one["statistic"] == "counts":
@@ -514,6 +556,7 @@ def main() -> None:
     parser.add_argument("--drift", default="none")
     parser.add_argument("--strategies", nargs="*", default=[])
     parser.add_argument("--rho", action="store_true", help="zCDP at δ = 1e-9 in place of pure ε")
+    parser.add_argument("--common", action="store_true", help="packages learn from crosses of the released third only")
     parser.add_argument("--out", type=Path)
     taken = parser.parse_args()
     pd.set_option("display.width", 220, "display.max_rows", 1000, "display.max_columns", 50)
@@ -522,7 +565,7 @@ def main() -> None:
         for each in taken.epsilon
     }
     for name in taken.files:
-        rows = study(name, taken.data, budgets, taken.splits, taken.draws, taken.drift, taken.strategies)
+        rows = study(name, taken.data, budgets, taken.splits, taken.draws, taken.drift, taken.strategies, taken.common)
         if taken.out:
             rows.to_parquet(taken.out / f"{name}-{taken.drift}.parquet")
         print(f"\n{name}, drift {taken.drift}\n{summary(rows).round(2).to_string()}")

@@ -20,7 +20,7 @@ from dpdist.core.digests import digest
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import codes_of
 from dpdist.core.this_process import available_memory
-from dpdist.estimation.donors import Donors
+from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
@@ -114,6 +114,8 @@ class PackageCells(PublicModel):
     """The first measurements, if the job has no reference."""
     shapes: GroupShapes | None = None
     """The laws from noisy histograms in place of a reference, once they are known."""
+    absent: AbsentRecords | None = None
+    """Records of the reference in crosses that the file lacks, before they are learned from."""
 
     @property
     def scales(self) -> tuple[Fraction, ...]:
@@ -241,6 +243,10 @@ class PackageCells(PublicModel):
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> FromReference:
         """The package that a reference gives. Raises `Improper` if the reference or the machine is too small."""
         donors = Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied)
+        if not len(donors):
+            raise Improper("the reference has no record with a weight above 0 in the cells of the tables")
+        if self.absent is not None:
+            donors = replace(donors, absent=self.absent.by(self.columns))
         try:
             return FromReference(self.with_donors(donors).package(), donors)
         except ValueError as fault:
@@ -267,8 +273,7 @@ class PackageCells(PublicModel):
             shown = by_outcome[:, self.outcomes.index(one.variable or self.outcomes[0])]
             return shown if one.name == "mean" else np.full(len(shown), np.inf)
 
-        donors = learned.donors
-        records = Reference(donors.cell, donors.weight, donors.outcomes)
+        records = self._reference(learned.donors)
         return [
             ErrorsOfCells(
                 *(of_table.table, one, of(of_table.error, one), of(of_table.reference_alone, one)),
@@ -298,7 +303,20 @@ class PackageCells(PublicModel):
         if self.shapes is not None:
             return self.shapes
         assert self.donors is not None
-        return Reference(self.donors.cell, self.donors.weight, self.donors.outcomes)
+        return self._reference(self.donors)
+
+    def _reference(self, donors: Donors) -> Reference:
+        """The records that levels are learned from: donors, and those in crosses that the file lacks."""
+        if (absent := donors.absent) is None:
+            return Reference(donors.cell, donors.weight, donors.outcomes)
+        cell, codes = self.workload.placed(absent.codes.astype(np.int64))
+        outcomes = np.concatenate([donors.outcomes, absent.outcomes])
+        weight = np.concatenate([donors.weight, absent.weight])
+        return Reference(np.concatenate([donors.cell, cell]), weight, outcomes, codes)
+
+    def with_absent(self, absent: AbsentRecords) -> Self:
+        """This model, which also learns from these records."""
+        return replace(self, absent=absent)
 
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
@@ -432,7 +450,7 @@ class PackageCells(PublicModel):
         self, theta: Draws, rng: np.random.Generator, name: str, draw: Callable[[Posterior], CellErrors]
     ) -> CellErrors:
         """Errors that follow from the posterior of released parameters; equal ones are drawn once in a process."""
-        donors = None if self.donors is None else (self.donors.cell, self.donors.weight, self.donors.outcomes)
+        donors = None if self.donors is None else self._reference(self.donors)
         public = self.codes, self.count, self.tables, self.nested, self.joint, self.bounds, self.public_weights
         key = digest((public, donors, dict(theta.values), name, rng.bit_generator.state))
         errors, after = _redrawn(_Redrawn(key, lambda: draw(self.posterior(theta)), rng))

@@ -89,11 +89,13 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
     named = model.by_setting() if isinstance(model, HasSettings) else {}
     settings = [(change, job, other) for change, other in named.items()]
     with TemporaryDirectory() as folder, single_threaded():
-        records = Population.of(job, reference, frame).as_it_is()
+        population = Population.of(job, reference, frame)
+        records = population.as_it_is()
 
         def errors(tried: Job, model: PredictsErrors) -> By:
             sampler = sampler_of(tried, Path(folder))
-            learned = taught(tried, model, sampler, POOLED, records, int(frame.count.sum()), PUBLIC)
+            current = int(frame.count.sum())
+            learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, population.absent)
             predicted = [(one.table, one.statistic.text, one.error) for one in model.predicted_errors(learned)]
             return {(table, text): error[np.isfinite(error) & (error > 0.0)] for table, text, error in predicted}
 

@@ -19,8 +19,9 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Frame, Ints
+from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
-from dpdist.survey.reference_file import ReferenceFile, records_of
+from dpdist.survey.reference_file import ReferenceFile, absent_records, records_of
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class Population:
     order: Ints
     start: Ints
     size: Ints
+    absent: AbsentRecords
+    """The records without a row of the current frame."""
 
     @classmethod
     def of(cls, job: Job, reference: ReferenceFile, frame: Frame) -> Population:
         with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
             placed = records_of(job, reference, Path(folder))
             fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
-            records = Records(*fields)
+            records, absent = Records(*fields), absent_records(job, reference, placed)
         other, keys = reference.census.frame, (tuple(frame.codes), _cell_columns(job), ())
         pools = [_by_key(names, frame, other, records.frame) for names in keys]
         start, size, order = np.zeros(len(frame), dtype=np.int64), np.zeros(len(frame), dtype=np.int64), list[Ints]()
@@ -50,7 +53,7 @@ class Population:
             first = size == 0
             start[first], size[first] = pool.start[first] + len(records) * len(order), pool.size[first]
             order.append(pool.order)
-        return cls(records, reference.row[records.frame], np.concatenate(order), start, size)
+        return cls(records, reference.row[records.frame], np.concatenate(order), start, size, absent)
 
     def current(self, frame: Frame, rng: np.random.Generator) -> Records:
         """A current file with the frame's sizes, in its order, before clipping."""

@@ -333,7 +333,8 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
     """
     frames = []
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
-        records = Population.of(job, reference, frame).as_it_is()
+        population = Population.of(job, reference, frame)
+        records = population.as_it_is()
         cells = {(table.name, statistic): by for table, statistic, by in published(job, frame)}
         first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
         learned, every = None, None
@@ -344,7 +345,7 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
                 of_tables = model.predicted_errors(model.relearned(learned))
             else:
                 sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
-                learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC)
+                learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, population.absent)
                 of_tables = model.predicted_errors(learned)
             if every is None:
                 every = _named_rows(

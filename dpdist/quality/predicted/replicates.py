@@ -16,7 +16,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.engine.protocol import Learned
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
-from dpdist.estimation.donors import Donors
+from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
@@ -74,10 +74,18 @@ def release_of(job: Job, frame: Frame, current: Records, reference: Records | No
 
 
 def taught(
-    job: Job, model: StratumModel, sampler: Sampler, label: str, reference: Records, current: int, key: Key
+    job: Job,
+    model: StratumModel,
+    sampler: Sampler,
+    label: str,
+    reference: Records,
+    current: int,
+    key: Key,
+    absent: AbsentRecords | None = None,
 ) -> Learned:
-    """What the mechanism learns from a stratum's reference records, without copied columns."""
-    return learned_from(job, model, reference_sampler(job, sampler), key.child("reference"), label, reference, current)
+    """What the mechanism learns from a stratum's reference records, without copied columns; `absent` have no row."""
+    of_reference = reference_sampler(job, sampler), key.child("reference")
+    return learned_from(job, model, *of_reference, label, reference, current, absent=absent)
 
 
 def _of_rows(records: Records, rows: slice) -> Records:
