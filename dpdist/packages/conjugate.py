@@ -137,7 +137,8 @@ class TermPrecision:
 
     def drawn(self, rng: np.random.Generator) -> Floats:
         """A draw of the terms' errors, (term,)."""
-        of_cells = np.sqrt(self.weight) * rng.standard_normal(len(self.weight))
+        of_cells, seen = np.zeros(len(self.weight)), self.weight > 0.0
+        of_cells[seen] = np.sqrt(self.weight[seen]) * rng.standard_normal(int(seen.sum()))
         drawn = self.terms.back(of_cells) + np.sqrt(self.prior) * rng.standard_normal(len(self.prior))
         return self.spread(drawn, ROUGHLY)
 

@@ -244,7 +244,8 @@ class LargePosterior(Posterior):
             precisions += [level.terms.prior[coarse], 1.0 / np.maximum(sizes[coarse], LEAST_DRIFT) ** 2]
         g = scipy.sparse.hstack(made, format="csr")
         of_observations = (g.T @ (scipy.sparse.diags_array(1.0 / self._diagonal[:, 0]) @ g)).toarray()
-        return terms, scipy.linalg.cho_factor(of_observations + np.diag(np.concatenate(precisions)), lower=True)
+        of_observations[np.diag_indices(len(of_observations))] += np.concatenate(precisions)
+        return terms, scipy.linalg.cho_factor(of_observations, lower=True, overwrite_a=True)
 
     def _preconditioned(self, y: Floats) -> Floats:
         """About V⁻¹ y: with coarse terms as they are, and others as if each observation had its own."""

@@ -35,6 +35,8 @@ COARSE_TERMS = 500
 many need as many steps where there are 350,000 base cells."""
 CUBE_OF_ENTRY = 60_000
 """A dense covariance is also avoided where the number of terms, cubed, is over so many times the entries of the terms."""
+MOST_PAIRS = 10_000_000
+"""Pairs of terms in cells that are kept: they take 40 bytes each at most."""
 TERMS_LEARNED = 500
 """Largest number of terms from which variances are learned together, where there are more than twice as many."""
 MOST_LEVERAGE = 0.5
@@ -419,11 +421,14 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
 def squares_of(z: scipy.sparse.csr_array) -> Callable[[Floats], Floats]:
     """The lower triangle of Z' diag(weights) Z, (term, term), as a function of weights, (cell,).
 
-    A cell has one term of every set, so that its pairs of terms are found once. Every sum has the order of the cells.
+    A cell has one term of every set, so that its pairs of terms are found once, if they take little room. Every sum has the
+    order of the cells.
     """
     cells, number = z.shape
     of_cell = np.sort(z.indices.reshape(cells, -1).astype(np.int64), axis=1)
     later, earlier = np.tril_indices(of_cell.shape[1])
+    if cells * len(later) > MOST_PAIRS:
+        return partial(_symmetric_squares, z)
     places = of_cell[:, later] * number + of_cell[:, earlier]
     starts = np.arange(cells + 1) * len(later)
     pairs = scipy.sparse.csc_array((np.ones(places.size), places.reshape(-1), starts), shape=(number**2, cells))

@@ -247,7 +247,7 @@ def package(
     Raises `ValueError`, with the reason, for a package that cannot be held or learned.
     """
     if chosen is None:  # a package that was released once is made again wherever it can be
-        refuse_beyond_memory(workload, available_memory())
+        refuse_beyond_memory(reference.crosses(workload), available_memory())
     return _package(*_started(workload, reference, bounds, before), reference, bounds, law, strategy, chosen, before)
 
 
@@ -263,7 +263,7 @@ def best_package(
 
     `before` is the package under another law. If it has many sums, only its strategy and its centres are tried.
     """
-    refuse_beyond_memory(workload, available_memory())
+    refuse_beyond_memory(reference.crosses(workload), available_memory())
     start, repeated = _started(workload, reference, bounds, before), before if before is not None and before.many else None
     suited = [strategy for strategy in strategies if strategy.suits(start[0])]
     kept = [strategy for strategy in suited if repeated is None or strategy.name == repeated.strategy]

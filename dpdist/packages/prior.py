@@ -35,6 +35,8 @@ OVERALL = 5.0
 """Standard deviation of the drift of all cells, over that of a term."""
 CELL_DRIFT = 0.02
 """Standard deviation of a base cell's own drift."""
+MOST_KEPT_ROOTS = 10_000_000
+"""Entries of published sums by terms up to which their roots are kept for other measurements."""
 CELLS_AT_ONCE = 64
 """Base cells of a group whose shapes are moved together: these stay in a processor's cache."""
 
@@ -368,6 +370,8 @@ class Prior(WithoutCaches):
 
     def unmeasured(self, sums: Functions, drift: Drift) -> Unmeasured:
         """Published sums before any measurement. The latest are kept: all choices of measurements ask for them."""
+        if len(sums) * len(self.terms.classes) > MOST_KEPT_ROOTS:
+            return self._made_unmeasured(sums, drift)
         if not self._latest or self._latest[0] is not sums or self._latest[1] != drift:
             self._latest[:] = sums, drift, self._made_unmeasured(sums, drift)
         made: Unmeasured = self._latest[2]

@@ -26,6 +26,7 @@ from dpdist.planning.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.noise_once import noise_once
+from dpdist.storage.paths import STORED_REFERENCE
 from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
 from dpdist.storage.workspace import NOISY_FRAME, OF_FILES, REFERENCE, Workspace
 
@@ -177,7 +178,7 @@ def _job(space: Workspace) -> Job:
 @lru_cache(maxsize=3)
 def _open(address: Address) -> Fit:
     space = Workspace.of_run(address.place, address.run)
-    space.take_units(["records", "reference", NOISY_FRAME, stores(address.name)])
+    space.take_units(["records", STORED_REFERENCE, NOISY_FRAME, stores(address.name)])
     space.store.take(space.key)
     job = _job(space)
     frame = frame_from_table(read_table(space.frame))

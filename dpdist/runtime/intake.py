@@ -18,7 +18,7 @@ from dpdist.planning.blocks import Blocks
 from dpdist.planning.plan import Plan
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.storage.noise_once import noise_once
-from dpdist.storage.paths import SCRATCH
+from dpdist.storage.paths import SCRATCH, STORED_REFERENCE
 from dpdist.storage.tables import gather, write_records, write_table
 from dpdist.storage.workspace import NOISY_FRAME, Identity, Workspace
 from dpdist.survey.batches import changed_while_read
@@ -47,13 +47,13 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
 def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
     """Stores the reference's records, in rows of the current frame and in blocks."""
     reference, job = plan.reference, plan.job
-    if reference is None or space.finished("reference"):
+    if reference is None or space.finished(STORED_REFERENCE):
         return
     if isinstance(reference, ReferenceRelease):
         records = reference.first_outcome()
         write_table(space.earlier_points, reference.table)
         write_records(space.reference, records, [0, len(records)])
-        space.mark("reference", [space.reference, space.earlier_points])
+        space.mark(STORED_REFERENCE, [space.reference, space.earlier_points])
         return
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
@@ -71,7 +71,7 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
             raise changed_while_read(reference.source)
         counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
         write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
-    space.mark("reference", [space.reference, *further])
+    space.mark(STORED_REFERENCE, [space.reference, *further])
 
 
 def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:

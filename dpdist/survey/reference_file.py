@@ -162,9 +162,12 @@ def in_rows(reference: ReferenceFile, placed: Records) -> Records:
 
 
 def absent_records(job: Job, reference: ReferenceFile, placed: Records) -> AbsentRecords:
-    """Those of all records of the reference that have no row of the current frame."""
+    """Those of all records of the reference that have no row of the current frame.
+
+    None where numbers of records are secret: which crosses the file lacks is then secret, too.
+    """
     codes, names = reference.census.frame.codes, job.reference_columns
-    kept = np.flatnonzero(reference.row[placed.frame] < 0)
+    kept = np.flatnonzero(reference.row[placed.frame] < (-1 if job.sizes_in_sums else 0))
     row, none = placed.frame[kept], np.zeros((len(kept), 0), dtype=np.int32)
     by_column = np.column_stack([none, *(codes[name][row] for name in names)])
     return AbsentRecords(names, by_column, placed.weight[kept], placed.outcomes[kept])

@@ -22,7 +22,7 @@ from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 from dpdist.quality.predicted.population import Population
 from dpdist.release import run
-from dpdist.survey.reference_file import ReferenceFile
+from dpdist.survey.reference_file import ReferenceFile, absent_records, records_of
 from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS, survey
 
 STATISTICS = ["count", {"mean": "salary"}, {"median": "salary"}]
@@ -122,3 +122,15 @@ def test_a_reference_whose_weights_are_all_in_such_crosses_is_refused(tmp_path: 
     records = Population.of(plan.job, plan.reference, plan.frame).as_it_is()
     with pytest.raises(Improper, match="no record with a weight above 0 in the cells of the tables"):
         model.learned(replace(records, weight=np.zeros(len(records))), None)
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_no_cross_is_absent_where_numbers_of_records_are_secret(secret: bool, tmp_path: Path) -> None:
+    """The file lacks one cross. Control: where numbers are public, its reference records are known."""
+    made = _job(tmp_path)
+    if secret:
+        made = made.model_copy(update={"budget": made.budget.model_copy(update={"adjacency": "add_remove"})})
+    public = dpdist.plan(_job(tmp_path))
+    assert isinstance(public.reference, ReferenceFile)
+    placed = records_of(made, public.reference, tmp_path)
+    assert bool(absent_records(made, public.reference, placed).weight.size) is not secret

@@ -53,7 +53,7 @@ def _of_levels(levels: Levels, cells: int) -> dict[str, Floats]:
 
 @pytest.mark.parametrize("weights", ["measured", "public"])
 def test_levels_are_those_of_base_cells_with_no_record(weights: str) -> None:
-    """The oracle has the crosses as base cells with a count of 0. Control: without their records levels are others."""
+    """The oracle has the crosses as base cells of count 0, in the world's order. Control: levels without their records."""
     records, public = _signed(3), None
     if weights == "public":
         weight = 10.0 + np.arange(CELLS)
@@ -65,12 +65,13 @@ def test_levels_are_those_of_base_cells_with_no_record(weights: str) -> None:
     terms = Terms.of(crosses)
     of_crosses = placed.levels(crosses, terms, bounds)
     made = placed.prior(file, terms, of_crosses, bounds, size, noise)
-    as_cells = Reference(placed.cell, placed.weight, placed.outcome)
-    other = as_cells.levels(crosses, terms, bounds)
-    shown, wanted = _of_levels(made.levels, len(file)), _of_levels(other, len(file))
+    count = np.where(np.isin(np.arange(CELLS), ABSENT), 0.0, 8.0)
+    whole = replace(workload(count), weight=None if public is None else weight)
+    other = Reference(records.cell, records.weight, records.outcome).levels(whole, Terms.of(whole), bounds)
+    shown, wanted = _of_levels(made.levels, len(file)), _of_levels(other, CELLS)
     assert shown.keys() == wanted.keys()
     for name, values in wanted.items():
-        np.testing.assert_array_equal(shown[name], values, err_msg=name)
+        np.testing.assert_allclose(shown[name], values[PRESENT], rtol=1e-7, atol=1e-9, err_msg=name)
     assert made.represented is not None
     assert made.represented.size == records.weight.sum()
     kept = placed.inside(len(file))
