@@ -9,7 +9,7 @@ LEARNED_FORM = 3
 """The form of what was learned from a reference.
 Results of an earlier form are learned again, with the same values, from public data.
 """
-STORED_REFERENCE = "reference-2"
+STORED_REFERENCE = "stored-reference-2"
 """Name of the completion record of the reference's stored records; its number is that of their form."""
 STATUS = "status.json"
 """Name of the status file in the workspace; only its owner can read it."""

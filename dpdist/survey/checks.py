@@ -159,8 +159,8 @@ def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Cal
 def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
     """The distinct PSUs of a batch, each with the codes of its design strata, from records that have all of these."""
     levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
-    texts = [whole_as_levels(b.text(name), known) if b.text_only else b.text(name) for name, known in levels]
-    codes = [positions(text, known, exact=not b.text_only) for text, (_, known) in zip(texts, levels, strict=True)]
+    texts = [whole_as_levels(b.text(name), declared) if b.text_only else b.text(name) for name, declared in levels]
+    codes = [positions(text, declared, exact=not b.text_only) for text, (_, declared) in zip(texts, levels, strict=True)]
     names = pc.cast(b.text(psu), pa.string())
     there = np.array(pc.is_valid(names))
     for code in codes:
