@@ -211,8 +211,8 @@ def test_a_system_is_the_covariance_of_residuals_and_sums(monkeypatch: pytest.Mo
             expected[few.stop :, few.stop :] += one * block[:, i, j] @ other.T
     expected += np.diag(np.concatenate([np.ones(few.stop), system.noise]))
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
-    found = system._times(np.eye(len(expected)))
-    np.testing.assert_allclose(found / scale, expected / scale, rtol=0.0, atol=1e-12)
+    image = system._times(np.eye(len(expected)))
+    np.testing.assert_allclose(image / scale, expected / scale, rtol=0.0, atol=1e-12)
     assert np.abs(expected / scale)[: few.stop, few.stop :].max() > 0.1
 
 
