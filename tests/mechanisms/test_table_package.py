@@ -451,21 +451,6 @@ def test_weights_that_are_equal_in_the_reference_are_a_caution(weights: str, tmp
     assert (off > 10.0) == (weights != "unequal"), off
 
 
-@pytest.mark.parametrize(("few", "named"), [(20, False), (200, True)])
-def test_a_few_records_of_equal_weights_are_no_caution_about_the_reference(few: int, named: bool, tmp_path: Path) -> None:
-    """Below 1 % of the records the caution said that all counts are too small. Control: 6 %."""
-    columns = json.loads(job(tmp_path))["columns"]
-    columns["sex"] = {"levels": [*columns["sex"]["levels"], "x"]}
-    made = parse_job(job(tmp_path, withhold_above=None, columns=columns))
-    for seed, name in enumerate(("current", "earlier"), start=1):
-        drawn = survey(seed, 3000)
-        drawn.loc[drawn.index < few, ["sex", "weight"]] = ["x", 10.0]
-        drawn.to_parquet(tmp_path / f"{name}.parquet")
-    run(made, tmp_path / "made")
-    cautions = json.loads((tmp_path / "made/public/statement.json").read_text())["cautions"]
-    assert any("weights are nearly equal" in text for text in cautions) == named, cautions
-
-
 @pytest.mark.parametrize("heavy", ["both", "current", "earlier", "without"])
 def test_all_weight_in_one_cell_is_released_soundly_or_with_a_caution(heavy: str, tmp_path: Path) -> None:
     """Weights of one cell are 400 times the others': in the file and its reference, in one of them, or without a reference.

@@ -94,8 +94,8 @@ CLEAR, LEAST_GROWN = 3.0, 0.01
 """What more lies beyond the limits is named from so many standard errors of the count on, and from such a part of it."""
 MOST_NAMED = 20
 """Measured sets of columns that the statement names."""
-LEAST_NAMED = 0.01
-"""The part of the records from which cells are named whose sums are saturated, or tell nothing of larger weights."""
+LEAST_SATURATED = 0.01
+"""The part of the records in cells of saturated sums from which these are named."""
 
 
 class HasPosterior(Protocol):
@@ -147,10 +147,10 @@ class PackageWords(Words):
         count, high = prior.workload.count, prior.linearised_at[:, 0] >= LARGEST_DEVIATION
         share = float(count[high].sum() / count.sum())
         texts, beyond = list[str](), prior.beyond()
-        equal = ~prior.limits.tells_weights
-        if (part := float(count[equal].sum() / count.sum())) >= LEAST_NAMED:
-            texts.append(EQUAL.format(cells=int(equal.sum()), all=len(count), share=100.0 * part))
-        if share >= LEAST_NAMED:
+        if (equal := ~prior.limits.tells_weights).any():
+            part = 100.0 * float(count[equal].sum() / count.sum())
+            texts.append(EQUAL.format(cells=int(equal.sum()), all=len(count), share=part))
+        if share >= LEAST_SATURATED:
             facts = {"cells": int(high.sum()), "all": len(count), "share": 100.0 * share, "times": 1.0 + LARGEST_DEVIATION}
             texts.append(SATURATED.format(**facts))
         if prior.hidden:
