@@ -30,7 +30,7 @@ def at_most(limit: int, why: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v), AfterValidator(_printable)]
+Period = Annotated[str, BeforeValidator(lambda v: str(v) if type(v) is int else v), AfterValidator(_printable)]
 ColumnName = Annotated[str, AfterValidator(_printable)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LANGUAGE = r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$"

@@ -1,6 +1,8 @@
 """Reads YAML for `job.loading`, `studies` and `cli`, with every key's line number, for messages.
 
-It refuses keys given twice, values that contain themselves, control characters, and text that takes long to read.
+A plain scalar is null, true, false, a decimal number or text, as in the core schema of YAML 1.2. So 010, 0x10, 1_0, 1:30,
+`no` and dates are text. The reader refuses keys given twice, values that contain themselves, control characters, and text
+that takes long to read.
 """
 
 from __future__ import annotations
@@ -38,8 +40,15 @@ class _TooDeepError(yaml.MarkedYAMLError):
         super().__init__(problem=f"more than {DEEPEST} lists and mappings within each other", problem_mark=mark)
 
 
+class _UnreadableError(yaml.MarkedYAMLError):
+    """Raised for a value that is not of its tag's type, or that Python does not read."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__(problem="a value that cannot be read", problem_mark=mark)
+
+
 class _Loader(yaml.SafeLoader):
-    """Reads YAML's safe types, with limited nesting. Dates, and numbers to base 60 such as 190:20:30, are text."""
+    """Reads YAML's safe types, with limited nesting. Plain scalars are typed by `_PLAIN`."""
 
     depth = 0
 
@@ -57,17 +66,40 @@ class _Loader(yaml.SafeLoader):
             raise _TooDeepError(self.get_mark())
         super().fetch_flow_collection_start(token)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, IndexError):  # for `!!bool 7`, and for thousands of digits, which Python refuses
+            raise _UnreadableError(node.start_mark) from None
 
-_SEXAGESIMAL = r"(?!.*:)"
+    def decimal(self, node: yaml.ScalarNode) -> int:
+        """The whole number that a plain scalar, or one with the tag !!int, stands for: 010 is 10, and 0o10 is 8."""
+        text = self.construct_scalar(node)
+        return int(text) if text.lstrip("+-").isdecimal() else int(text, 0)
+
+
 _TAG = "tag:yaml.org,2002:"
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, re.compile(_SEXAGESIMAL + pattern.pattern, re.VERBOSE) if tag in (f"{_TAG}int", f"{_TAG}float") else pattern)
-        for tag, pattern in resolvers
-        if tag != f"{_TAG}timestamp"
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_PLAIN = (
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"0|-?[1-9][0-9]*", "-0123456789"),
+    (
+        "float",
+        r"[-+]?([0-9]+\.[0-9]*([eE][-+][0-9]+)?|\.[0-9]+([eE][-+][0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    ("merge", r"<<", "<"),
+)
+"""Types of plain scalars, patterns and first characters. What matches none is text. A whole number prints as it stands.
+
+Every pattern is within YAML 1.1's. So text that is written for readers of YAML 1.1 is read here as it was meant.
+"""
+_Loader.yaml_implicit_resolvers = {}
+for _name, _pattern, _first in _PLAIN:
+    _Loader.add_implicit_resolver(
+        f"{_TAG}{_name}", re.compile(rf"(?:{_pattern})\Z"), ["" if c == "\0" else c for c in _first]
+    )
+_Loader.add_constructor(f"{_TAG}int", _Loader.decimal)
 
 
 def read_yaml(path: Path, error: type[ProblemsError]) -> str:
@@ -109,7 +141,8 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
         content = yaml.load(text, Loader=_Loader) if merges else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"
+        remedies = {_TooDeepError: "write them one below the other", _UnreadableError: "write it in quotes"}
+        remedy = remedies.get(type(error), "check indentation and quotes")
         fault = error.problem or "not YAML"
         if "\t" in _indentation(text, line):
             fault, remedy = "a tab at the beginning of the line", "indent by spaces: YAML takes no tabs there"
@@ -118,8 +151,6 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
         line = text.count("\n", 0, error.position) + 1
         fault = f"a character that YAML does not allow, #x{int(error.character):02x}"
         raise refusal(source, [_not_yaml(fault, "delete it", line)]) from None
-    except ValueError:  # for a number with thousands of digits, which Python refuses
-        raise refusal(source, [_not_yaml("a value that cannot be read", "write it in quotes", 1)]) from None
     twice = [
         Problem(dotted(p), "given twice", "each key once", "delete one", 1, (f"line {n}",))
         for p, n in (_duplicates(node, ()) if isinstance(content, dict) and node is not None else ())
@@ -135,7 +166,7 @@ def written(keys: Mapping[str, Any]) -> str:
 
 
 def documents(text: str) -> list[Any]:
-    """The documents in a YAML file shipped with dpdist, without empty ones."""
+    """The documents in a manifest shipped with dpdist, without empty ones. Kubernetes reads YAML 1.1."""
     return [document for document in yaml.safe_load_all(text) if document]
 
 
