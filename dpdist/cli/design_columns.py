@@ -26,13 +26,24 @@ FEWEST_REPLICATES = 8
 """Smallest number of columns, numbered 1, 2, 3 and so on, that are proposed as replicate weights."""
 
 
+class NumberedColumns(NamedTuple):
+    """Columns whose names are one prefix and the numbers 1, 2, … in order, possibly with zeros before them."""
+
+    prefix: str
+    columns: tuple[str, ...]
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.columns[0]} to {self.columns[-1]}"
+
+
 @dataclass(frozen=True)
 class DesignColumns:
-    """Columns of the design: strata, PSU, and the prefix and number of replicate weights."""
+    """Columns of the design: strata, PSU and replicate weights."""
 
     strata: tuple[str, ...] = ()
     psu: str | None = None
-    replicates: tuple[str, int] | None = None
+    replicates: NumberedColumns | None = None
     kind: str | None = None
     """The method that made the replicate weights; None if the user did not state it."""
     fay: float | None = None
@@ -47,18 +58,16 @@ class DesignColumns:
     @property
     def names(self) -> frozenset[str]:
         """Returns every column that has a part in the design."""
-        prefix, number = self.replicates or ("", 0)
-        again = (f"{prefix}{k}" for k in range(1, number + 1))
+        again = () if self.replicates is None else self.replicates.columns
         return frozenset({*self.strata, *again, *([self.psu] if self.psu is not None else [])})
 
     @property
     def in_words(self) -> str:
         """Returns the columns and their parts."""
-        prefix, number = self.replicates or ("", 0)
         parts = {
             "strata": ", ".join(self.strata),
             "PSU": self.psu or "",
-            "replicate weights": f"{prefix}1 to {prefix}{number}" if number else "",
+            "replicate weights": "" if self.replicates is None else self.replicates.in_words,
         }
         return "; ".join(f"{name} {columns}" for name, columns in parts.items() if columns)
 
@@ -69,9 +78,9 @@ class DesignColumns:
         if self.weights is not None:
             made["design_weights"] = {"by": list(self.strata), "path": self.weights}
         if self.replicates is not None and self.kind is not None:
-            prefix, number = self.replicates
             constant = {"fay": self.fay} if self.fay is not None else {}
-            return made | {"replicate_weights": {"kind": self.kind, **constant, "prefix": prefix, "number": number}}
+            columns = {"prefix": self.replicates.prefix, "number": len(self.replicates.columns)}
+            return made | {"replicate_weights": {"kind": self.kind, **constant, **columns}}
         return made | ({"psu": self.psu} if self.psu is not None else {})
 
 
@@ -142,19 +151,20 @@ def by_name(names: Iterable[str]) -> DesignColumns:
     return DesignColumns(strata, psu, again)
 
 
-def replicates(names: Iterable[str], prefix: str | None = None) -> tuple[str, int] | None:
-    """Returns prefix and number of columns numbered 1, 2, 3 and so on, with the given prefix or of the longest series."""
-    rows: dict[str, set[int]] = {}
+def replicates(names: Iterable[str], prefix: str | None = None) -> NumberedColumns | None:
+    """Returns columns numbered 1, 2, 3 and so on, with the given prefix or of the longest series."""
+    series: dict[str, dict[int, str]] = {}
     for name in names:
-        parted = re.fullmatch(r"(.*?)([0-9]+)", name) if prefix is not None else REPLICATE.fullmatch(name)
-        if parted is not None and not parted[2].startswith("0"):
-            rows.setdefault(parted[1], set()).add(int(parted[2]))
-    runs = {stem: _in_a_row(numbers) for stem, numbers in rows.items() if prefix in (None, stem)}
+        parted = REPLICATE.fullmatch(name) if prefix is None else re.fullmatch(f"({re.escape(prefix)})([0-9]+)", name)
+        if parted is not None:
+            series.setdefault(parted[1], {})[int(parted[2])] = name
+    runs = {stem: _in_a_row(columns) for stem, columns in series.items()}
     if not runs:
         return None
-    best = max(runs, key=lambda stem: runs[stem])
-    return (best, runs[best]) if runs[best] >= (FEWEST_REPLICATES if prefix is None else 2) else None
+    best = max(runs, key=lambda stem: len(runs[stem]))
+    fewest = FEWEST_REPLICATES if prefix is None else 2
+    return NumberedColumns(best, runs[best]) if len(runs[best]) >= fewest else None
 
 
-def _in_a_row(numbers: set[int]) -> int:
-    return next(k for k in range(len(numbers) + 1) if k + 1 not in numbers)
+def _in_a_row(columns: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(columns[k] for k in range(1, next(k for k in range(1, len(columns) + 2) if k not in columns)))

@@ -181,10 +181,9 @@ class Draft:
         if design.strata and design.weights is None and self.spec.public_weights:
             yield PUBLIC_WEIGHTS.format(flow(list(design.strata)))
         if design.replicates is not None and design.kind is None:
-            prefix, number = design.replicates
             ready = self._stated(replace(design, kind=FAY, fay=0.5))
             kinds = f"{', '.join(KINDS)}; fay: 0.5 is for kind fay alone"
-            columns = f"{prefix}1 to {prefix}{number}"
+            columns = design.replicates.in_words
             yield f"# TODO fill: the method of {columns} as kind, and take this for the line above: {kinds}"
             yield f"# survey: {flow(ready)}"
         elif design.clustered and "design_effect" not in survey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -12,7 +13,7 @@ from dpdist.job.values import ColumnName, Frozen
 
 
 class ReplicateWeights(Frozen):
-    """Columns of replicate weights. Their names are `prefix` followed by 1, 2, … up to `number`.
+    """Columns of replicate weights. Their names are `prefix` followed by 1, 2, … up to `number`, or by 001, 002, ….
 
     The variance is V = scale Σ factor_r (θ_r − θ̂)², where θ_r is the estimate under replicate r. The kind gives the scale,
     with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
@@ -46,6 +47,20 @@ class ReplicateWeights(Frozen):
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(f"{self.prefix}{r}" for r in range(1, self.number + 1))
+
+    def number_of(self, name: str) -> int | None:
+        """The replicate's number in a column's name, which may have zeros before it; None if the name has none."""
+        digits = name.removeprefix(self.prefix) if name.startswith(self.prefix) else ""
+        return int(digits) if digits.isascii() and digits.isdigit() else None
+
+    def has(self, name: str) -> bool:
+        """True if the name is that of one of the replicates."""
+        return 1 <= (self.number_of(name) or 0) <= self.number
+
+    def columns_in(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The columns by number, as a file with these column names spells them."""
+        spelled = {number: name for name in names if (number := self.number_of(name)) is not None}
+        return tuple(spelled.get(number, name) for number, name in enumerate(self.columns, 1))
 
     @property
     def overall(self) -> float:

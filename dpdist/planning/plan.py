@@ -27,6 +27,7 @@ from dpdist.survey.census import Census
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.readers import BY_PLUGIN, reader_of
 from dpdist.survey.reference_file import ReferenceFile
+from dpdist.survey.schema import replicates
 from dpdist.survey.source import Source
 
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
@@ -192,7 +193,8 @@ def design(plan: Plan) -> Iterator[str]:
     survey = plan.job.survey
     units, weights = "every record is a PSU of its own", survey.replicate_weights
     if weights is not None:
-        units = f"{weights.number:,} replicate weights ({weights.columns[0]} to {weights.columns[-1]}) carry the design"
+        names = replicates(plan.job, plan.source.columns)
+        units = f"{weights.number:,} replicate weights ({names[0]} to {names[-1]}) carry the design"
     elif survey.psu is not None:
         units = f"{survey.psu} names the PSUs"
     columns = ", ".join(survey.design_strata)

@@ -238,7 +238,7 @@ def _design(job: Job) -> Iterator[str]:
             "records: in every PSU), and two records or more of a PSU that has more"
         )
     if survey.replicate_weights is not None:
-        yield "replicate weights: not missing, finite, at least 0"
+        yield "replicate weights: not missing, finite"
 
 
 def _fit(job: Job) -> Iterator[str]:

@@ -233,7 +233,7 @@ def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int
     Only records of the universe are used, and at most `records` of them. `tick` takes the rows of each batch. Raises
     `DataError` if a column is missing, and `JobError` if no cell has three records.
     """
-    names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
+    names = list(dict.fromkeys([*needed_columns(job, source.columns), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
         shown = ", ".join(list(source.columns)[:20])
         problems = [

@@ -29,14 +29,14 @@ def checked_batches(
     """Yields the records that belong to the release as typed batches; problems of the file are added to `findings`."""
     findings = Findings() if findings is None else findings
     first = 0
-    needed = needed_columns(job)
     columns = list(source.columns)
+    if problems := check_replicates(job, columns):
+        raise DataError(source.name, problems)
+    needed = needed_columns(job, columns)
     twice = [name for name in needed if columns.count(name) > 1]
     if twice:
         remedy = "rename or delete one"
         raise DataError(source.name, [Problem(n, "stands twice in the file", "each column once", remedy) for n in twice])
-    if problems := check_replicates(job, columns):
-        raise DataError(source.name, problems)
     missing = [name for name in needed if name not in columns]
     if source.text_only and len(missing) == len(needed):
         fault, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"

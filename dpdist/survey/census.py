@@ -16,6 +16,7 @@ from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.survey.batches import Tick, checked_batches, frame_key, strides
 from dpdist.survey.findings import Findings
+from dpdist.survey.schema import combined, replicates
 from dpdist.survey.source import Source
 from dpdist.survey.units import UnitsMet
 
@@ -78,7 +79,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
             sizes_stated = sizes_stated.assign(key=key, psu=unit, records=1)
             sizes.append(sizes_stated.groupby([name for name in sizes_stated if name != "records"], as_index=False).sum())
     if findings.problems:
-        raise DataError(source.name, findings.placed(source.lines))
+        raise DataError(source.name, combined(findings.placed(source.lines), replicates(job, source.columns)))
     if not tallies:
         fault = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
         raise DataError(

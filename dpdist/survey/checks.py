@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -98,8 +98,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
     raw_weight, weight = _weight(job, b)
-    population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
-    again = _numbers(replicates(job), b, "replicate weights", "finite weights of at least 0", lambda v: v < 0)
+    population, again = _populations(job.survey.fpc, b), _replicates(replicates(job, batch.schema.names), b)
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     whole = Checked(
@@ -145,15 +144,26 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
     return _complete(pc.cast(values, pa.string()), column, "unit", b)
 
 
-def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
-    """Values of numeric design columns, (record, column). Values marked by `wrong` are noted as problems."""
-    values_by_column = np.empty((len(b.row), len(names)))
+def _populations(names: Sequence[str], b: Batch) -> Floats:
+    """Population sizes, (record, column)."""
+    sizes, allowed = np.empty((len(b.row), len(names))), "a finite size of at least 1"
     for k, name in enumerate(names):
-        values, missing = b.numbers(name)
-        b.wrong(missing, name, f"missing {what}", allowed, "complete the column")
-        b.wrong(np.isinf(values) | wrong(values), name, f"{what} that cannot be", allowed, "correct the file")
-        values_by_column[:, k] = values
-    return values_by_column
+        sizes[:, k], missing = b.numbers(name)
+        b.wrong(missing, name, "missing population sizes", allowed, "complete the column")
+        impossible = np.isinf(sizes[:, k]) | (sizes[:, k] < 1)
+        b.wrong(impossible, name, "population sizes that cannot be", allowed, "correct the file")
+    return sizes
+
+
+def _replicates(names: Sequence[str], b: Batch) -> Floats:
+    """Replicate weights, (record, replicate). Adjustments make some of them negative, and variances need them so."""
+    weights, allowed = np.empty((len(b.row), len(names))), "a finite weight for every record and replicate"
+    for k, name in enumerate(names):
+        weights[:, k], missing = b.numbers(name)
+        absent = "complete the column; a record that a replicate leaves out has the weight 0 there"
+        b.wrong(missing, name, "missing replicate weights", allowed, absent)
+        b.wrong(np.isinf(weights[:, k]), name, "replicate weights that are not finite", allowed, "correct the file")
+    return weights
 
 
 def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 import pyarrow as pa
@@ -12,50 +13,89 @@ from dpdist.job import Column, Job
 
 SHOWN = 20
 """Largest number of a file's columns that a message lists."""
+SHOWN_ALIKE = 3
+"""Largest number of columns, and of places in them, that a problem of many columns names."""
 MISSING = "missing column"
 MISSING_VALUES = "missing values"
+DIGITS = "0123456789"
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
-def needed_columns(job: Job) -> tuple[str, ...]:
+def needed_columns(job: Job, names: Iterable[str] = ()) -> tuple[str, ...]:
+    """The columns that a job needs; replicate weights as a file with the columns `names` spells them."""
+    return tuple(dict.fromkeys([*_apart_from_replicates(job), *replicates(job, names)]))
+
+
+def _apart_from_replicates(job: Job) -> list[str]:
     universe = [keep.column for keep in job.universe]
     unit = job.privacy_unit.column if job.privacy_unit is not None else None
     design = [name for name in (job.survey.weight, job.survey.psu, unit) if name]
-    return tuple(dict.fromkeys([*universe, *job.categories, *job.outcomes, *design, *job.survey.fpc, *replicates(job)]))
+    return [*universe, *job.categories, *job.outcomes, *design, *job.survey.fpc]
 
 
-def replicates(job: Job) -> tuple[str, ...]:
-    """Names of the columns of replicate weights."""
+def replicates(job: Job, names: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names of the columns of replicate weights, as a file with the columns `names` spells them."""
     weights = job.survey.replicate_weights
-    return () if weights is None else weights.columns
+    return () if weights is None else weights.columns_in(names)
+
+
+def combined(problems: Iterable[Problem], columns: Sequence[str]) -> list[Problem]:
+    """The problems, of which those of `columns` that differ in column and places alone become one."""
+    kinds = dict[Problem, list[Problem]]()
+    for problem in problems:
+        kind = replace(problem, where="" if problem.where in columns else problem.where, count=0, places=(), values=())
+        kinds.setdefault(kind, []).append(problem)
+    return [_together(alike) for alike in kinds.values()]
+
+
+def _together(alike: Sequence[Problem]) -> Problem:
+    names, more = [problem.where for problem in alike], len(alike) - SHOWN_ALIKE
+    where = ", ".join(names) if more <= 0 else f"{', '.join(names[:SHOWN_ALIKE])} and {more} more"
+    places = tuple(place for problem in alike for place in problem.places)[:SHOWN_ALIKE]
+    values = tuple(value for problem in alike for value in problem.values)[:SHOWN_ALIKE]
+    return replace(alike[0], where=where, count=sum(problem.count for problem in alike), places=places, values=values)
 
 
 def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
-    """Checks that the file has the number of replicate weights that the job states."""
+    """Checks that the file has the number of replicate weights that the job states, and each of them once."""
     weights = job.survey.replicate_weights
     if weights is None:
         return []
-    named_so = [name for name in names if name.startswith(weights.prefix) and name[len(weights.prefix) :].isdigit()]
-    if set(weights.columns) == set(named_so):
-        return []
-    remedy = "correct survey.replicate_weights.number or prefix: a variance from part of the replicates is wrong"
-    what = f"{len(named_so)} columns {weights.prefix}<number>, not {weights.number} of them from {weights.prefix}1"
-    return [
-        Problem("survey.replicate_weights", what, f"{weights.columns[0]} to {weights.columns[-1]}, all of the file", remedy)
+    others = {*_apart_from_replicates(job), *job.columns}
+    numbers = [
+        number
+        for name in names
+        if (number := weights.number_of(name)) is not None and (weights.has(name) or name not in others)
     ]
+    if sorted(numbers) == list(range(1, weights.number + 1)):
+        return []
+    what = f"{len(numbers)} columns {weights.prefix}<number>, not {weights.number} of them from {weights.prefix}1"
+    allowed = f"{weights.columns[0]} to {weights.columns[-1]}, all of the file; zeros may stand before the number"
+    remedy = "correct survey.replicate_weights.number or prefix: a variance from part of the replicates is wrong"
+    stems = {name.rstrip(DIGITS) for name in names if name[-1:] in DIGITS} - {weights.prefix}
+    alike = sorted(stem for stem in stems if stem.lower() == weights.prefix.lower())
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        what, remedy = f"several columns {weights.prefix}<number> with the number {twice[0]}", "rename or delete one"
+    elif not numbers and alike:
+        remedy = f"did you mean prefix: {alike[0]}? {remedy}"
+    elif 0 in numbers:
+        full = next(name for name in names if weights.number_of(name) == 0)
+        remedy = f"if {full} is the full-sample weight, name it as survey.weight, or leave it out of the file; or {remedy}"
+    return [Problem("survey.replicate_weights", what, allowed, remedy)]
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
     """Problems of missing columns and of columns of a wrong type."""
-    problems = []
-    for name in needed_columns(job):
+    problems = list[Problem]()
+    again = replicates(job, schema.names)
+    for name in needed_columns(job, schema.names):
         if name not in schema.names:
             problems.append(missing_column(name, schema.names))
             continue
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         column = job.columns.get(name)
-        numeric = name in (*job.outcomes, job.survey.weight, *job.survey.fpc, *replicates(job))
+        numeric = name in (*job.outcomes, job.survey.weight, *job.survey.fpc, *again)
         if text_only:
             lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
             if lost and not numeric:
@@ -80,7 +120,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
             problems.append(
                 Problem(name, f"wrong type: {kind}", f"values of the levels' type, {wanted}", f"{hint}, or the column")
             )
-    return problems
+    return combined(problems, again)
 
 
 def missing_column(name: str, names: Sequence[str]) -> Problem:

@@ -125,11 +125,10 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("survey", "fpc", i), f"'{name}' is used as outcome, weight, PSU or category as well", "name another column"
             )
-    used = set() if replicated is None else {*outcomes, weight, *job.categories} & set(replicated.columns)
-    for clash in used:
-        yield Contradiction(
-            ("survey", "replicate_weights"), f"'{clash}' is used as outcome, weight or category as well", "rename it"
-        )
+    used = (*outcomes, weight, *job.categories, *(keep.column for keep in job.universe))
+    for clash in dict.fromkeys(name for name in used if replicated is not None and name and replicated.has(name)):
+        fault = f"'{clash}' is used as outcome, weight, category or universe as well"
+        yield Contradiction(("survey", "replicate_weights"), fault, "rename it")
 
 
 def universe(job: Job) -> Iterator[Contradiction]:
@@ -202,9 +201,8 @@ def units(job: Job) -> Iterator[Contradiction]:
     if unit is None:
         return
     replicated = job.survey.replicate_weights
-    used = {*job.components, *job.categories, *job.survey.fpc, *(replicated.columns if replicated is not None else ())}
-    used |= {keep.column for keep in job.universe}
-    if unit.column in used:
+    used = {*job.components, *job.categories, *job.survey.fpc, *(keep.column for keep in job.universe)}
+    if unit.column in used or (replicated is not None and replicated.has(unit.column)):
         fault = f"'{unit.column}' is used as outcome, weight, category, universe or design column as well"
         yield Contradiction(("privacy_unit", "column"), fault, "name the column that tells units apart")
     if not job.strict:

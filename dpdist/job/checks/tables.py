@@ -185,13 +185,13 @@ def copied(job: Job) -> Iterator[Contradiction]:
         fault = f"{what} {', '.join(held)} alone"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave microdata out")
     replicated = job.survey.replicate_weights
-    design = {job.survey.psu, *job.survey.fpc, *job.categories, *(replicated.columns if replicated is not None else ())}
+    design = {job.survey.psu, *job.survey.fpc, *job.categories}
     for i, name in enumerate(names):
         if name in names[:i]:
             yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
         elif name in held:
             yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
-        elif name in design:
+        elif name in design or (replicated is not None and replicated.has(name)):
             fault = f"'{name}' is of the sample's design or of totals to meet, and a donor's would be another sample's"
             yield Contradiction((*path, i), fault, "leave it out")
 
