@@ -51,6 +51,11 @@ from dpdist.storage.workspace import REFERENCE, Identity, Workspace, confidentia
 from dpdist.survey.source import Input
 from dpdist.validating import guarded
 
+AGAIN = (
+    "Nothing new is released: this workspace has the release of the run of {date}, and no budget is spent again. "
+    "A new period takes a workspace of its own, as --workspace 'releases/{{{{period}}}}'."
+)
+
 
 def run(
     job: JobLike,
@@ -114,6 +119,8 @@ def _run(
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
     refuse_another(space, identity)  # before the ledger, which would say that this run names another
     meter.check(listener)
+    if space.date is not None and not space.replayed and space.released:
+        listener(Event("again", "release", note=AGAIN.format(date=space.date), unit={"date": space.date}, always=True))
     if others := space.others():
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")

@@ -179,7 +179,7 @@ def manifests(
     place = Place(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
 
     def act() -> None:
-        resolved = resolve(job, settings)
+        resolved = resolve(job, settings).of_period()
         plan = validate(freeze(resolved), input)
         if input is not None:
             resolved = resolved.with_settings([f"input.path={flow(str(input))}", "input.simulate=null"])

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,12 @@ CHECKING = frozenset({"check records", "check reference", "fit to reference", "p
 """Stages before the workspace belongs to the run. Until then it may belong to another run."""
 FALLBACK = "protect again"
 """Name of the stage in which strata are fitted again with the proper prior, after their release failed."""
+LINGER, ANSWERED = 30.0, 0.5
+"""Seconds that a run waits to be asked for its last state, if it failed or its release is held, and seconds to answer.
+
+Prometheus asks every 15 s or so. It would never see the state of a process that ends as it sets it.
+"""
+STATES = ("running", "finished", "held", "failed")
 SILENT_AFTER = 120.0
 """Seconds without a write of the status after which a run may be dead, or in one long task."""
 
@@ -76,9 +83,23 @@ class Metrics:
         self._seconds = Gauge("dpdist_stage_seconds", "Seconds that a stage has taken so far.", ["stage"], **options)
         self._tasks = Histogram("dpdist_task_seconds", "Seconds of finished tasks.", buckets=_BUCKETS, **options)
         self._retries = Counter("dpdist_task_retries", "Tasks submitted again after a lost scheduler.", **options)
+        self._losses = Counter("dpdist_worker_losses", "Workers that died in the middle of tasks.", **options)
         self._state = Gauge("dpdist_run_state", "1 for the state that the run is in.", ["state"], **options)
         self._began: dict[str, float] = {}
+        self._asked = threading.Event()
+        self.registry.register(self)
         self.set_state("running")
+
+    def collect(self) -> tuple[()]:
+        """Notes that the metrics were asked for, as a collector of the registry that has none of its own."""
+        self._asked.set()
+        return ()
+
+    def linger(self) -> None:
+        """Waits until the metrics are asked for, or for `LINGER` seconds."""
+        self._asked.clear()
+        if self._asked.wait(LINGER):
+            time.sleep(ANSWERED)
 
     def hear(self, event: Event) -> None:
         if event.kind in ("begin", "advance", "end"):
@@ -91,9 +112,11 @@ class Metrics:
             self._tasks.observe(event.seconds)
         elif event.kind == "retry":
             self._retries.inc(event.done)
+        elif event.kind == "lost":
+            self._losses.inc()
 
     def set_state(self, state: str) -> None:
-        for name in ("running", "finished", "failed"):
+        for name in STATES:
             self._state.labels(name).set(name == state)
 
 
@@ -103,12 +126,12 @@ _BUCKETS = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 class Status:
     """The progress of a run as one small file, which is replaced at every stage and every few seconds."""
 
-    def __init__(self, place: str | Path, run: str) -> None:
-        self._place, self._file = place, None if is_url(place) else Path(place) / STATUS
+    def __init__(self, place: Callable[[], str | Path], run: str) -> None:
+        self._place, self._file = place, Path()
         self._said: dict[str, Any] = {
             "run": run,
             "state": "running",
-            "starts": int((_read(self._file) or {}).get("starts", 0)) + 1,
+            "starts": 0,
             "began": now(),
             "stage": None,
             "stages": {},
@@ -147,27 +170,31 @@ class Status:
         """
         if self._owned:
             with suppress(OSError, WorkspaceError):
-                if self._file is not None:
+                if not self._said["starts"]:
+                    self._objects, self._file = _opened_status(self._place())
+                    self._said["starts"] = int((_read(self._objects or self._file) or {}).get("starts", 0)) + 1
+                if self._objects is None:
                     write_json(self._file, {**self._said, "updated": now()}, mode=0o600)
                 else:
-                    self._put()
+                    self._objects.put(STATUS, json.dumps({**self._said, "updated": now()}, indent=2).encode())
                 self._written = time.monotonic()
-
-    def _put(self) -> None:
-        if self._objects is None:
-            self._objects = Objects(str(self._place), soon=True, reading=True)
-            self._said["starts"] = int((_read(self._objects) or {}).get("starts", 0)) + 1
-        self._objects.put(STATUS, json.dumps({**self._said, "updated": now()}, indent=2).encode())
 
 
 @contextmanager
 def observed(
-    root: str | Path, log: str | None, metrics: str | None, listener: Listener, traces: str | None = None
+    root: str | Path | Callable[[], str | Path],
+    log: str | None,
+    metrics: str | None,
+    listener: Listener,
+    traces: str | None = None,
 ) -> Iterator[Listener]:
-    """Makes a listener that passes events on, records and counts them, and notes how the block ended."""
+    """Makes a listener that passes events on, records and counts them, and notes how the block ended.
+
+    `root` is the workspace, or a function that returns it as soon as the job's period is known.
+    """
     run = uuid4().hex[:12]
     with ExitStack() as kept:
-        status, figures, lines, trace = Status(root, run), None, None, None
+        status, figures, lines, trace = Status(root if callable(root) else lambda: root, run), None, None, None
         if log is not None:
             lines = JsonLog(kept.enter_context(_opened(log)), run)
         if metrics is not None:
@@ -177,7 +204,11 @@ def observed(
             trace = kept.enter_context(traced(traces, run, listener))
         sinks = [status.hear, *(sink.hear for sink in (figures, lines, trace) if sink)]
 
+        ended = "finished"
+
         def hear(event: Event) -> None:
+            nonlocal ended
+            ended = "held" if event.kind == "held" else ended
             listener(event)
             if (shown := outward(event)) is not None:
                 for sink in sinks:
@@ -196,8 +227,12 @@ def observed(
             yield hear
         except BaseException as error:
             tell("failed", cause(error))
+            if figures and isinstance(error, Exception):  # not where somebody has ended the run
+                figures.linger()
             raise
-        tell("finished", None)
+        tell(ended, None)
+        if figures and ended == "held":
+            figures.linger()
 
 
 def outward(event: Event) -> Event | None:
@@ -225,7 +260,8 @@ def read_status(workspace: str | Path) -> dict[str, Any]:
 
     Raises `WorkspaceError` if there is no status.
     """
-    status = _read(Objects(str(workspace), soon=True, reading=True) if is_url(workspace) else Path(workspace) / STATUS)
+    objects, file = _opened_status(workspace)
+    status = _read(objects or file)
     if status is None:
         raise WorkspaceError(str(workspace), "no run has left a status here", "name the folder given to run --workspace", 2)
     updated = datetime.fromisoformat(status["updated"])
@@ -246,7 +282,12 @@ def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
     return {**shown, "tasks": f"{event['tasks']:,}, {event['retries']:,} submitted again"}
 
 
-def _read(place: Path | Objects | None) -> dict[str, Any] | None:
+def _opened_status(workspace: str | Path) -> tuple[Objects | None, Path]:
+    """The object store of a workspace's status, or None, and the path of its file on this machine."""
+    return Objects(str(workspace), soon=True, reading=True) if is_url(workspace) else None, Path(workspace) / STATUS
+
+
+def _read(place: Path | Objects) -> dict[str, Any] | None:
     try:
         stored = place.get(STATUS) if isinstance(place, Objects) else None
         text = stored.data if stored else place.read_bytes() if isinstance(place, Path) else b""

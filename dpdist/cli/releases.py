@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli import cluster
+from dpdist.cli import scheduled as schedule
 from dpdist.cli.console import (
     ANEW,
     RESUMES,
@@ -31,6 +32,7 @@ from dpdist.cli.console import (
 )
 from dpdist.cli.listening import listening
 from dpdist.core.errors import JobError, Problem
+from dpdist.core.progress import Event
 
 if TYPE_CHECKING:
     from dpdist.job import Job
@@ -147,7 +149,12 @@ def plan(
 def run(
     job: JobFile,
     workspace: Annotated[
-        str, typer.Option("--workspace", "-w", help="Folder, or s3://bucket/prefix, for everything the run leaves.")
+        str,
+        typer.Option(
+            "--workspace",
+            "-w",
+            help="Folder, or s3://bucket/prefix, for everything the run leaves; {{period}} in it is the job's.",
+        ),
     ],
     input: InputFile = None,
     settings: Settings = None,
@@ -157,6 +164,8 @@ def run(
     log: Log = None,
     metrics: Metrics = None,
     traces: Traces = None,
+    period: schedule.Period = None,
+    scheduled: schedule.Scheduled = None,
     quiet: QuietButLedger = False,
     as_json: Json = False,
     show_values: ShowValues = False,
@@ -165,22 +174,31 @@ def run(
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.cli.observing import observed
+    from dpdist.job.loading import in_path
     from dpdist.release import run as run_job
 
     def act() -> None:
-        with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown, traces) as listener:
-            placed: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
-            public = run_job(placed, workspace, input, replay, listener)
+        folder = workspace
+        with listening(quiet, as_json) as shown, observed(lambda: folder, log, metrics, shown, traces) as listener:
+            of_period = schedule.settings_of(job, settings, period, scheduled, workspace, input)
+            placed: Job = cluster.placed(loaded(job, of_period, input), scheduler, tls)
+            folder = in_path(workspace, placed.period, "--workspace", job)
+            file = input and Path(in_path(str(input), placed.period, "--input", job))
+            earlier = schedule.Earlier(listener)
+            public = run_job(placed, folder, file, replay, earlier.hear)
+            earlier.refuse(scheduled, folder)
+            if public.held:
+                listener(Event("held", "release"))
         custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
-        _for_custodian(workspace, made=True, verdict=custodian_reads)
+        _for_custodian(folder, made=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
-            again = f"`dpdist report {workspace}` shows it"
-            beside(lambda: out.print(reporting.run_text(workspace)), "the release could not be shown", again)
+            again = f"`dpdist report {folder}` shows it"
+            beside(lambda: out.print(reporting.run_text(folder)), "the release could not be shown", again)
         held = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
-            _last_line(workspace, held, custodian_reads)
+            _last_line(folder, held, custodian_reads)
         if held:
             ended.append(REFUSED)
 

@@ -100,7 +100,7 @@ class Trace:
 
         for name in [*self._stages]:
             self._end_stage(name)
-        self._run.set_status(Status(StatusCode.OK) if state == "finished" else Status(StatusCode.ERROR, why))
+        self._run.set_status(Status(StatusCode.OK) if state != "failed" else Status(StatusCode.ERROR, why))
         self._end(self._run)
 
     def close(self) -> int:

@@ -14,10 +14,11 @@ class Event(NamedTuple):
 
     A `note` is a whole sentence. With `always`, quiet commands show it too. A `task` is one finished task: `seconds` is its
     time, and `unit` names its strata or blocks. A `retry` counts tasks that were submitted again. An `alive` event shows
-    that the run waits for tasks.
+    that the run waits for tasks. `lost` counts a worker that died, with the task that `unit` names. An `again` event
+    states that the workspace had its release before this run, and `held` that the release waits for a decision.
     """
 
-    kind: Literal["begin", "advance", "end", "note", "task", "retry", "alive"]
+    kind: Literal["begin", "advance", "end", "note", "task", "retry", "alive", "lost", "again", "held"]
     stage: str
     done: int = 0
     total: int | None = None
@@ -27,7 +28,7 @@ class Event(NamedTuple):
     always: bool = False
 
 
-SHOWN = ("begin", "advance", "end", "note")
+SHOWN = ("begin", "advance", "end", "note", "again")
 """Kinds of events that are shown to a person who waits."""
 
 
@@ -73,7 +74,7 @@ def without_sizes(listener: Listener) -> Listener:
     def hear(event: Event) -> None:
         if event.kind == "advance" and event.done == reported.get(event.stage):
             return  # no unit was finished, and the number of such events would reveal the number of blocks
-        if event.kind == "alive" or event.stage in PUBLIC_TOTALS:
+        if event.kind in ("alive", "again") or event.stage in PUBLIC_TOTALS:
             reported[event.stage] = event.done
             listener(event)
         elif event.kind == "retry":

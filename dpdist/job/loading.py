@@ -24,7 +24,7 @@ from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.design_weights import COLUMN, read_weights
 from dpdist.job.table_entries import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
-from dpdist.job.values import MINISIGN, PATTERNS
+from dpdist.job.values import MINISIGN, NAME, PATTERNS
 from dpdist.job.yaml_lines import Keys, Lines, Where, dotted, mapping, place, read_yaml, value
 
 JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
@@ -39,6 +39,8 @@ READ_NOW: tuple[Where, ...] = (
     ("survey", "design_weights", "path"),
 )
 """Keys that name files, in the job file's folder, to read with the job; a public key may also be given directly."""
+PERIOD = "{{period}}"
+"""Text in the path of a file or of a workspace that stands for the job's period."""
 NO_PATH = re.compile(rf"://|{MINISIGN}")
 MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
 TO_DO = {
@@ -71,6 +73,16 @@ class Resolved:
         base = (self.base[0], move(self.base[1])) if self.base is not None else None
         return replace(self, keys=move(self.keys), base=base)
 
+    def of_period(self) -> Resolved:
+        """Writes the job's period in place of `{{period}}` in paths of files that are opened later."""
+        if (period := self.keys.get("period")) is None:
+            return self
+
+        def fill(path: str) -> str:
+            return in_path(path, str(period), "period", self.source)
+
+        return replace(self, keys=_moved(self.keys, OPENED_LATER, fill))
+
     def with_settings(self, settings: Sequence[str]) -> Resolved:
         """Applies settings `key.path=value`, whose values are YAML. Paths in them are relative to the working folder."""
         keys, lines = self.keys, dict(self.lines)
@@ -82,6 +94,14 @@ class Resolved:
                 del lines[below]
             lines |= {where[:k]: SET for k in range(1, len(where) + 1) if where[:k] not in lines}
         return replace(self, keys=keys, lines=lines)
+
+
+def in_path(path: str, period: str, where: str, source: str) -> str:
+    """Returns a path with the period in place of `{{period}}`. Raises `JobError` for a period that cannot name a file."""
+    if PERIOD in path and not re.fullmatch(NAME, period):
+        allowed = f"where a path has {PERIOD}: letters, digits, _ . and -, as in 2026-Q3"
+        raise JobError(source, [Problem(where, f"the period '{period:.80}' cannot name a file", allowed, "write it so")])
+    return path.replace(PERIOD, period)
 
 
 def job_of(job: JobLike) -> Job:
@@ -170,6 +190,7 @@ def resolve(name: str | Path, settings: Sequence[str] | None = None) -> Resolved
 
 def freeze(resolved: Resolved) -> Job:
     """Reads the files that the keys name, and validates the job. Raises `JobError` with every problem."""
+    resolved = resolved.of_period()
     keys, lines, source = resolved.keys, resolved.lines, resolved.source
     if (wrong := misfit(keys.get("format"), JOB)) is not None:
         raise JobError(source, [Problem("format", *wrong, places=place(("format",), lines))])

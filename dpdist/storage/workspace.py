@@ -139,6 +139,11 @@ class Workspace(WorkspacePaths):
         """The folder of the latest release: `held`, if that one is held, otherwise `public`."""
         return self.held if self.store.take(self.held / MANIFEST) else self.public
 
+    @property
+    def released(self) -> bool:
+        """True if a run has made its release here: published, or held."""
+        return self.store.take(self.newest / MANIFEST)
+
     @contextmanager
     def publishing(self, replacing: bool = False) -> Iterator[None]:
         """Makes an object store's public folder available to this process, and keeps other runs out.

@@ -10,6 +10,7 @@ from rendering import Objects
 
 from dpdist.cli.console import INTERNAL
 from dpdist.cli.releases import REFUSED
+from dpdist.cli.scheduled import NothingReleased
 
 SECRETS = {"dpdist-tls-scheduler", "dpdist-tls-worker", "dpdist-tls-driver", "dpdist-ledger", "dpdist-store"}
 """Made by the operator (deploy/README.md), never by manifests."""
@@ -102,15 +103,16 @@ def restarts(objects: Objects) -> Iterator[str]:
 
 
 def final_exits(objects: Objects) -> Iterator[str]:
-    """A wrong job (2), a refused budget (3), a held release (4) and a fault of the program (70) are not tried again, a lost
-    pod is. One driver at a time works on a workspace, and a finished job goes in the end."""
+    """A wrong job (2), a refused budget (3), a held release (4), a schedule without a release (5) and a fault of dpdist
+    (70) are not tried again, a lost pod is. One driver works on a workspace, and a finished job goes in the end.
+    """
     jobs = [(o, o["spec"]) for o in objects if o["kind"] == "Job"]
     jobs += [(o, o["spec"]["jobTemplate"]["spec"]) for o in objects if o["kind"] == "CronJob"]
     for o, spec in jobs:
         rules = spec.get("podFailurePolicy", {}).get("rules", [])
         final = [set(r["onExitCodes"]["values"]) for r in rules if r["action"] == "FailJob" and "onExitCodes" in r]
-        if {2, 3, REFUSED, INTERNAL} not in final:
-            yield f"{o['kind']}: exits 2, 3, {REFUSED} and {INTERNAL} are tried again"
+        if {2, 3, REFUSED, NothingReleased.exit_code, INTERNAL} not in final:
+            yield f"{o['kind']}: exits 2, 3, {REFUSED}, {NothingReleased.exit_code} and {INTERNAL} are tried again"
         conditions = [condition for rule in rules for condition in rule.get("onPodConditions", [])]
         if {"type": "DisruptionTarget", "status": "True"} not in conditions:
             yield f"{o['kind']}: a lost pod counts as a failure"

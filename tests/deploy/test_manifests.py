@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,8 @@ from typer.main import get_command
 
 from dpdist.cli.main import app
 from dpdist.cli.manifests import worker_memory, worker_patch
-from dpdist.job.loading import load_job
+from dpdist.cli.scheduled import last_period
+from dpdist.job.loading import PERIOD, load_job
 from dpdist.validating import validate
 
 CUSTOM = "kubernetes.dask.org/v1"
@@ -383,10 +385,27 @@ def test_an_autoscaler_needs_its_deployment() -> None:
 def test_the_commands_of_the_containers_are_commands_of_dpdist(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for pod in checks.pods(rendered(overlay)):
         for entry in pod.container.get("env", []):
-            monkeypatch.setenv(entry["name"], entry["value"])
+            monkeypatch.setenv(entry["name"], entry.get("value", OF_CRON_JOB))
         assert parsed(pod.container["args"])
         with pytest.raises(Exception, match="No such option"):
             parsed([*pod.container["args"], "--certificates"])
+
+
+OF_CRON_JOB = "dpdist-release-29713110"
+"""Name of the Job that the CronJob makes at 02:30 on 2026-06-30, which its pod has as a label."""
+
+
+def test_each_time_of_the_periodic_overlay_has_its_period_from_the_schedule() -> None:
+    (cron,) = [o for o in rendered("periodic") if o["kind"] == "CronJob"]
+    (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    (source,) = [one["valueFrom"] for one in container["env"] if one["name"] == "DPDIST_SCHEDULED"]
+    assert source == {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-name']"}}
+    workspace, length = (container["args"][container["args"].index(name) + 1] for name in ("--workspace", "--period"))
+    assert PERIOD in workspace
+    minute, hour, day, months, weekday = cron["spec"]["schedule"].split()
+    assert (day, weekday, months.split(",")) == ("1", "*", ["1", "4", "7", "10"])
+    ran = [datetime(2026, int(month), 1, int(hour), int(minute), tzinfo=UTC) for month in months.split(",")]
+    assert [last_period(length, time) for time in ran] == ["2025-Q4", "2026-Q1", "2026-Q2", "2026-Q3"]
 
 
 def parsed(args: list[str]) -> str:

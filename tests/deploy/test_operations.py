@@ -29,8 +29,8 @@ sys.path.insert(0, str(DEPLOY / "operations"))
 from workspace_copy import drill, files_of, restore, take
 
 OPERATIONS = DEPLOY / "operations"
-OF_PROMETHEUS = {"namespace", "pod", "le"}
-"""Labels that Prometheus adds to a pod's figures, and that of a bucket."""
+OF_PROMETHEUS = {"namespace", "pod", "instance", "le", "job_name", "cronjob"}
+"""Labels that Prometheus adds to a pod's figures, that of a bucket, and those of Kubernetes' objects (test_alerts.py)."""
 
 
 def exported() -> dict[str, set[str]]:

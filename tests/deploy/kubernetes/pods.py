@@ -125,7 +125,7 @@ class Release:
         self.cluster.until(lambda: self.job_state(name), f"the end of {name}", patience)
         return self.job_state(name)
 
-    def serial(self, objects: Objects, patience: float = 900.0) -> Path:
+    def serial(self, objects: Objects, patience: float = 900.0, period: str | None = None) -> Path:
         """The same release, replayed with the same keys in one process of one pod of the same image."""
         (job,) = [json.loads(json.dumps(one)) for one in objects if one["kind"] == "Job"]
         job["metadata"]["name"] = "serial"
@@ -134,13 +134,14 @@ class Release:
         (container,) = spec["containers"]
         container["args"] = ["run", "/etc/dpdist/job/job.yaml", "--workspace", "/workspace/serial", "--quiet"]
         container["args"] += ["--replay", f"/workspace/{self.place}/confidential", "--set", "runtime.executor=serial"]
+        container["args"] += ["--set", f'period="{period}"'] if period is not None else []
         container["env"] = [one for one in container["env"] if one["name"] != "DPDIST_SCHEDULER"]
         self.apply([job])
         assert self.until_ended("serial", patience) == "Complete CompletionsReached", self.logs("driver")
         return self.folder / "workspace" / "serial"
 
-    def same_bytes(self, objects: Objects) -> bool:
-        return public_bytes(self.workspace) == public_bytes(self.serial(objects))
+    def same_bytes(self, objects: Objects, period: str | None = None) -> bool:
+        return public_bytes(self.workspace) == public_bytes(self.serial(objects, period=period))
 
     def pods(self, role: str) -> list[dict[str, Any]]:
         said = self.kubectl("get", "pods", "-l", f"{NAME},app.kubernetes.io/component={role}", "-o", "json")
