@@ -29,7 +29,10 @@ from dpdist.job import Job, Simulate, Table
 from dpdist.job.reference import SimulatedReference
 from dpdist.quality.verdict import NOMINAL, SAME, without_error
 from dpdist.survey.census import take_census
+from dpdist.survey.checks import in_universe
+from dpdist.survey.findings import Batch, Findings
 from dpdist.survey.placement import records_as_they_came
+from dpdist.survey.plain import plain_batch
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 
@@ -240,17 +243,19 @@ def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int
             Problem(name, "missing column", f"the public file has {shown}", "name another file") for name in missing
         ]
         raise DataError(source.name, problems)
-    batches = list[pa.RecordBatch]()
+    batches, inside, findings, rows = list[pa.RecordBatch](), list[NDArray[np.bool_]](), Findings(), 0
     for batch in source.batches(names):
-        batches.append(batch)
+        batches.append(plain_batch(batch))
+        inside.append(in_universe(job, Batch(batch, rows, findings, source.text_only)))
+        rows += batch.num_rows
         tick(batch.num_rows)
+    if findings.problems:
+        raise DataError(source.name, findings.placed(source.lines))
     table = pa.Table.from_batches(batches)
     rng = BY_CHANCE.generator("split")
     order = rng.permutation(table.num_rows)[:records]
     table = table.take(pa.array(np.sort(order)))
-    for keep in job.universe:
-        inside = pd.Series(table[keep.column].to_pandas()).astype(str).isin(list(map(str, keep.keep)))
-        table = table.filter(pa.array(inside.to_numpy()))
+    table = table.filter(pa.array(np.concatenate([np.empty(0, dtype=bool), *inside])[np.sort(order)]))
     cell = _cells(job, table)
     sizes, third = np.bincount(cell), thirds(cell, rng)
     if not (third == 0).any():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,18 +14,26 @@ from dpdist.core.records import TOTAL, Codes, Floats, Frame, Ints, Level
 from dpdist.core.table_cells import cross
 from dpdist.estimation.raking import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job
-from dpdist.job.data import NOT_REPORTED
+from dpdist.job.data import NOT_REPORTED, Keep
 from dpdist.job.families import families_for, family_facts
 from dpdist.job.tables import Rake
 from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions, whole_as_levels
-from dpdist.survey.schema import MISSING_VALUES, garbled, replicates
+from dpdist.survey.plain import ELSEWHERE_NULLS, is_text
+from dpdist.survey.schema import MISSING_VALUES, replicates
+from dpdist.survey.spelling import AS_NUMBERS, causes, garbled, is_missing_elsewhere
 
 LARGEST_WEIGHT = 1e15
 """Largest weight. With larger weights, a float64 sum would not change by a record of weight 1."""
 LARGEST_NAME = 2.0**53
 """Largest whole number that names a unit. Beyond it, float64 merges neighbouring whole numbers."""
 
-
+MOST_TEXTS = 10_000
+"""Largest number of different texts of a batch that are compared with levels, for the cause of their difference."""
+MARKS_OF_MISSING = "marks of missing values in other programs"
+WRITTEN_WRONGLY = (
+    "write the file anew from its source, which was read in another encoding; "
+    "of a file of SAS, Stata or SPSS, state encoding: beside its path"
+)
 LEFT_OUT = (
     "delete these records from the file; or mark them in a column of it and of any reference, and keep the others: "
     "universe: [{column: …, keep: […]}]"
@@ -91,14 +98,17 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     findings.seen += batch.num_rows
     if job.survey.psu:
         findings.units |= _units(job, job.survey.psu, b)
+    codes = dict[str, Codes]()
     for keep in job.universe:
-        outside = b.of_plain_values(keep.column, partial(_outside, keep.keep, b.text_only))
-        b.drop(outside, f"{keep.column}: outside the universe")
+        _restrict(keep, job.columns.get(keep.column), b, codes)
     raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
     outcome, *others = clipped
-    codes = {name: _category(name, job.columns[name], b) for name in job.categories}
+    codes = {name: codes[name] if name in codes else _category(name, job.columns[name], b) for name in job.categories}
     raw_weight, weight = _weight(job, b)
-    population, again = _populations(job.survey.fpc, b), _replicates(replicates(job, batch.schema.names), b)
+    again = replicates(job, batch.schema.names)
+    for name in further_columns(job, again):
+        _declared(name, job.columns[name], b)
+    population, replicate_weights = _populations(job.survey.fpc, b), _replicates(again, b)
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     whole = Checked(
@@ -108,7 +118,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         weight,
         psu,
         population,
-        again,
+        replicate_weights,
         np.column_stack(others) if others else None,
         np.column_stack([*raw, raw_weight]) if job.clipped_columns else None,
         unit,
@@ -116,8 +126,52 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     return whole.take(b.keep)
 
 
-def _outside(kept: Sequence[Level], text_only: bool, values: pa.Array) -> Mask:
-    return positions(whole_as_levels(values, kept) if text_only else values, kept, exact=False) < 0
+def in_universe(job: Job, b: Batch) -> Mask:
+    """Marks records of the universe, (record,); problems of its columns go to the batch's findings."""
+    for keep in job.universe:
+        _restrict(keep, job.columns.get(keep.column), b, {})
+    return b.keep
+
+
+def _restrict(keep: Keep, declared: Column | None, b: Batch, codes: dict[str, Codes]) -> None:
+    """Leaves records outside the universe out, and adds a declared column's `codes`.
+
+    Values of a declared column are held to its levels and rules. A missing value that is left out, or of a column that is
+    not declared, is outside the universe.
+    """
+    rule = f"{keep.column}: outside the universe"
+    if declared is None or declared.levels is None:
+        kept = keep.keep
+        place = b.of_plain_values(keep.column, lambda plain: positions(_read(plain, kept, b), kept, exact=False))
+        declare = f"list all values of the column in columns.{keep.column}.levels, or correct the file"
+        _nearly(keep.column, kept, place, b, declare)
+        b.drop(place < 0, rule)
+        return
+    codes[keep.column] = _category(keep.column, declared, b, rule)
+    levels = list(map(str, declared.levels))
+    b.drop(~np.isin(codes[keep.column], [levels.index(level) for level in map(str, keep.keep)]), rule)
+
+
+def further_columns(job: Job, again: Sequence[str]) -> tuple[str, ...]:
+    """Declared columns of the design that are neither category, outcome nor weight; `again` are replicate weights."""
+    unit = () if job.privacy_unit is None else (job.privacy_unit.column,)
+    names = dict.fromkeys([*filter(None, [job.survey.psu]), *job.survey.fpc, *again, *unit])
+    return tuple(name for name in names if name in job.columns and name not in job.categories)
+
+
+def _declared(name: str, column: Column, b: Batch) -> None:
+    """Holds a column of the design to its levels or bounds."""
+    if column.levels is not None:
+        _category(name, column, b)
+        return
+    assert column.bounds is not None
+    low, high = column.bounds
+    values, missing = b.numbers(name)
+    if column.missing == "drop":
+        b.drop(missing, f"{name}: missing, dropped")
+    outside = (values < low) | (values > high) | (column.whole & (values != np.floor(values)))
+    remedy = f"widen columns.{name}.bounds, or correct the file"
+    b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
 
 
 def _names(column: str, what: str, b: Batch) -> pa.Array:
@@ -126,7 +180,11 @@ def _names(column: str, what: str, b: Batch) -> pa.Array:
 
 
 def _complete(names: pa.Array, column: str, what: str, b: Batch) -> pa.Array:
-    b.wrong(np.asarray(pc.is_null(names)), column, "missing values", f"a {what} for every record", "complete the column")
+    allowed = f"a {what} for every record"
+    b.wrong(b.missing(column), column, "missing values", allowed, "complete the column")
+    marks = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(names)), value_set=pa.array(sorted(ELSEWHERE_NULLS)))
+    fault, remedy = "names that are marks of missing values in other programs", "complete the column, or rename them"
+    b.wrong(np.asarray(marks), column, fault, allowed, remedy)
     return names
 
 
@@ -134,12 +192,11 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
     """Names of privacy units as texts. Numbers must be whole, so that 1 and 1.0 name one unit."""
     values = b.text(column)
     if pa.types.is_floating(values.type):
-        missing = pa.array(np.asarray(pc.is_null(values, nan_is_null=True)))
-        number = np.asarray(pc.if_else(missing, 0.0, values), dtype=np.float64)
+        number = np.asarray(pc.fill_null(values, 0.0), dtype=np.float64)
         unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_NAME)
         fault, allowed = "a number that names no unit: it has a fraction, or is beyond 2^53", "whole numbers, or texts"
         b.wrong(unnamed, column, fault, allowed, "store the column as whole numbers or as texts")
-        whole = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=np.asarray(missing))
+        whole = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=b.missing(column))
         values = pc.cast(whole, pa.string())
     return _complete(pc.cast(values, pa.string()), column, "unit", b)
 
@@ -264,65 +321,75 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     return values, values
 
 
-def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, b: Batch) -> None:
-    """Notes values that differ from a declared level only by spaces, capitals or a wrong encoding, with a remedy."""
-    texts = [str(level) for level in levels]
-    shown = ", ".join(map(repr, texts[:8])) + (", …" if len(texts) > 8 else "")
-    remedy = f"delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes"
-    outer = positions(pc.utf8_trim_whitespace(values), [text.strip() for text in texts], exact=True)
-    level = positions(_plain(values), _plain(pa.array(texts)).to_pylist(), exact=True)
-    ways = {"levels but for spaces before or after them": outer}
-    ways["levels but for no-break spaces, or for several spaces in a row"] = level
-    for fault, meant in ways.items():
-        spaced = (codes < 0) & (meant >= 0) & b.keep
-        b.wrong(spaced, name, fault, f"as the job writes them: {shown}", remedy, repr)
-    lower = positions(pc.utf8_lower(values), [text.lower() for text in texts], exact=True)
-    capitals = f"write the levels in columns.{name}.levels as the file has them, or correct the file"
-    fault = "levels but for capital letters"
-    b.wrong((codes < 0) & (lower >= 0) & b.keep, name, fault, f"as the job writes them: {shown}", capitals, repr)
-    read = [spelling for text in texts for spelling in garbled(text)]
-    if read:
-        fault, utf8 = "levels as a text in UTF-8 looks in another encoding", "write encoding: utf-8 beside the file's path"
-        b.wrong((codes < 0) & (positions(values, read, exact=True) >= 0), name, fault, "text in UTF-8", utf8)
+def _read(plain: pa.Array, levels: Sequence[Level], b: Batch) -> pa.Array:
+    return whole_as_levels(plain, levels) if b.text_only else plain
 
 
-def _plain(texts: pa.Array) -> pa.Array:
-    return pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"[\s\x{00A0}\x{2000}-\x{200B}\x{202F}]+", " "))
+def _category(name: str, column: Column, b: Batch, dropped: str = "") -> Codes:
+    """Positions of a column's values in its levels, after its rules; −1 for values that are refused or left out.
 
-
-def _category(name: str, column: Column, b: Batch) -> Codes:
+    `dropped` is the rule under which dropped records are counted, by default that of missing values.
+    """
     assert column.levels is not None
     levels, absent = column.levels, column.missing == "category"
 
-    def read(plain: pa.Array) -> pa.Array:
-        return whole_as_levels(plain, levels) if b.text_only else plain
+    def values(plain: pa.Array) -> pa.Array:
+        texts = _read(plain, levels, b)
+        return pc.fill_null(pc.cast(texts, pa.string()), NOT_REPORTED) if absent else texts
 
-    def values(raw: pa.Array) -> pa.Array:
-        plain = read(raw)
-        missing = pc.is_null(plain, nan_is_null=True)
-        return pc.if_else(missing, NOT_REPORTED, pc.cast(plain, pa.string())) if absent else plain
-
-    missing = b.of_plain_values(name, lambda plain: np.asarray(pc.is_null(values(plain), nan_is_null=True)))
+    missing = b.missing(name) & (not absent)
     if column.missing == "drop":
-        b.drop(missing, f"{name}: missing, dropped")
+        b.drop(missing, dropped or f"{name}: missing, dropped")
     also = f"state columns.{name}.missing: category, for a level '{NOT_REPORTED}', or drop; or name a universe"
     b.wrong(missing, name, MISSING_VALUES, "one of the declared levels", also)
     codes = b.of_plain_values(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
     if column.outside == "clip":
-        nearest = b.of_plain_values(name, lambda plain: nearest_positions(read(plain), column.whole_levels))
+        whole = column.whole_levels
+        nearest = b.of_plain_values(name, lambda plain: nearest_positions(_read(plain, levels, b), whole))
         moved = (codes < 0) & (nearest >= 0)
         b.findings.rule(f"{name}: no level, counted in the nearest one", int((moved & b.keep).sum()))
         codes = np.where(moved, nearest, codes)
-    shown = ", ".join(map(str, levels[:8])) + (", …" if len(levels) > 8 else "")
-    if np.any((codes < 0) & b.keep):  # Most batches have none, and patterns cost more than the rest of the check.
-        texts = values(b.text(name))
-        if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
-            _nearly(name, levels, texts, codes, b)
+    as_numbers = _nearly(name, levels, codes, b)
     counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
     clip = "; or state outside: clip there, if levels count something, as sizes do;" if counts else ","
-    remedy = f"add the level to columns.{name}.levels{clip} or correct the file"
-    b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
+    remedy = as_numbers or f"add the level to columns.{name}.levels{clip} or correct the file"
+    b.wrong(codes < 0, name, "values that are not declared levels", _shown(levels, str), remedy)
     return codes
+
+
+def _shown(levels: Sequence[Level], form: Callable[[object], str]) -> str:
+    return ", ".join(map(form, levels[:8])) + (", …" if len(levels) > 8 else "")
+
+
+def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare: str = "") -> str:
+    """Notes texts that resemble a level, with cause and remedy; `declare` is that of a column without declared levels.
+
+    Returns a remedy for texts that are levels as numbers, as 01 is 1, or an empty text. These are no level.
+    """
+    values, none = b.text(name), (codes < 0) & b.keep & ~b.missing(name)
+    if not is_text(values.type) or not none.any():
+        return ""
+    texts, texts_of_levels = pc.unique(values.filter(pa.array(none))).to_pylist()[:MOST_TEXTS], list(map(str, levels))
+    allowed = f"as the job writes them: {_shown(texts_of_levels, repr)}"
+
+    def refuse(alike: Sequence[str], fault: str, allowed: str, remedy: str) -> None:
+        b.wrong(none & (positions(values, alike, exact=True) >= 0), name, fault, allowed, declare or remedy, repr)
+
+    decoded = garbled(tuple(texts_of_levels))
+    for encoding in dict.fromkeys(decoded[text] for text in texts if text in decoded):
+        alike, shown = [text for text in texts if decoded.get(text) == encoding], encoding.upper()
+        remedy = f"write encoding: {encoding} beside the file's path" if b.text_only else WRITTEN_WRONGLY
+        refuse(alike, f"levels as a text in {shown} looks in another encoding", f"text in {shown}", remedy)
+    by_cause = causes([text for text in texts if text not in decoded], texts_of_levels)
+    for cause, alike in by_cause.items():
+        if cause is not AS_NUMBERS or declare:
+            refuse(alike, f"levels but for {cause.fault}", allowed, cause.remedy.format(name=name))
+    if not declare and (marks := [text for text in texts if is_missing_elsewhere(text)]):
+        remedy = f"leave these fields empty in the file, and state columns.{name}.missing; or add the level"
+        refuse(marks, MARKS_OF_MISSING, "empty fields for missing values", remedy)
+    if AS_NUMBERS not in by_cause:
+        return ""
+    return f"they are levels but for {AS_NUMBERS.fault}: {AS_NUMBERS.remedy.format(name=name)}"
 
 
 def rake_problems(job: Job, frame: Frame) -> list[Problem]:

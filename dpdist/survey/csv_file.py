@@ -16,7 +16,7 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
 from dpdist.job import TextFile
 from dpdist.survey.csv_text import UTF8, Written, lines_of, misread, wide_header
-from dpdist.survey.schema import CSV_NULLS
+from dpdist.survey.plain import CSV_NULLS
 from dpdist.survey.typed_file import unreadable
 
 CSV_BLOCK_BYTES = 1 << 22

@@ -18,6 +18,7 @@ from dpdist.core.records import Level
 from dpdist.job.values import NUMBER
 from dpdist.survey.csv_text import guessed
 from dpdist.survey.findings import DECIMAL_TEXT
+from dpdist.survey.plain import decoded, is_number, is_text, plain_type, plain_values
 from dpdist.survey.source import Source
 from dpdist.survey.statistical_file import StatisticalSource
 from dpdist.survey.typed_file import STATISTICAL, OneFile
@@ -114,17 +115,15 @@ def _wrong_names(source: Source) -> Iterator[Problem]:
 
 
 def _kind(kind: pa.DataType) -> str:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
-    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "other"
+    kind = plain_type(kind)
+    return "number" if is_number(kind) else "text" if is_text(kind) else "other"
 
 
 def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
     """Columns that are a finer or coarser form of column `first`, so that crossing adds no cells."""
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
     for batch in source.batches([first, *pairs]) if pairs else ():
-        columns = {name: _decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
+        columns = {name: decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
         for other, met in pairs.items():
             distinct = pa.table({"a": columns[first], "b": columns[other]}).group_by(["a", "b"]).aggregate([])
             met |= set(zip(*distinct.to_pydict().values(), strict=True))
@@ -155,10 +154,11 @@ class _Met:
         self.number, self.whole, self.low, self.high = True, True, math.inf, -math.inf
 
     def add(self, values: pa.Array) -> None:
+        values = plain_values(values)
         if pa.types.is_dictionary(values.type) and self.in_order:
             self.listed = True
-            self.levels |= dict.fromkeys(values.dictionary.to_pylist()[: MOST_LEVELS + 1])
-        values = _decoded(values)
+            self.levels |= dict.fromkeys(values.dictionary.drop_null().to_pylist()[: MOST_LEVELS + 1])
+        values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
         self.holes |= values.null_count > 0
         values = values.drop_null()
         if len(self.levels) <= MOST_LEVELS:
@@ -205,10 +205,6 @@ def _by_size(level: Level) -> list[tuple[int, float, str]]:
     """The sort key of a text: alphabetical, but numbers in it are sorted by size, so that 5-9 comes before 10-14."""
     parts = re.split(r"(\d+(?:\.\d+)?)", str(level))
     return [(0, float(part), "") if part[:1].isdigit() else (1, 0.0, part.casefold()) for part in parts if part]
-
-
-def _decoded(values: pa.Array) -> pa.Array:
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def outward(low: float, high: float) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.errors import Problem
 from dpdist.core.records import Codes, Floats, Ints, Level
+from dpdist.survey.plain import plain_values
 
 SHOWN = 3
 Mask = NDArray[np.bool_]
@@ -37,6 +38,7 @@ class Findings:
         count = len(rows) + (old.count if old else 0)
         self.rows[where, fault] = first
         places = tuple(f"row {row + 1}" for row in first)
+        remedy = old.remedy if old else remedy
         self.problems[where, fault] = Problem(where, fault, allowed, remedy, count, places, tuple(values[:SHOWN]))
 
     def placed(self, lines: Callable[[set[int]], Mapping[int, int]]) -> list[Problem]:
@@ -67,6 +69,7 @@ class Batch:
         self.batch, self.findings, self.text_only = batch, findings, text_only
         self.row = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
         self.keep: Mask = np.ones(batch.num_rows, dtype=bool)
+        self._plain = dict[str, pa.Array]()
 
     def drop(self, where: Mask, what: str) -> None:
         self.findings.rule(what, int((where & self.keep).sum()))
@@ -82,16 +85,26 @@ class Batch:
             self.findings.add(column, fault, allowed, remedy, self.row[bad], values)
             self.keep &= ~where
 
+    def plain(self, column: str) -> pa.Array:
+        """A column's plain values; a dictionary stays one."""
+        if column not in self._plain:
+            self._plain[column] = plain_values(self.batch.column(column))
+        return self._plain[column]
+
     def text(self, column: str) -> pa.Array:
-        """A column's values as plain texts or numbers; values of a dictionary column are decoded."""
-        values = self.batch.column(column)
+        """A column's plain values; values of a dictionary column are decoded."""
+        values = self.plain(column)
         return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+    def missing(self, column: str) -> Mask:
+        """Marks missing values, (record,)."""
+        return np.asarray(pc.is_null(self.plain(column)))
 
     def of_plain_values(self, column: str, of: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
         """The function `of` applied to a column's plain values, (record,).
         `of` looks at single values, so a dictionary's entries are converted once.
         """
-        values = self.batch.column(column)
+        values = self.plain(column)
         if not pa.types.is_dictionary(values.type) or len(values.dictionary) >= len(values):
             return of(self.text(column))
         entries, place = pa.concat_arrays([values.dictionary, pa.nulls(1, values.dictionary.type)]), values.indices
@@ -100,14 +113,13 @@ class Batch:
         return np.asarray(of(entries)[place.to_numpy()])
 
     def numbers(self, column: str) -> tuple[Floats, Mask]:
-        """A column's values as float64, and a mask of missing values (null or NaN)."""
+        """A column's values as float64, true as 1 and false as 0, and a mask of missing values."""
         values = self.text(column)
         if self.text_only:
             values = pc.utf8_trim_whitespace(values)
             parsed = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
-            missing = np.asarray(pc.is_null(values))
             self.wrong(
-                np.asarray(pc.is_null(parsed)) & ~missing,
+                np.asarray(pc.is_null(parsed)) & ~self.missing(column),
                 column,
                 "values that are not numbers",
                 "numbers with a decimal point, without separators of thousands",
@@ -118,9 +130,8 @@ class Batch:
         return numbers, np.isnan(numbers)
 
     def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
-        values = self.text(column)
-        missing = np.asarray(pc.is_null(values))
-        position = positions(values, list(codes), exact=False)
+        missing = self.missing(column)
+        position = positions(self.text(column), list(codes), exact=False)
         remedy = f"add the text to columns.{column}.codes, or correct the file"
         self.wrong((position < 0) & ~missing, column, "texts without a code", ", ".join(codes), remedy)
         return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
@@ -23,7 +22,9 @@ from dpdist.job import Job
 from dpdist.job.reference import SimulatedReference
 from dpdist.survey.batches import Tick
 from dpdist.survey.census import Census, take_census
+from dpdist.survey.findings import Batch, Findings
 from dpdist.survey.placement import place
+from dpdist.survey.plain import plain_batch
 from dpdist.survey.same_file import LARGEST, hashed, same_records
 from dpdist.survey.schema import MISSING, MISSING_VALUES, check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source
@@ -134,7 +135,7 @@ def _weight_bounds(job: Job, source: Source) -> Problem | None:
     low, high = declared.bounds
     outside = records = 0
     for batch in source.batches((name,)):
-        values = pc.cast(batch.column(0), pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        values, _ = Batch(batch, records, Findings(), source.text_only).numbers(name)
         outside, records = outside + int(((values < low) | (values > high)).sum()), records + len(values)
     if outside <= NEARLY_ALL * records:
         return None
@@ -184,8 +185,7 @@ def records_of(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = l
 def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
     """The columns that the job copies from its reference: all rows in the file's order, with categories as texts."""
     for batch in source.batches(job.microdata.columns):
-        plain = [v.dictionary_decode() if pa.types.is_dictionary(v.type) else v for v in batch.columns]
-        yield pa.Table.from_arrays(plain, names=batch.schema.names).select(list(job.microdata.columns))
+        yield pa.Table.from_batches([plain_batch(batch).select(list(job.microdata.columns))])
 
 
 def _current(reference: Source) -> DataError:

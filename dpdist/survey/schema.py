@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from dpdist.core.errors import Problem
 from dpdist.job import Column, Job
+from dpdist.survey.plain import CSV_NULLS, is_number, is_text, plain_type
+from dpdist.survey.spelling import causes, garbled
 
 SHOWN = 20
 """Largest number of a file's columns that a message lists."""
@@ -18,7 +20,6 @@ SHOWN_ALIKE = 3
 MISSING = "missing column"
 MISSING_VALUES = "missing values"
 DIGITS = "0123456789"
-CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
 def needed_columns(job: Job, names: Iterable[str] = ()) -> tuple[str, ...]:
@@ -92,43 +93,73 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
         if name not in schema.names:
             problems.append(missing_column(name, schema.names))
             continue
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        kind = plain_type(schema.field(name).type)
         column = job.columns.get(name)
         numeric = name in (*job.outcomes, job.survey.weight, *job.survey.fpc, *again)
-        if text_only:
-            lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
-            if lost and not numeric:
-                fault = f"the level '{lost[0]}' reads as missing in a CSV file"
-                remedy = "give a Parquet file, or rename the level in the job and the file"
-                problems.append(Problem(name, fault, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
-            continue
-        if column is not None and column.codes is not None:
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                remedy = f"leave columns.{name}.codes out"
-                problems.append(Problem(name, f"wrong type: {kind}", "text, as its codes say", remedy))
-            continue
-        if numeric and not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-            problems.append(Problem(name, f"wrong type: {kind}", "numbers", "store the column as integers or floats"))
-        elif not numeric and column is not None and column.levels is not None and not _comparable(column, kind):
-            wanted = type(column.levels[0]).__name__
-            hint = (
-                "quote the levels in the job (YAML reads No and Yes as booleans)"
-                if wanted == "bool"
-                else "change the levels"
-            )
-            problems.append(
-                Problem(name, f"wrong type: {kind}", f"values of the levels' type, {wanted}", f"{hint}, or the column")
-            )
+        lost = [str(level) for level in (column.levels or () if column else ()) if _is_lost(str(level), text_only)]
+        if lost and not numeric:
+            what = "in a CSV file" if lost[0].strip() else "in every file"
+            remedy = "rename the level in the job and the file"
+            remedy = f"give a Parquet file, or {remedy}" if lost[0].strip() else remedy
+            fault = f"the level '{lost[0]}' reads as missing {what}"
+            problems.append(Problem(name, fault, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
+        if not text_only:
+            problems += _wrong_type(job, name, kind, numeric)
     return combined(problems, again)
+
+
+def _is_lost(level: str, text_only: bool) -> bool:
+    return not level.strip() or (text_only and level in CSV_NULLS)
+
+
+def _wrong_type(job: Job, name: str, kind: pa.DataType, numeric: bool) -> list[Problem]:
+    column, fault = job.columns.get(name), f"wrong type: {kind}"
+    if column is not None and column.codes is not None:
+        remedy = f"leave columns.{name}.codes out"
+        return [] if is_text(kind) else [Problem(name, fault, "text, as its codes say", remedy)]
+    if numeric:
+        truth = name in job.outcomes and pa.types.is_boolean(kind)
+        remedy = "store the column as integers or floats"
+        if is_text(kind) and name in job.outcomes:
+            remedy += f"; numbers that its texts stand for are columns.{name}.codes"
+        return [] if is_number(kind) or truth else [Problem(name, fault, "numbers", remedy)]
+    if column is not None and column.levels is not None:
+        wanted = type(column.levels[0]).__name__
+        allowed = f"values of the levels' type, {wanted}"
+        return [] if _comparable(column, kind) else [Problem(name, fault, allowed, _other_levels(column, kind))]
+    if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or _is_bytes(kind):
+        return [Problem(name, fault, "texts, numbers, dates, or true and false", "convert the column")]
+    return []
+
+
+def _other_levels(column: Column, kind: pa.DataType) -> str:
+    """The remedy for levels of another type than the column's."""
+    level = (column.levels or ("",))[0]
+    if pa.types.is_boolean(kind):
+        return "write the levels as true and false, without quotes, or change the column"
+    if isinstance(level, bool):
+        return "quote the levels in the job, where they are texts as Yes and No, or change the column"
+    if isinstance(level, str) and is_number(kind):
+        return f"write the levels without quotes, as {level.lstrip('0') or 0}, or store the column as text, or change it"
+    return "change the levels, or the column"
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def missing_column(name: str, names: Sequence[str]) -> Problem:
     """Describes a missing column. It mentions the same name wrongly decoded, or a similar name."""
-    if any(spelling in names for spelling in garbled(name)):
-        fault = f"{MISSING}; the file has its name as a text in UTF-8 looks in another encoding"
-        remedy = "the file is in UTF-8: write encoding: utf-8 beside its path, or leave encoding out"
-        return Problem(name, fault, "text in UTF-8", remedy)
+    decoded = garbled((name,))
+    if encoding := next((decoded[spelling] for spelling in names if spelling in decoded), None):
+        shown = encoding.upper()
+        fault = f"{MISSING}; the file has its name as a text in {shown} looks in another encoding"
+        also = ", or leave encoding out" if encoding == "utf-8" else ""
+        remedy = f"the file is in {shown}: write encoding: {encoding} beside its path{also}"
+        return Problem(name, fault, f"text in {shown}", remedy)
+    for cause, alike in causes([other for other in names if other != name], [name]).items():
+        fault = f"{MISSING}; the file has that name but for {cause.fault.removesuffix(' them')}"
+        return Problem(name, fault, f"the file has {_listed(names)}", f"did you mean {alike[0]!r}?")
     near = (
         get_close_matches(name, names, n=1) or [candidate for candidate in names if candidate.lower() == name.lower()][:1]
     )
@@ -139,13 +170,6 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
 def did_you_mean(near: Sequence[str], otherwise: str) -> str:
     """The remedy for an unknown name: the nearest known name, or `otherwise` if there is none."""
     return f"did you mean '{near[0]}'?" if near else otherwise
-
-
-def garbled(text: str) -> set[str]:
-    """The texts that a UTF-8 text becomes when it is read as Latin-1 or Windows-1252; empty for plain ASCII."""
-    stored = text.encode()
-    read = {stored.decode("latin-1"), stored.decode("cp1252", errors="ignore")}
-    return read - {text}
 
 
 def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]], pa.Schema]) -> list[Problem]:
@@ -163,7 +187,7 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
         elif list(names).count(name) > 1:
             problems.append(Problem(name, "stands twice in the reference", "each column once", "rename or delete one"))
     for field in [] if problems or not wanted else schema(wanted):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        kind = plain_type(field.type)
         if pa.types.is_nested(kind):
             allowed = "texts, numbers, dates, or true and false"
             problems.append(Problem(field.name, f"wrong type: {kind}", allowed, "leave it out of microdata.columns"))
@@ -175,13 +199,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _comparable(column: Column, kind: pa.DataType) -> bool:
-    tests: dict[type, Callable[[pa.DataType], bool]] = {
-        str: lambda k: pa.types.is_string(k) or pa.types.is_large_string(k),
-        bool: pa.types.is_boolean,
-        int: lambda k: (
-            pa.types.is_integer(k) or pa.types.is_floating(k)
-        ),  # pandas stores numbers with missing values as floats
-    }
+    # pandas stores whole numbers with missing values as floats
+    tests: dict[type, Callable[[pa.DataType], bool]] = {str: is_text, bool: pa.types.is_boolean, int: is_number}
     assert column.levels is not None
     if column.missing == "category":  # levels are then texts, whatever their type in the file
         return any(test(kind) for test in tests.values())

@@ -17,8 +17,8 @@ from dpdist.core.plugins import Refused
 from dpdist.job.loading import parse_job
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import place
+from dpdist.survey.plain import CSV_NULLS
 from dpdist.survey.readers import READERS
-from dpdist.survey.schema import CSV_NULLS
 from dpdist.survey.source import Source, TableSource, open_file
 
 Write: TypeAlias = Callable[[pa.Table, Path], object]

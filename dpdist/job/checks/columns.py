@@ -12,8 +12,9 @@ from dpdist.job.contradiction import Contradiction, listed, near_column
 from dpdist.job.yaml_lines import Where
 
 WITHOUT_A_WEIGHT = (
-    "leave its rules out. Records without a weight: delete them from the file; or mark them in a column of it and of any "
-    "reference, and keep the others: universe: [{column: …, keep: […]}]"
+    "leave this out: no record is dropped for its own weight, and not every mechanism clips weights. Records without a "
+    "weight: delete them from the file; or mark them in a column of it and of any reference, and keep the others: "
+    "universe: [{column: …, keep: […]}]"
 )
 """What to do about records that have no weight. The universe cannot depend on the weight."""
 WRITTEN = {
@@ -92,7 +93,11 @@ def roles(job: Job) -> Iterator[Contradiction]:
         declared is not None and declared.outside == "clip" and not (job.mechanism.clips(job) or job.mechanism.by_cell)
     )
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
-        yield Contradiction(("columns", str(weight)), "a weight has no rules", WITHOUT_A_WEIGHT)
+        stated = [f"{key}: {rule}" for key in ("missing", "zeros") if (rule := getattr(declared, key)) != "error"]
+        stated += [f"outside: clip, under mechanism {job.mechanism.name}"] if clipped else []
+        fault = f"a weight has no rules of this kind: {'; '.join(stated)}"
+        yield Contradiction(("columns", str(weight)), fault, WITHOUT_A_WEIGHT)
+    yield from _further_design(job)
     for name in job.survey.design_strata:
         if name in job.columns and job.columns[name].levels and job.columns[name].outside == "clip":
             fault = f"'{name}' is a design stratum, and two strata would be one"
@@ -104,6 +109,24 @@ def roles(job: Job) -> Iterator[Contradiction]:
         if name not in (*outcomes, weight):
             modelled = " or ".join(map(str, (*outcomes, weight)))
             yield Contradiction(("model", "prior", "location", name), f"'{name}' is not modelled", f"name {modelled}")
+
+
+def _further_design(job: Job) -> Iterator[Contradiction]:
+    """PSUs, units and design numbers may be declared, but no rule may give two of them one value."""
+    unit = "" if job.privacy_unit is None else job.privacy_unit.column
+    replicated = job.survey.replicate_weights
+    names = (job.survey.psu or "", unit, *job.survey.fpc, *(() if replicated is None else replicated.columns))
+    for name in names:
+        if name not in job.columns or name in (*job.outcomes, job.survey.weight, *job.categories):
+            continue
+        column, path = job.columns[name], ("columns", name)
+        if column.missing == "category":
+            fault = f"'{name}' is a column of the design, and records without a value would be one group"
+            yield Contradiction((*path, "missing"), fault, "take missing: drop, or complete the column")
+        if column.outside == "clip" or column.zeros == "drop":
+            key = "outside" if column.outside == "clip" else "zeros"
+            fault = f"'{name}' is a column of the design, whose values are neither moved nor dropped as zeros"
+            yield Contradiction((*path, key), fault, "leave it out, and declare every value that the file may have")
 
 
 def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
