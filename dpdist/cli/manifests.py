@@ -164,6 +164,8 @@ def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
 INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
 """Paths at which the driver, the process that runs the release, finds input, workspace, ledger secret and job."""
 DRIVER_MEMORY = 2 * 2**30
+MOST_OF_CONFIG_MAP, MOST_APPLIED = 2**20, 250_000
+"""Bytes of a ConfigMap at most, and of one that `kubectl apply` can copy into an annotation, as it does on the client."""
 SPARE_PODS = 8
 """Number of pods besides the workers: scheduler, driver, and pods that replace others."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -235,6 +237,10 @@ def objects_of(plan: Plan, resolved: Resolved, place: Place) -> Objects:
     apply(worker_patch(plan, place.workers), objects)
     job, files = job_in_cluster(resolved)
     pick(objects, "ConfigMap", "dpdist-job")["data"] = files | {JOB: written(job)}
+    if (size := job_bytes(objects)) > MOST_OF_CONFIG_MAP:
+        remedy = "shorten names of levels, or put the job into the claim dpdist-input and name it in the driver's arguments"
+        allowed = f"{MOST_OF_CONFIG_MAP:,} bytes: Kubernetes takes no larger ConfigMap"
+        raise JobError("cluster manifests", [Problem("JOB", f"{size:,} bytes with its files", allowed, remedy)])
     _storage(objects, plan, place, needs_input=bool(inputs(resolved)))
     _driver(objects, plan, place)
     replicas = pick(objects, "Deployment", "dpdist-worker")["spec"]["replicas"]
@@ -364,7 +370,14 @@ def head(job: Job, resolved: Resolved, place: Place) -> str:
     return "".join(f"# {escaped(line)}\n" for line in lines)
 
 
+def job_bytes(objects: Objects) -> int:
+    """Returns the bytes of the ConfigMap with the job."""
+    return sum(len(content.encode()) for content in pick(objects, "ConfigMap", "dpdist-job")["data"].values())
+
+
 def text(objects: Objects, heading: str) -> str:
+    if job_bytes(objects) > MOST_APPLIED:
+        heading += f"# - the job has more than {MOST_APPLIED:,} bytes: take `kubectl apply --server-side -f`\n"
     return heading + written_documents(objects)
 
 

@@ -9,7 +9,9 @@ import os
 import re
 import resource
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from math import ceil
 from pathlib import Path
 
 from dpdist.core.errors import DpdistError
@@ -84,8 +86,45 @@ def single_threaded() -> AbstractContextManager[object]:
 
 
 def processors() -> int:
-    """Number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of processors that this process may use: by its affinity, and by the CPU quota of its control groups."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([allowed, *(max(1, ceil(share)) for share in _processor_shares())])
+
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def _processor_shares() -> Iterator[float]:
+    """The processors that quotas allow: of this process's control group, and of each group above it.
+
+    Version 2 has quota and period in one file, version 1 in two, below the folder of the controller.
+    """
+    try:
+        lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
+    except OSError:  # not Linux
+        return
+    for _, controllers, name in lines:
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = CONTROL_GROUPS / controllers if controllers else CONTROL_GROUPS
+        group = root / name.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(root):
+                break
+            yield from _share_in(folder)
+
+
+def _share_in(folder: Path) -> Iterator[float]:
+    try:
+        if (limit := folder / "cpu.max").exists():
+            quota, period = limit.read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{part}_us").read_text() for part in ("quota", "period"))
+        if quota != "max" and int(quota) > 0:
+            yield int(quota) / int(period)
+    except (OSError, ValueError):  # no quota here
+        return
 
 
 def available_memory() -> int:

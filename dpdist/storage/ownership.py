@@ -57,7 +57,8 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
             _seal(space, identity, replayed[0] if replayed else None)
             refuse_damaged_noise(space)
             _sweep(space)
-        yield key
+        with space.noticing_removal():
+            yield key
 
 
 @contextmanager

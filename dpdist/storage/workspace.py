@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,11 @@ REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
 MADE_AGAIN = "the `dpdist run` that made it makes it again, and spends nothing"
 RESTORE = "restore it from a copy; a new folder spends the budget again"
 """Remedy for a file that no run can make again."""
+REMOVED = (
+    "bring the whole folder back, and the same command resumes; without it the same command begins a new release, which is "
+    "charged again"
+)
+"""Remedy for a folder that is gone."""
 IDENTITY = "identity"
 """Name of the record of the files that say whose run it is: `identity.json` and `key`."""
 
@@ -108,7 +113,8 @@ class Workspace(WorkspacePaths):
         """As `of_place`, for the length of a block; local copies of objects are removed at its end."""
         space = cls.of_place(place, reading)
         try:
-            yield space
+            with space.noticing_removal() if space.identity.exists() else nullcontext():
+                yield space
         except WorkspaceError as error:
             if space.store.shared or not Path(error.path).is_relative_to(space.root):
                 raise
@@ -116,6 +122,17 @@ class Workspace(WorkspacePaths):
             raise WorkspaceError(where, error.fault, error.remedy, error.exit_code) from None
         finally:
             space.store.close()
+
+    @contextmanager
+    def noticing_removal(self) -> Iterator[None]:
+        """Names the cause of an error in the block if the folder of a run that has begun was removed meanwhile."""
+        try:
+            yield
+        except Exception:
+            if not self.store.shared or self.identity.exists():
+                raise
+            fault = "it was removed, or moved, while the command was at work on it"
+            raise WorkspaceError(self.place, fault, REMOVED) from None
 
     @classmethod
     def of_run(cls, place: str, run: str) -> Workspace:

@@ -1,11 +1,16 @@
-"""Linear algebra has one thread, whichever library brings it and whenever it is loaded."""
+"""Linear algebra has one thread, whichever library brings it, and other threads are as many as processors may be used."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from dpdist.core import this_process
+from dpdist.core.this_process import processors
 
 SHOWN = """
 import numpy
@@ -28,3 +33,31 @@ def test_a_library_that_is_loaded_later_has_one_thread_too(limited: str, most: i
     libraries, threads = map(int, done.stdout.split())
     assert libraries >= 1
     assert threads == most
+
+
+@pytest.mark.parametrize(
+    ("files", "of_process", "expected"),
+    [
+        ({"cpu.max": "150000 100000"}, "0::/", 2),
+        ({"cpu.max": "max 100000"}, "0::/", 8),
+        ({"a.slice/cpu.max": "100000 100000", "a.slice/b.scope/cpu.max": "max 100000"}, "0::/a.slice/b.scope", 1),
+        ({"a.slice/cpu.max": "100000 100000"}, "0::/other.slice", 8),
+        ({"cpu.max": "5000 100000"}, "0::/a/folder/of/the/host", 1),
+        ({"cpu,cpuacct/cpu.cfs_quota_us": "300000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/", 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "1:cpu:/", 8),
+        ({"cpu.max": "1600000 100000"}, "0::/", 8),
+        ({}, "0::/", 8),
+    ],
+)
+def test_a_processor_quota_of_the_container_counts_as_well_as_affinity(
+    files: dict[str, str], of_process: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    (tmp_path / "own").write_text(f"9:memory:/x\n{of_process}\n")
+    monkeypatch.setattr(this_process, "CONTROL_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(this_process, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert processors() == expected

@@ -17,6 +17,7 @@ from every_check import CHECKS, LEAST
 from rendering import DEPLOY, Objects
 from typer.testing import CliRunner
 
+from dpdist.cli import manifests
 from dpdist.cli.main import app
 from dpdist.cli.manifests import NANNY_BYTES, job_in_cluster, pick, tasks, worker_memory, worker_patch
 from dpdist.job.loading import Resolved, load_job
@@ -224,3 +225,11 @@ def test_the_way_to_the_store_is_open_at_its_port(endpoint: str | None, port: in
     objects = objects_of(asked(SHIPPED, *BUCKET, *(("--endpoint", endpoint) if endpoint else ())))
     (way,) = pick(objects, "NetworkPolicy", "store")["spec"]["egress"]
     assert way["ports"] == [{"protocol": "TCP", "port": port}]
+
+
+def test_a_job_beyond_what_kubernetes_takes_is_refused_or_says_how_it_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--server-side" not in asked(SHIPPED)
+    monkeypatch.setattr(manifests, "MOST_APPLIED", 500)
+    assert "500 bytes: take `kubectl apply --server-side -f`" in asked(SHIPPED)
+    monkeypatch.setattr(manifests, "MOST_OF_CONFIG_MAP", 500)
+    assert "Kubernetes takes no larger ConfigMap" in asked(SHIPPED, code=2)

@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 from campaign import Ended, Server, Survey, arguments, inventory, public_bytes, run
+from small_release import JOB, survey
+
+import dpdist
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.progress import Event
 
 KIB = 1024
 
@@ -442,3 +447,33 @@ def test_a_replay_of_a_damaged_run_is_refused(
         if ended.code not in (1, 2) or not ended.clear or (folder / "again" / "public").exists():
             wrong.append(f"{damage.__name__}: {ended}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("stage", ["store records", "protect", "standard errors", "tables", "evaluate"])
+def test_a_workspace_that_is_removed_in_the_middle_of_a_run_is_said_to_be(stage: str, tmp_path: Path) -> None:
+    def remove(event: Event) -> None:
+        if (event.kind, event.stage) == ("begin", stage):
+            shutil.rmtree(tmp_path / "work")
+
+    with pytest.raises(WorkspaceError, match="it was removed, or moved, while the command was at work"):
+        dpdist.run(JOB, input=survey(), workspace=tmp_path / "work", listener=remove)
+
+
+def test_a_workspace_that_is_removed_while_it_is_published_again_is_said_to_be(tmp_path: Path) -> None:
+    dpdist.run(JOB, input=survey(), workspace=tmp_path / "work")
+
+    def remove(event: Event) -> None:
+        if (event.kind, event.stage) == ("begin", "tables"):
+            shutil.rmtree(tmp_path / "work")
+
+    with pytest.raises(WorkspaceError, match="it was removed"):
+        dpdist.publish(tmp_path / "work", listener=remove)
+
+
+def test_control_another_fault_of_a_run_keeps_its_name(tmp_path: Path) -> None:
+    def spoil(event: Event) -> None:
+        if (event.kind, event.stage) == ("begin", "protect"):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        dpdist.run(JOB, input=survey(), workspace=tmp_path / "work", listener=spoil)

@@ -123,7 +123,7 @@ def write_job(folder: Path, records: int, workers: int, counties: int = 0, table
     job = {
         "dataset": "acs",
         "period": "2024",
-        "input": {"path": str(folder / "current.parquet")},
+        "input": {"path": "current.parquet"},
         "columns": {name: {"levels": of} for name, of in levels.items()}
         | {name: {"bounds": ends, "outside": "clip"} for name, ends in bounds.items()},
         "survey": {"weight": "weight"},
@@ -133,7 +133,7 @@ def write_job(folder: Path, records: int, workers: int, counties: int = 0, table
         "public_frame": {"accepted": "simulated"},
         "withhold_above": None,
         "hierarchies": {"geography": geography},
-        "reference": {"path": str(folder / "earlier.parquet"), "period": "2022"},
+        "reference": {"path": "earlier.parquet", "period": "2022"},
         "tables": [{"name": "t", "by": by, "statistics": ["count", {"mean": "income"}]}],
         **({"runtime": {"executor": "dask", "workers": workers, "memory_per_worker": "4GiB"}} if workers else {}),
     }
