@@ -145,7 +145,7 @@ def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replica
         return _replicated(totals.sums, replicated, cells)
     if totals.psu is None:
         return counts_and_means(totals.sums, frame, cells, design.stage(stratum_sizes(frame)))
-    psu, stages = _stages(totals.psu, frame, design)
+    psu, stages = stages_of(totals.psu, frame, design)
     sums = Sums(*(totals.psu[name].to_numpy(dtype=float) for name in Sums._fields))
     return clustered_counts_and_means(totals.psu["frame"].to_numpy(), psu, sums, stages, cells)
 
@@ -160,14 +160,15 @@ def degrees_of_freedom(
     if replicated is not None:
         return df_in_cells(replicated.df, records)
     if sums.psu is not None:
-        psu, stages = _stages(sums.psu, frame, design)
+        psu, stages = stages_of(sums.psu, frame, design)
         return met_units(scipy.sparse.csr_array(cells.membership.tocsc()[:, sums.psu["frame"].to_numpy()]), psu, stages)
     met = cells.membership.tocoo()
     strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
     return np.asarray(records - np.bincount(strata, minlength=len(cells)))
 
 
-def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Stages]:
+def stages_of(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Stages]:
+    """The PSU of each row of `psu`, numbered across strata, and the design; `psu` has the columns frame, psu, records."""
     stratum = frame.design_stratum[psu["frame"].to_numpy()]
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
     numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)

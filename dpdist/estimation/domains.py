@@ -2,8 +2,9 @@
 
 Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
 computed again under each of them. A quantile is the smallest value with at least the share p of the weight at or below
-it. Its standard error is Woodruff's: the confidence interval of the share is mapped to values, and the mapped width is
-divided by twice the t quantile (R's `svyquantile` with its defaults).
+it. Its standard error is Woodruff's: the 95 % interval of the share at or below the quantile is mapped to values, and
+the mapped width is divided by twice the t quantile. So does R's `svyquantile` with its defaults (survey 4.1), under
+replicate weights, too: these give the error of the share.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import scipy
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.estimators import Interval, t_interval
+from dpdist.estimation.linear import OF_RECORDS, quantiles_of, woodruff
 from dpdist.estimation.variance import (
     Replication,
     Stage,
@@ -25,14 +27,10 @@ from dpdist.estimation.variance import (
     df_in_cells,
     linearised,
     met_units,
+    of_sums,
     replicate_df,
 )
 from dpdist.job import Lonely, ReplicateWeights
-
-WOODRUFF = 0.95
-"""Confidence level of the share's interval."""
-ROUNDING = 1e-12
-"""Relative rounding error allowed when a share of the weight is compared with p."""
 
 
 class Estimates(NamedTuple):
@@ -158,33 +156,25 @@ def ratio(sample: Sample, domains: scipy.sparse.csr_array, numerator: Floats, de
 
 def quantile(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:
     """Estimates quantiles by Woodruff's method; the standard error is NaN if the share's interval leaves [0, 1]."""
-    quantiles = []
-    for k in range(domains.shape[0]):
-        rows = domains.indices[domains.indptr[k] : domains.indptr[k + 1]]
-        rows = rows[np.argsort(outcome[rows], kind="stable")]
-        quantiles.append(_quantile(sample.part(rows), outcome[rows], share))
-    return Estimates(*(np.array(column) for column in zip(*quantiles, strict=True)))
+    quantiles, df = quantiles_of(domains, outcome, sample.weight), sample.df(domains)
+    value = quantiles(np.full(domains.shape[0], share))
+    reached, error = share_below(sample, domains, outcome, value)
+    return Estimates(value, woodruff(quantiles, reached, error, df, OF_RECORDS).error, df)
 
 
-def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, float, float]:
-    value = _at(outcome, sample.weight, share)
-    alone = scipy.sparse.csr_array(np.ones((1, len(outcome))))
-    below = proportion(sample, alone, outcome <= value)
-    df = float(below.df[0])
-    critical = float(scipy.special.stdtrit(df, 0.5 + WOODRUFF / 2.0)) if df > 0 else np.nan
-    low, high = (float(below.value[0] + sign * critical * below.standard_error[0]) for sign in (-1.0, 1.0))
-    if not (low >= 0.0 and high <= 1.0):
-        return value, np.nan, df
-    return value, (_at(outcome, sample.weight, high) - _at(outcome, sample.weight, low)) / (2.0 * critical), df
-
-
-def _at(outcome: Floats, weight: Floats, share: float) -> float:
-    used = weight > 0
-    if not used.any():
-        return float("nan")
-    reached = np.cumsum(weight[used])
-    position = int(np.searchsorted(reached, share * reached[-1] * (1.0 - ROUNDING)))
-    return float(outcome[used][min(position, len(reached) - 1)])
+def share_below(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, cut: Floats) -> tuple[Floats, Floats]:
+    """The share of a domain's weight at or below its `cut`, and its standard error, (domain,) each."""
+    below = domains.copy()
+    below.data = (outcome[domains.indices] <= np.repeat(cut, np.diff(domains.indptr))).astype(np.float64)
+    whole = domains @ sample.weight
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (below @ sample.weight) / whole
+        if sample.replicates is not None and sample.replication is not None:
+            again = ((below @ sample.replicates) / (domains @ sample.replicates)).T
+            return share, np.sqrt(sample.replication.variance(share, again))
+        below.data = sample.weight[domains.indices] * (below.data - np.repeat(share, np.diff(domains.indptr)))
+        parts = scipy.sparse.csr_array(scipy.sparse.diags_array(np.nan_to_num(1.0 / whole)) @ below)
+    return share, np.sqrt(of_sums(parts, sample.psu, sample.stages))
 
 
 def _estimates(sample: Sample, domains: scipy.sparse.csr_array, value: Floats, variance: Floats) -> Estimates:

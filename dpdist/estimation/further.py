@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.direct import Design
-from dpdist.estimation.domains import replication
+from dpdist.estimation.direct import Design, stages_of
+from dpdist.estimation.domains import Sample, quantile, share_below
 from dpdist.estimation.estimators import Estimate, stratum_sizes
-from dpdist.estimation.linear import Figures, Units, figures_of, variance
-from dpdist.estimation.variance import Stage
+from dpdist.estimation.linear import Figures, Units, figures_of
+from dpdist.estimation.variance import Stages, of_sums
 from dpdist.job import Job, Statistic
 
 
@@ -66,12 +68,29 @@ class Direct:
         return replace(self, job=self.job.model_copy(update={"survey": survey}), design=design, replicates=None)
 
     def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
-        """Returns value and variance by cell."""
+        """Returns value and variance by cell, as `domains` and R's `survey` do; quantiles as `svyquantile`."""
         held = replace(cells, membership=scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
-        column = self.job.outcome_columns.get((statistic.of or statistic).variable or "")
-        domain = None if column is None else (column.bounds or (-np.inf, np.inf), column.whole)
-        figures = figures_of(statistic, held, self.job.outcomes)
-        return Estimate(*figures.of_records(self._units(self.weight), domain, self._variance))
+        figures, level = figures_of(statistic, held, self.job.outcomes), (statistic.of or statistic).level_of_quantile
+        if level is None:
+            value = figures.of(self._units(self.weight))[0]
+            return Estimate(value, np.where(np.isnan(value), np.nan, self._variance(figures)))
+        outcome = self.outcomes[self.job.outcomes.index((statistic.of or statistic).variable or "")]
+        estimates = quantile(self.sample, held.membership, outcome, level)
+        of_share = share_below(self.sample, held.membership, outcome, estimates.value)[1]
+        return Estimate(*figures.quantile_from(estimates.value, of_share, estimates.standard_error, self._variance))
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The records with the design that the job states."""
+        weights = self.job.survey.replicate_weights
+        if weights is not None:
+            assert self.replicates is not None
+            return Sample.replicated(self.weight, self.replicates, weights)
+        if self.job.survey.psu is None:
+            stages = Stages(self.frame.design_stratum[self.row], self.design.stage(stratum_sizes(self.frame)))
+            return Sample(self.weight, np.arange(len(self.row), dtype=np.int32), stages)
+        records = pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1})
+        return Sample(self.weight, *stages_of(records, self.frame, self.design))
 
     def _units(self, weight: Floats) -> Units:
         def below(outcome: int, record: Ints, value: Floats) -> Floats:
@@ -82,18 +101,8 @@ class Direct:
 
     def _variance(self, figures: Figures) -> Floats:
         """Returns the variance under replicate weights, or of PSUs within design strata."""
-        units, weights = self._units(self.weight), self.job.survey.replicate_weights
-        if weights is not None:
-            assert self.replicates is not None
-            again = np.concatenate([figures.of(self._units(weight)) for weight in self.replicates.T])
-            return replication(weights).variance(figures.of(units)[0], again)
-        shares, stratum = figures.shares(units), self.frame.design_stratum[self.row].astype(np.int64)
-        if self.job.survey.psu is None:
-            return variance(shares, np.ones(len(self.row)), stratum, self.design.stage(stratum_sizes(self.frame)))
-        labels, unit = np.unique(np.column_stack([stratum, self.psu]), axis=0, return_inverse=True)
-        within = scipy.sparse.csr_array(
-            (np.ones(len(unit)), (np.arange(len(unit)), unit.reshape(-1))), shape=(len(unit), len(labels))
-        )
-        here = np.bincount(labels[:, 0], minlength=int(labels[:, 0].max()) + 1).astype(np.float64)
-        stage: Stage = self.design.stage(self.design.psus if len(self.design.psus) else here)
-        return variance(scipy.sparse.csr_array(shares @ within), np.ones(len(labels)), labels[:, 0].astype(np.int64), stage)
+        units, sample = self._units(self.weight), self.sample
+        if sample.replicates is None or sample.replication is None:
+            return of_sums(figures.shares(units), sample.psu, sample.stages)
+        again = np.concatenate([figures.of(self._units(weight)) for weight in sample.replicates.T])
+        return sample.replication.variance(figures.of(units)[0], again)

@@ -90,12 +90,12 @@ def below_of(inside: scipy.sparse.csr_array, units: Units, outcome: int, cut: Fl
     return weight_below
 
 
-NOMINAL = 0.95
-"""One-sided confidence level of either limit of a quantile."""
 HALVINGS = 52
 """Number of bisection steps in the search for a quantile."""
 ROUNDING = 1e-12
-"""Relative rounding error allowed when a share of the weight is compared with a level."""
+"""Relative rounding error allowed when a share of the weight is compared with a level, or with 0 and 1."""
+OF_RECORDS = 0.95
+"""Confidence level of the interval that gives the standard error of a quantile of records, as in R."""
 LARGEST_VALUE = 1e300
 """Absolute value at which the search for limits of an unbounded outcome stops."""
 
@@ -109,19 +109,44 @@ class Ends(NamedTuple):
     slope: Floats
 
 
-def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, df: float) -> Ends:
-    """Confidence limits of a quantile, from the standard error (cell,) of the share of weight below the quantile.
+def woodruff(quantile: Callable[[Floats], Floats], share: Floats, error: Floats, df: Floats | float, level: float) -> Ends:
+    """Confidence limits of a quantile at a confidence level, from the share of weight at or below it and its standard
+    error, (cell,) each.
 
-    `quantile` is a function that gives the quantiles at other levels, (cell,). The limits are NaN if the standard error
-    is unknown. They are also NaN if an outcome without bounds has no quantile at a limit's level.
+    `quantile` is a function that gives the quantiles at other shares, (cell,). The standard error is the half width over
+    the t quantile (Woodruff 1952; R's `svyquantile`). All is NaN if the standard error of the share is unknown, or a limit.
     """
-    critical = float(scipy.special.stdtrit(df, NOMINAL))
-    lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
-    finite = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
+    critical = scipy.special.stdtrit(np.where(np.asarray(df) > 0, df, np.nan), 0.5 + level / 2.0)
+    lower, upper = (quantile(share + sign * np.nan_to_num(critical * error)) for sign in (-1.0, 1.0))
+    finite = np.isfinite(critical * error) & np.isfinite(lower) & np.isfinite(upper)
     lower, upper = (np.where(finite, limit, np.nan) for limit in (lower, upper))
     with np.errstate(divide="ignore", invalid="ignore"):
         reach = (upper - lower) / (2.0 * critical)
         return Ends(lower, upper, reach, error / reach)
+
+
+def quantiles_of(inside: scipy.sparse.csr_array, values: Floats, weight: Floats) -> Callable[[Floats], Floats]:
+    """The function from shares to quantiles of cells' records, (cell,): the smallest value with at least that share of
+    the cell's weight at or below it.
+
+    `inside` is the 0/1 matrix (cell, record). A quantile is NaN in a cell without weight, and at shares beyond 0 and 1.
+    """
+    sorted_cells = list[tuple[Floats, Floats]]()
+    for cell in range(inside.shape[0]):
+        rows = inside.indices[inside.indptr[cell] : inside.indptr[cell + 1]]
+        rows = rows[weight[rows] > 0]
+        rows = rows[np.argsort(values[rows], kind="stable")]
+        sorted_cells.append((values[rows], np.cumsum(weight[rows])))
+
+    def quantile(share: Floats) -> Floats:
+        values_at = np.full(len(sorted_cells), np.nan)
+        for cell, (ordered, reached) in enumerate(sorted_cells):
+            if len(ordered) and -ROUNDING <= share[cell] <= 1.0 + ROUNDING:
+                position = int(np.searchsorted(reached, share[cell] * reached[-1] * (1.0 - ROUNDING)))
+                values_at[cell] = ordered[min(position, len(ordered) - 1)]
+        return values_at
+
+    return quantile
 
 
 def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
@@ -131,29 +156,17 @@ def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: t
     It is NaN for a cell without weight; levels outside (0, 1) give the outcome's bounds.
     """
     weight = total_of(Sum(cells.membership, units.weight), units)[0]
-    value = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
-    if units.outcomes is None:
-        low, value = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
-        for _ in range(HALVINGS):
-            middle = (low + value) / 2.0
-            reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
-            low, value = np.where(reached, low, middle), np.where(reached, middle, value)
+    if units.outcomes is not None:
+        value = quantiles_of(cells.membership, units.outcomes[outcome], units.weight[0])(level)
+        held = np.where(level < -ROUNDING, bounds[0], np.where(level > 1.0 + ROUNDING, bounds[1], value))
+        return np.where(weight > 0, held, np.nan)
+    low, value = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
+    for _ in range(HALVINGS):
+        middle = (low + value) / 2.0
+        reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
+        low, value = np.where(reached, low, middle), np.where(reached, middle, value)
     held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], value))
     return np.where(weight > 0, held, np.nan)
-
-
-def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
-    assert units.outcomes is not None
-    values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
-    values_of_cells = np.full(len(cells), np.nan)
-    for cell in range(len(cells)):
-        rows = inside.indices[inside.indptr[cell] : inside.indptr[cell + 1]]
-        if len(rows):
-            rows = rows[np.argsort(values[rows], kind="stable")]
-            reached = np.cumsum(weight[rows])
-            position = np.searchsorted(reached, level[cell] * reached[-1] * (1.0 - ROUNDING))
-            values_of_cells[cell] = values[rows[min(int(position), len(rows) - 1)]]
-    return values_of_cells
 
 
 def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
@@ -246,23 +259,41 @@ class Figures:
         return np.asarray(np.rint(values)) if whole else values
 
     def of_records(
-        self, units: Units, domain: tuple[tuple[float, float], bool] | None, variance: Callable[[Figures], Floats]
+        self,
+        units: Units,
+        domain: tuple[tuple[float, float], bool] | None,
+        variance: Callable[[Figures], Floats],
+        df: Floats,
     ) -> tuple[Floats, Floats]:
         """Value and sampling variance of the statistic over records, (cell,) each.
 
         `domain` has the outcome's bounds, and whether the outcome is in whole numbers; only quantiles need `domain`.
-        `variance` computes the variance of a linearised form.
+        `variance` computes the variance of a linearised form, with `df` degrees of freedom (cell,).
         """
         level = self.base.level_of_quantile
         if level is None:
             return self.of(units)[0], variance(self)
         assert domain is not None
         cut = self.quantiles(units, level, *domain)
-        error = np.sqrt(variance(replace(self, statistic=self.base, cut=cut)))
-        ends = woodruff(lambda share: self.quantiles(units, share, *domain), level, error, np.inf)
-        linear = replace(self, cut=cut, slope=ends.slope)
-        value = cut if self.statistic.of is None else linear.less(cut[None])[0]
-        return value, np.where(np.isfinite(ends.error), variance(linear), np.nan)
+        shares = replace(self, statistic=self.base, cut=cut)
+        error = np.sqrt(variance(shares))
+        ends = woodruff(lambda share: self.quantiles(units, share, *domain), shares.of(units)[0], error, df, OF_RECORDS)
+        return self.quantile_from(cut, error, ends.error, variance)
+
+    def quantile_from(
+        self, cut: Floats, of_share: Floats, error: Floats, variance: Callable[[Figures], Floats]
+    ) -> tuple[Floats, Floats]:
+        """Value and variance of a quantile or of a difference of quantiles, (cell,) each.
+
+        `cut` are the quantiles, `error` their standard errors, and `of_share` those of the shares below them.
+        """
+        if self.statistic.of is None:
+            return cut, error**2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            linear = replace(self, cut=cut, slope=of_share / error)
+        value = linear.less(cut[None])[0]
+        finite = np.isfinite(value) & np.isfinite(error) & np.isfinite(error[self.origin])
+        return value, np.where(finite, variance(linear), np.nan)
 
     @property
     def origin(self) -> Ints:

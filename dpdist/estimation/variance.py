@@ -116,13 +116,26 @@ def linearised(
 
     `membership` is (cell, row). `psu` (row,) numbers PSUs across strata without repetition.
     """
-    cells, psus = membership.shape[0], len(stages.stratum)
     met = membership.tocoo()
-    pair, entry = np.unique(met.row.astype(np.int64) * psus + psu[met.col], return_inverse=True)
-    cell, unit = pair // psus, pair % psus
     r, d = ratio[met.row], scale[met.row]
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = _sums(entry, (variable.b[met.col] - r * variable.a[met.col]) / d, len(pair))
+        parts = (variable.b[met.col] - r * variable.a[met.col]) / d
+        squares = (variable.bb[met.col] - 2.0 * r * variable.ab[met.col] + r**2 * variable.aa[met.col]) / d**2
+    return _of_parts(met, parts, squares, psu, stages)
+
+
+def of_sums(parts: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages) -> Floats:
+    """Variance (cell,) of sums over records, whose parts of the sums are (cell, record)."""
+    met = parts.tocoo()
+    return _of_parts(met, met.data, met.data**2, psu, stages)
+
+
+def _of_parts(met: scipy.sparse.coo_array, parts: Floats, squares: Floats, psu: Codes | Ints, stages: Stages) -> Floats:
+    cells, psus = met.shape[0], len(stages.stratum)
+    pair, entry = np.unique(met.row.astype(np.int64) * psus + psu[met.col], return_inverse=True)
+    cell, unit = pair // psus, pair % psus
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = _sums(entry, parts, len(pair))
         between, group = np.unique(cell * len(stages.first.size) + stages.stratum[unit], return_inverse=True)
         stratum = between % len(stages.first.size)
         total = _sums(group, t, len(between))
@@ -130,14 +143,13 @@ def linearised(
         mean = total / n
         present = np.bincount(group, minlength=len(between))
         # Σ t² is summed as deviations from the stratum's mean, so that it is exactly 0 where PSUs do not differ.
-        squares = _sums(group, (t - mean[group]) ** 2, len(between)) + (n - present) * mean**2 + total**2 / n
-        by_cell = stratified(total, squares, between // len(stages.first.size), stratum, stages.first, cells)
+        between_squares = _sums(group, (t - mean[group]) ** 2, len(between)) + (n - present) * mean**2 + total**2 / n
+        by_cell = stratified(total, between_squares, between // len(stages.first.size), stratum, stages.first, cells)
         if stages.second is not None:
-            moments = variable.bb[met.col] - 2.0 * r * variable.ab[met.col] + r**2 * variable.aa[met.col]
-            within = _sums(entry, moments / d**2, len(pair))
             second = Stage(stages.second.size, stages.second.fraction, "certainty")
             share = stages.first.fraction[stages.stratum[unit]]
-            by_cell = by_cell + _sums(cell, share * _within(t, within, unit, second), cells)
+            within = _within(t, _sums(entry, squares, len(pair)), unit, second)
+            by_cell = by_cell + _sums(cell, share * within, cells)
     return by_cell
 
 

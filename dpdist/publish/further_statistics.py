@@ -20,7 +20,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval, combine_sets, stratum_sizes, t_interval
 from dpdist.estimation.linear import HALVINGS, Below, Figures, Units, across, figures_of, variance, woodruff
 from dpdist.estimation.raking import margins_of
-from dpdist.estimation.variance import Stage
+from dpdist.estimation.variance import Stage, Stages, met_units
 from dpdist.job import Column, Statistic
 from dpdist.models.outputs import DistributedByPoints
 from dpdist.models.protocol import Distributed, DistributedAtMeans, Draws, OfAnswers
@@ -30,6 +30,9 @@ from dpdist.publish.public_bounds import bounded_expectations
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, about, normal_variance
+
+LEVEL = 0.9
+"""Confidence level of published intervals."""
 
 
 class Distributions:
@@ -291,7 +294,7 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
     level = figures.base.level_of_quantile
     quantile = _quantiles(material, figures, level)
     error = np.sqrt(_variances(material, replace(figures, statistic=figures.base, cut=quantile))[0])
-    ends = woodruff(lambda share: _quantiles(material, figures, share), level, error, df)
+    ends = woodruff(lambda share: _quantiles(material, figures, share), np.full(len(error), level), error, df, LEVEL)
     linear = replace(figures, cut=quantile, slope=ends.slope)
     total, composed = _variances(material, linear)
     outcome = figures.outcomes.index(figures.base.variable or "")
@@ -356,7 +359,9 @@ def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tu
     """Returns a figure in one set and its variance within the set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
-    return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row))
+    stages = Stages(material.released.frame.design_stratum[row], material.stage)
+    df = met_units(figures.cells.membership, np.arange(len(row)), stages)
+    return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row), df)
 
 
 def _column(material: Material, figures: Figures) -> Column | None:

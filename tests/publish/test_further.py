@@ -174,11 +174,14 @@ def test_limits_hold_the_estimate_and_every_figure_has_an_error(table: pd.DataFr
 
 
 def test_the_evaluation_has_direct_estimates_of_them(workspace: Path) -> None:
+    """In a cell of few records the interval of the share below a median leaves 0 to 1: R has no error there, either."""
     rows = pd.read_parquet(workspace / "confidential" / "evaluation" / "pay.parquet")
     medians = rows[rows["statistic"] == "median"]
     assert medians["direct"].notna().all()
-    assert (medians["direct_se"] > 0).all()
-    assert (medians["synthetic_error_in_se"] < 6).all()
+    small = medians["direct_se"].isna()
+    assert medians.loc[small, "records"].tolist() == [5]
+    assert (medians.loc[~small, "direct_se"] > 0).all()
+    assert (medians.loc[~small, "synthetic_error_in_se"] < 6).all()
 
 
 def test_they_are_printed_with_heads_that_say_what_they_are(workspace: Path) -> None:
