@@ -13,7 +13,7 @@ from dpdist.cli.table_text import DONATED, DONORS
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
-from dpdist.survey.domains import Domain
+from dpdist.survey.domains import FEW_RECORDS, Domain
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
 PREDICTED = "# `dpdist plan` predicts the errors of every table, at this ε and at others; it costs nothing"
@@ -27,13 +27,23 @@ KEPT_OUTCOME = (
 )
 SHARE = "; the mean is the share of {}: exchange 0 and 1 for that of {}"
 ONE_VALUE = "the public file has one value, which tells no bounds"
+FEW = f"# fewer than {FEW_RECORDS} public records: name the level to merge each with, when files are read"
+ACCOUNT = "# the ledger's account: keep this name in every period, because another name opens another account"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
 """Smallest number of consecutive whole-number levels that are written as a range."""
 MOST_GAPS = 3
 """Largest number of whole numbers without a record that a line names."""
-YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
+YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d")
+_PART = r"(?:q[1-4]|h[12]|m(?:0?[1-9]|1[0-2])|w[0-5]?\d|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)"
+_DAY = r"(?:(?:0[1-9]|1[0-2])(?:[-_.]?(?:0[1-9]|[12]\d|3[01]))?|\d\d(?:\d\d)?)"
+PERIOD = re.compile(
+    rf"(?<![0-9])(?:(?<![a-z]){_PART}[-_. ]?)?(?:19|20)\d\d(?:[-_.]?{_DAY}(?!\d)|[-_. ]?{_PART}(?![a-z0-9]))?(?!\d)"
+    r"|(?<![a-z])(?:wave|round|version|edition|w|r|v)[-_. ]?\d+(?![a-z0-9])|(?<=[a-z])\d\d$",
+    re.IGNORECASE,
+)
+"""What a file's name says of its period, wave or version. A dataset's name has none of it."""
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
     "table_package": "many strict tables over many columns, which agree with each other",
@@ -99,7 +109,7 @@ class Draft:
 
     def _head(self) -> Iterator[str]:
         yield "# Begun by `dpdist init`. Lines marked TODO are yours; `dpdist validate` names those that are left."
-        yield f"dataset: {flow(self.dataset)}"
+        yield f"dataset: {flow(self.dataset)}  {ACCOUNT}"
         yield f"period: {flow(self.period)}" if self.period else '# TODO fill: period: "…", what the release is of'
         yield f"input: {flow(dict(self.input))}" if self.input else "# input: {path: …}, or --input FILE"
 
@@ -119,12 +129,22 @@ class Draft:
                 yield WITHOUT_OUTCOME if drop else f"  {KEPT_OUTCOME.format(flow(self.outcome))}"
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
+        yield from self._recode()
         used = {*self.by, *self.design.names, self.outcome, *([self.weight] if self.clips_weights else [])}
         rest = [name for name in self.columns if name not in used]
         if rest:
             yield "  # Not used so far:"
         for name in rest:
             yield f"  # {self._line(name, '…', '').strip().removeprefix('# TODO fill: ')}"
+
+    def _recode(self) -> Iterator[str]:
+        categories = [name for name in dict.fromkeys((*self.by, *self.design.strata)) if name in self.domains]
+        if missing := {name: dict.fromkeys(codes) for name in categories if (codes := self.domains[name].missing)}:
+            yield f"recode: {flow(missing)}  # codes of missing values, by the codebook: null counts as missing"
+        for name in categories:
+            if self.domains[name].rare:
+                merges = ", ".join(f"{flow(level)}: …" for level in self.domains[name].rare)
+                yield f"# recode: {{{flow(name)}: {{{merges}}}}}  {FEW}"
 
     def _line(self, name: str, wanted: str, more: str) -> str:
         """Returns the job's line for a column: its domain, the source of the domain, and whether values are missing."""
@@ -243,9 +263,9 @@ class Draft:
 def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
     """Returns the survey's short name and its period, from a file's name."""
     stem = path.name.partition(".")[0] if path is not None else "survey"
-    years = YEAR.findall(stem)
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", YEAR.sub("", stem)).strip("_.-")[:80] or "survey"
-    return name, period or (years[0] if len(years) == 1 else None)
+    periods = [text for text in (match[0].strip("-_. ") for match in PERIOD.finditer(stem)) if YEAR.search(text)]
+    name = re.sub(r"([_.-])[_.-]+", r"\1", re.sub(r"[^A-Za-z0-9_.-]+", "_", PERIOD.sub("", stem)))
+    return name.strip("_.-")[:80] or "survey", period or (re.sub("[_ ]", "-", periods[0]) if len(periods) == 1 else None)
 
 
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
+DATASET = "The survey's short name, the same in every period (the account that the ledger charges)"
 CODEBOOK = "A CSV file of column, level or low and high, label; or a file of SAS, Stata or SPSS with labels of values."
 
 
@@ -78,6 +79,10 @@ def init(
     period: Annotated[
         str | None, typer.Option("--period", help="What the release is of; unset: a year in FILE's name.")
     ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", help="The survey's short name in every period; unset: FILE's name without one."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take what is proposed.")] = False,
     confidential: Annotated[
         bool,
@@ -90,8 +95,9 @@ def init(
         _refuse_place(to)  # before modules whose import takes seconds
         from dpdist.cli.draft import Draft, named
         from dpdist.job.loading import to_do
-        from dpdist.survey.domains import domains_of, labels_of, seen
+        from dpdist.survey.domains import domains_of, labels_of, seen, strata_of
         from dpdist.survey.source import open_file
+        from dpdist.survey.statistical_file import SPSS
 
         asks = not yes and sys.stdin.isatty()
         tables = _tables(table, by, to)
@@ -104,6 +110,8 @@ def init(
         domains = seen(sources[shown], columns, f"seen in the public file {shown.name}") if shown is not None else {}
         domains |= domains_of(codebook_file, columns, domains) if codebook_file is not None else {}
         labels = labels_of(codebook_file) if codebook_file is not None else {}
+        if file is not None and file.suffix.lower() in SPSS:  # its own declarations make these codes missing
+            domains = {name: replace(domain, missing=()) for name, domain in domains.items()}
         guessed: dict[str, Domain] = {}
         if confidential and file is not None:
             guessed = seen(sources[file], [name for name in columns if name not in domains], "", in_order=False)
@@ -119,10 +127,22 @@ def init(
         with_records = _records(records, mechanism, asks)
         method = _mechanism(mechanism, with_records, chosen, both.get(number or ""), len(tables) > 1, to)
         design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
+        weighted = {} if design.weights is None else strata_of(to.parent / design.weights, design.strata, columns, both)
+        both |= weighted
         name, when = named(file or shown, period)
+        name = dataset or (str(typer.prompt(DATASET, default=name)) if asks else name)
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
-        facts = (tuple(columns), both, frozenset(guessed), number, weights, across, method, reference_section)
+        facts = (
+            tuple(columns),
+            both,
+            frozenset({*guessed} - {*weighted}),
+            number,
+            weights,
+            across,
+            method,
+            reference_section,
+        )
         proposed = not named_by and not asks
         draft = Draft(name, when, paths[0], *facts, design=design, proposed=proposed, labels=labels, tables=tables)
         text = draft.text()
@@ -139,12 +159,20 @@ def init(
 def public_weights(
     answer: Path | None, design: DesignColumns, weight: str | None, mechanism: str, to: Path, asks: bool
 ) -> str | None:
-    """Returns the public file of the strata's weights, as the job names it. Raises `JobError` for one without strata."""
-    from dpdist.job import SPECS
+    """Returns the public file of the strata's weights, as the job names it.
+
+    Raises `JobError` for one without strata, and for a mechanism that does not use it.
+    """
+    from dpdist.job import SPECS, those
 
     if answer is not None and not (design.strata and weight):
         fault, remedy = "weights of design strata, and no strata or no weight", "name --design-strata and --weight, too"
         raise JobError(str(to), [Problem("--design-weights", fault, "strata with a weight", remedy)])
+    if answer is not None and not SPECS[mechanism].public_weights:
+        fault, allowed = f"'{mechanism}' does not use public weights", ", ".join(those(lambda spec: spec.public_weights))
+        raise JobError(
+            str(to), [Problem("--design-weights", fault, f"--mechanism {allowed}", "take one of these, or leave it out")]
+        )
     if answer is None and asks and design.strata and weight and SPECS[mechanism].public_weights:
         question = "A public CSV file of each design stratum's weight (its path, or none)"
         typed = str(typer.prompt(question, default=NONE))

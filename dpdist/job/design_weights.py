@@ -15,11 +15,13 @@ from dpdist.job.values import ColumnName, Frozen
 
 COLUMN = "weight"
 """The column of weights in a CSV file."""
+JOINED = " / "
+"""What stands between the levels of a combination."""
 
 
 def label_of(levels: Sequence[object]) -> str:
     """The name of a combination of levels, as in "north / heavy"."""
-    return " / ".join(map(str, levels))
+    return JOINED.join(map(str, levels))
 
 
 def _texts(value: Any) -> Any:

@@ -22,6 +22,7 @@ from dpdist.core.formats import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.design_weights import COLUMN, read_weights
+from dpdist.job.recode import declared_levels, left_over, level_text, recode_of, recoded_weights
 from dpdist.job.table_entries import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
 from dpdist.job.values import MINISIGN, NAME, PATTERNS
@@ -196,7 +197,7 @@ def freeze(resolved: Resolved) -> Job:
         raise JobError(source, [Problem("format", *wrong, places=place(("format",), lines))])
     if earlier := [fault.problem(lines) for fault in keys_of_earlier_form(keys)]:
         raise JobError(source, earlier)
-    for completed in (_with_program, _with_signer, _with_weights, _with_calibration):
+    for completed in (_with_program, _with_signer, _with_recode, _with_weights, _with_calibration):
         keys = completed(replace(resolved, keys=keys))
     if resolved.base is not None:
         name, base = resolved.base
@@ -437,21 +438,39 @@ def _with_signer(job: Resolved) -> Keys:
         raise _refusal(job.source, where, fault, PATTERNS[MINISIGN], remedy, place(where, job.lines)) from None
 
 
+def _with_recode(job: Resolved) -> Keys:
+    for name, merges in recode_of(job.keys).items():
+        texts = [level_text(level) for level in declared_levels(job.keys, name)]
+        for source, target in merges.items():
+            if texts and source not in texts and target is not None:  # codes of missing values need not be listed
+                where, near = ("recode", name, source), get_close_matches(source, texts, n=1)
+                otherwise = f"add it to columns.{name}.levels: these are the levels of the file, before recode"
+                remedy = f"did you mean '{near[0]}'?" if near else otherwise
+                fault = f"'{source:.80}' is no level of '{name}'"
+                raise _refusal(job.source, where, fault, ", ".join(texts[:8]), remedy, place(where, job.lines))
+    return left_over(job.keys)
+
+
 def _with_weights(job: Resolved) -> Keys:
-    where = ("survey", "design_weights")
+    where, recode = ("survey", "design_weights"), recode_of(job.keys)
     given = _content(job.keys, where)
-    if not isinstance(given, dict) or not isinstance(name := given.get("path"), str):
+    if not isinstance(given, dict):
+        return job.keys
+    name, weights, by = given.get("path"), given.get("weights"), given.get("by")
+    by = [by] if isinstance(by, str) else by or []
+    if not isinstance(name, str) and not (isinstance(weights, dict) and recode):
         return job.keys
     allowed = f"a CSV file, in UTF-8, of the columns under `by` and a column {COLUMN}"
-    by = given.get("by")
     try:
-        if "weights" in given:
+        if name is not None and weights is not None:
             raise ValueError("it stands beside weights")
-        weights = read_weights(job.folder / name, [by] if isinstance(by, str) else by or [])
-    except (OSError, ValueError) as error:
+        listed: Keys = read_weights(job.folder / name, by) if name is not None else given["weights"]
+        weights = recoded_weights(listed, by, recode)
+    except (OSError, ValueError, TypeError) as error:
         fault = str(error) if type(error) is ValueError else f"it cannot be read ({type(error).__name__})"
-        origin = place((*where, "path"), job.lines)
-        raise _refusal(job.source, (*where, "path"), f"'{name}': {fault}", allowed, "correct it", origin) from None
+        key: Where = (*where, "path" if name is not None else "weights")
+        fault = f"'{name}': {fault}" if name is not None else fault
+        raise _refusal(job.source, key, fault, allowed, "correct it", place(key, job.lines)) from None
     read = {key: value for key, value in given.items() if key != "path"} | {"weights": weights}
     return job.keys | {"survey": job.keys["survey"] | {"design_weights": read}}
 

@@ -24,6 +24,7 @@ from dpdist.job.names import (
 )
 from dpdist.job.presentation import Presentation
 from dpdist.job.publication import Acceptance, Approval, Correction
+from dpdist.job.recode import Recode
 from dpdist.job.reference import HISTOGRAM_SHARE, Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.specs import SPECS, Mechanism
@@ -79,6 +80,11 @@ class JobKeys(Frozen):
     input: Input = Field(default=Input(), description="the confidential file; the option --input goes before it")
     columns: dict[ColumnName, Column] = Field(
         description="the columns that are used, each with its public domain; nothing is inferred from the file"
+    )
+    recode: Annotated[Recode, Field(exclude_if=lambda recode: not recode)] = Field(
+        default={},
+        description="levels of categories that become others when a file is read, before anything else, as in "
+        "{race: {Alaska Native: Other}}; null: the level counts as missing",
     )
     universe: tuple[Keep, ...] = Field(default=(), description="public filters: records that pass all are released")
     survey: Survey = Field(default=Survey(), description="weights and sampling design")

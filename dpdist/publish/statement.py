@@ -11,6 +11,7 @@ from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
 from dpdist.job import Job, budget_text
 from dpdist.job.families import facts_of, family_facts
+from dpdist.job.recode import in_words as merges_in_words
 from dpdist.mechanisms.parts import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
@@ -235,6 +236,7 @@ def _public(released: ReleasedObject) -> list[str]:
     if released.donors:
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
+    facts += [f"the recode of {name} when a file is read: {merges_in_words(merges)}" for name, merges in job.recode.items()]
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     facts += [f"the universe of {one.name}: {job.presentation.within(one.universe)}" for one in job.tables if one.universe]
     if (public := job.survey.design_weights) is not None:

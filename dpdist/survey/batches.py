@@ -11,7 +11,7 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Ints, Level
 from dpdist.job import Job
 from dpdist.survey.checks import Checked, check
-from dpdist.survey.findings import Findings
+from dpdist.survey.findings import Findings, recoded
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
 from dpdist.survey.source import Source
 from dpdist.survey.units import Bounded
@@ -45,7 +45,8 @@ def checked_batches(
         empty = pa.schema([(name, pa.string()) for name in source.columns])
         raise DataError(source.name, check_schema(job, empty, text_only=True))
     bounded = Bounded(job, findings)
-    for batch in source.batches(needed):
+    for stored in source.batches(needed):
+        batch = recoded(stored, job.recode, source.text_only)
         if first == 0 and (problems := check_schema(job, batch.schema, source.text_only)):
             raise DataError(source.name, problems)
         checked = bounded(check(job, batch, first, findings, source.text_only))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Level
+from dpdist.job.design_weights import JOINED, label_of, read_weights
 from dpdist.job.values import NUMBER
 from dpdist.survey.csv_text import guessed
 from dpdist.survey.findings import DECIMAL_TEXT
@@ -36,6 +38,11 @@ levels all must be where the last has the digits 7 to 9 alone: after a gap it is
 """
 SPECIAL = frozenset("789")
 """Digits of codes that stand after a gap for no answer: 9, 88, 97."""
+STRATA = "a CSV file, in UTF-8, of the columns of design strata and a column weight"
+CODE = re.compile(r"0|-?[1-9][0-9]*")
+"""A whole number as it prints: 01 is a text."""
+FEW_RECORDS = 5
+"""Smallest number of public records of a level that is not proposed to be merged."""
 CODEBOOK = "lines of column, then level (and label), or low and high"
 
 
@@ -57,6 +64,10 @@ class Domain:
     span: tuple[int, int] | None = None
     """The least and the largest value of a column of whole numbers."""
     texts: tuple[str, ...] = ()
+    rare: tuple[str, ...] = ()
+    """Levels that fewer than `FEW_RECORDS` records of the public file have."""
+    missing: tuple[Level, ...] = ()
+    """Codes that a codebook declares to stand for missing values. A file without such declarations has them as values."""
 
     def of_category(self) -> Domain:
         """The domain for a category: whole numbers become levels."""
@@ -149,7 +160,7 @@ class _Met:
     """Collects a column's values: whether all are numbers, their range, and their levels if there are few."""
 
     def __init__(self, text_only: bool, in_order: bool) -> None:
-        self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, None](), False
+        self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, int](), False
         self.listed = False
         self.number, self.whole, self.low, self.high = True, True, math.inf, -math.inf
 
@@ -157,12 +168,14 @@ class _Met:
         values = plain_values(values)
         if pa.types.is_dictionary(values.type) and self.in_order:
             self.listed = True
-            self.levels |= dict.fromkeys(values.dictionary.drop_null().to_pylist()[: MOST_LEVELS + 1])
+            entries = values.dictionary.drop_null().to_pylist()[: MOST_LEVELS + 1]
+            self.levels = dict.fromkeys(entries, 0) | self.levels
         values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
         self.holes |= values.null_count > 0
         values = values.drop_null()
         if len(self.levels) <= MOST_LEVELS:
-            self.levels |= dict.fromkeys(pc.unique(values).to_pylist()[: MOST_LEVELS + 1])
+            for entry in pc.value_counts(values)[: MOST_LEVELS + 1].to_pylist():
+                self.levels[entry["values"]] = self.levels.get(entry["values"], 0) + entry["counts"]
         if self.number and len(values):
             self._add_numbers(values)
 
@@ -183,17 +196,22 @@ class _Met:
 
     def domain(self, origin: str) -> Domain | None:
         few = len(self.levels) <= MOST_LEVELS and bool(self.levels)
+        rare = self._rare if origin else ()
         if self.number and math.isfinite(self.low) and math.isfinite(self.high):
             if self.low == self.high and not self.whole:
                 return Domain(origin, holes=self.holes)
             if self.whole and len(self.levels) <= FEW_NUMBERS:
-                return Domain(origin, levels=self._whole_levels, holes=self.holes)
+                return Domain(origin, levels=self._whole_levels, holes=self.holes, rare=rare)
             codes = self._whole_levels if self.whole and few else ()
             span = (int(self.low), int(self.high)) if self.whole else None
             return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
         kind = {type(level) for level in self.levels}
         levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
-        return Domain(origin, levels=levels, holes=self.holes) if few and kind in ({str}, {bool}) else None
+        return Domain(origin, levels=levels, holes=self.holes, rare=rare) if few and kind in ({str}, {bool}) else None
+
+    @property
+    def _rare(self) -> tuple[str, ...]:
+        return tuple(str(level).removesuffix(".0") for level, records in self.levels.items() if 0 < records < FEW_RECORDS)
 
     @property
     def _whole_levels(self) -> tuple[int, ...]:
@@ -300,25 +318,60 @@ def _ordered(low: str, high: str) -> bool:
         return False
 
 
+def strata_of(
+    path: Path, by: Sequence[str], kinds_of: Mapping[str, str], domains: Mapping[str, Domain]
+) -> dict[str, Domain]:
+    """Domains of design strata: the levels that have a weight in a public file, in their domain's order, with its labels.
+
+    Raises `DataError` if the file cannot be read, or has no weight for a combination of these levels.
+    """
+    try:
+        cells = [tuple(label.split(JOINED)) for label in read_weights(path, by)]
+    except (OSError, ValueError) as error:
+        fault = str(error) if type(error) is ValueError else f"cannot be read ({type(error).__name__})"
+        raise DataError(str(path), [Problem("file", fault, STRATA, "correct it")]) from None
+    made = {}
+    for place, name in enumerate(by):
+        texts, there = {cell[place] for cell in cells}, domains.get(name, Domain(""))
+        number = kinds_of.get(name) != "text" and all(CODE.fullmatch(text) for text in texts)
+        known_order = [str(level) for level in there.levels or () if str(level) in texts]
+        listed = known_order if len(known_order) == len(texts) and not number else sorted(texts, key=_by_size)
+        labels = {level: label for level, label in there.labels.items() if level in texts}
+        made[name] = Domain(path.name, tuple(int(text) if number else text for text in listed), labels=labels)
+    every = [tuple(map(str, cell)) for cell in product(*(domain.levels or () for domain in made.values()))]
+    if lacking := [label_of(cell) for cell in every if cell not in {*cells}]:
+        fault = (
+            f"{len(lacking)} of {len(every)} combinations of {', '.join(by)} have no weight, the first '{lacking[0]:.80}'"
+        )
+        remedy = "give their weights, or take one column that numbers the strata"
+        raise DataError(str(path), [Problem("weight", fault, "a weight for every combination", remedy)])
+    return made
+
+
 def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
     """Domains of columns from a file's value labels. Raises `DataError`.
 
     Levels that a public file has shown (`seen`) stay, and get labels. A column seen without levels is left out, because
-    its labels may only be of special codes, such as reasons for missing.
+    its labels may only be of special codes, such as reasons for missing. Codes that the file declares to stand for missing
+    values are no levels.
     """
-    made = {}
-    for name, labels in StatisticalSource(path).labels.items():
-        codes = {_code(value): str(label) for value, label in labels.items()}
+    made, source = {}, StatisticalSource(path)
+    for name, labels in source.labels.items():
+        codes = {_code(value): str(label) for value, label in labels.items() if not source.means_missing(name, value)}
         if None in codes or not codes or (kinds_of and name not in kinds_of):
             continue
+        absent = [code for value in labels if source.means_missing(name, value) and (code := _code(value)) is not None]
+        missing = tuple(code for code in absent if type(code) is type(next(iter(codes))))
         levels = {level: label for level, label in codes.items() if level is not None}
         texts = {str(level): label for level, label in levels.items()}
         there = seen.get(name)
         if there is None:
-            made[name] = Domain(path.name, levels=tuple(levels), labels=texts)
+            made[name] = Domain(path.name, tuple(levels), labels=texts, holes=bool(absent), missing=missing)
         elif there.levels is not None:
-            met = {str(level) for level in there.levels}
-            made[name] = replace(there, labels={text: label for text, label in texts.items() if text in met})
+            left = tuple(level for level in there.levels if str(level) not in map(str, absent))
+            shown = {text: label for text, label in texts.items() if text in map(str, left)}
+            holes = there.holes or len(left) < len(there.levels)
+            made[name] = replace(there, levels=left, labels=shown, holes=holes, missing=missing)
     return made
 
 

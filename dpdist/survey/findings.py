@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dpdist.core.errors import Problem
 from dpdist.core.records import Codes, Floats, Ints, Level
-from dpdist.survey.plain import plain_values
+from dpdist.job.recode import Recode, level_text
+from dpdist.survey.plain import decoded, plain_values
 
 SHOWN = 3
 Mask = NDArray[np.bool_]
@@ -165,6 +166,23 @@ def whole_as_levels(values: pa.Array, levels: Sequence[Level]) -> pa.Array:
     decimal = pc.match_substring_regex(values, DECIMAL_TEXT)
     another = pc.and_(decimal, pc.invert(pc.is_in(values, pa.array(list(map(str, levels))))))
     return pc.if_else(another, pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1"), values)
+
+
+def recoded(batch: pa.RecordBatch, recode: Recode, text_only: bool) -> pa.RecordBatch:
+    """A file's batch with its levels merged as the job says."""
+    for place, name in enumerate(batch.schema.names):
+        if not (merges := recode.get(name)):
+            continue
+        values, sources = decoded(batch.column(place)), list(merges)
+        plain = whole_as_levels(values, sources) if text_only else values
+        position = positions(plain, sources, exact=not text_only)
+        targets = pa.array([None if target is None else level_text(target) for target in merges.values()], pa.string())
+        try:
+            after = pc.cast(targets, values.type).take(pa.array(np.maximum(position, 0)))
+        except (pa.ArrowException, OverflowError):  # a type that the schema's check refuses
+            continue
+        batch = batch.set_column(place, name, pc.if_else(pa.array(position >= 0), after, values))
+    return batch
 
 
 def nearest_positions(values: pa.Array, level_positions: Mapping[int, int]) -> Codes:

@@ -22,7 +22,7 @@ from dpdist.job import Job
 from dpdist.job.reference import SimulatedReference
 from dpdist.survey.batches import Tick
 from dpdist.survey.census import Census, take_census
-from dpdist.survey.findings import Batch, Findings
+from dpdist.survey.findings import Batch, Findings, recoded
 from dpdist.survey.placement import place
 from dpdist.survey.plain import plain_batch
 from dpdist.survey.same_file import LARGEST, hashed, same_records
@@ -185,7 +185,8 @@ def records_of(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = l
 def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
     """The columns that the job copies from its reference: all rows in the file's order, with categories as texts."""
     for batch in source.batches(job.microdata.columns):
-        yield pa.Table.from_batches([plain_batch(batch).select(list(job.microdata.columns))])
+        plain = recoded(plain_batch(batch), job.recode, source.text_only)
+        yield pa.Table.from_batches([plain.select(list(job.microdata.columns))])
 
 
 def _current(reference: Source) -> DataError:

@@ -17,6 +17,8 @@ from dpdist.core.extras import install, installed
 from dpdist.job import TextFile
 from dpdist.survey.typed_file import STATISTICAL, OneFile, unreadable
 
+SPSS = (".sav", ".zsav")
+"""Suffixes of the files that declare which of their codes stand for missing values."""
 CHUNK_ROWS = 65_536
 CHUNK_VALUES = 1 << 23
 """Largest number of values in a chunk; wide files have chunks of fewer rows."""
@@ -52,6 +54,24 @@ class StatisticalSource(OneFile):
     def labels(self) -> Mapping[str, Mapping[object, str]]:
         labels: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
         return labels
+
+    @cached_property
+    def _missing_ranges(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        if self.path.suffix.lower() not in SPSS:
+            return {}
+        ranges: Mapping[str, Sequence[Mapping[str, Any]]] = self._read(metadataonly=True, user_missing=True)[
+            1
+        ].missing_ranges
+        return ranges
+
+    def means_missing(self, column: str, code: Any) -> bool:
+        """True if a code stands for a missing value: in SPSS by declaration, in Stata and SAS the letters of .a to .z."""
+        if self.meta.readstat_variable_types[column] != "string" and isinstance(code, str):
+            return True
+        return any(
+            type(code) is type(limits["lo"]) and limits["lo"] <= code <= limits["hi"]
+            for limits in self._missing_ranges.get(column, ())
+        )
 
     @property
     def column_labels(self) -> dict[str, str]:

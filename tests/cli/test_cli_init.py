@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpdist.cli.design_columns import DesignColumns
+from dpdist.cli.draft import named
 from dpdist.cli.init import public_weights
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
@@ -296,21 +297,23 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
 
 def test_it_asks_on_a_terminal(files: Path) -> None:
     """What is typed is taken, and asked again where nothing is proposed; control: with --yes nothing is asked."""
-    typed = "people-2022.parquet\n\nthe files of 2022\n\n\nweight\nincome\nregoin\nsex, region\ny\n"
+    typed = "people-2022.parquet\n\nthe files of 2022\n\n\nweight\nincome\nregoin\nsex, region\ny\nhouseholds\n"
     program = [sys.executable, "-m", "dpdist", "init", "people-2024.parquet", "--out"]
     outer, inner = pty.openpty()
     os.write(outer, typed.encode())
     asked = subprocess.run([*program, "job.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
     assert "An earlier file of this survey that is public" in asked.stdout
     job = load_job("job.yaml")
+    assert (job.dataset, "the account that the ledger charges) [people]" in asked.stdout) == ("households", True)
     assert job.mechanism.name == "sanitized_statistics"
     assert job.reference is not None
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
     assert job.cell_columns == ("sex", "region")
     assert "the file has no column 'regoin': did you mean 'region'?" in asked.stdout
-    os.write(outer, b"none\n\n\nweight\n\nincome\nregion\nn\n")  # Enter is no outcome
+    os.write(outer, b"none\n\n\nweight\n\nincome\nregion\nn\n\n")  # Enter is no outcome
     subprocess.run([*program, "b.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
     assert "outcome: income" in Path("b.yaml").read_text(encoding="utf-8")
+    assert "\ndataset: people  #" in Path("b.yaml").read_text(encoding="utf-8")
     asked = subprocess.run(
         [*program, "own.yaml", "-y"], stdin=inner, capture_output=True, text=True, timeout=60, check=True
     )
@@ -648,6 +651,90 @@ def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path, mo
     strata = DesignColumns(("region",))
     assert public_weights(None, strata, "weight", "reference_tables", Path("job.yaml"), asks=True) == "weights.csv"
     assert public_weights(None, strata, "weight", "laplace_strict", Path("job.yaml"), asks=True) is None, "nothing is read"
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_strata_have_the_levels_that_have_a_public_weight(suffix: str, files: Path) -> None:
+    """Their numbers have gaps, and the public file misses some of them: the job validates as it is. A mechanism without
+    public weights is refused, and so are combinations of strata without a weight.
+    """
+    codes = np.array([11, 13, 17, 110, 210, 555, 565])
+    weights = dict(zip(codes.tolist(), (np.arange(7) + 2.0).tolist(), strict=True))
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        made = people(seed).assign(stratum=np.resize(codes[:7] if seed == 1 else codes[1:], 600))
+        made = made.assign(weight=made["stratum"].map(weights), town=np.resize(["01", "02"], 600))
+        made.to_parquet(f"{name}.parquet") if suffix == ".parquet" else made.to_csv(f"{name}.csv", index=False)
+    rows = "".join(f"{code},{weight}\n" for code, weight in weights.items())
+    Path("weights.csv").write_text("stratum,weight\n" + rows, encoding="utf-8")
+    options = (f"people-2024{suffix}", "--public", f"people-2022{suffix}", "--reference", "none", "--outcome", "income")
+    options += ("--by", "region", "--out")
+    code, text = command("init", *options, "job.yaml", "--design-weights", "weights.csv")
+    assert code == 0, text
+    job = load_job("job.yaml")
+    assert job.columns["stratum"].levels == tuple(codes.tolist())
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+    code, text = command("init", *options, "b.yaml", "--design-weights", "weights.csv", "--records")
+    assert (code, "does not use public weights" in text) == (2, True), text
+    two = "stratum,town,weight\n" + "".join(f"{code},01,{weight}\n" for code, weight in weights.items()) + "11,02,5\n"
+    Path("weights.csv").write_text(two, encoding="utf-8")
+    strata = ("--design-strata", "stratum", "--design-strata", "town", "--design-weights", "weights.csv")
+    code, text = command("init", *options, "c.yaml", *strata)
+    shown = " ".join(text.split())
+    assert (code, "6 of 14 combinations of stratum, town have no weight, the first '13 / 02'" in shown) == (2, True), text
+    Path("weights.csv").write_text(two.split("11,02")[0], encoding="utf-8")
+    assert command("init", *options, "d.yaml", *strata)[0] == 0
+    assert load_job("d.yaml").columns["town"].levels == ("01",), "a code with a zero in front is a text"
+
+
+@pytest.mark.parametrize(
+    ("stem", "name", "period"),
+    [
+        *(("people-2024", "people", "2024"), ("acs_2024q1", "acs", "2024q1"), ("q2_2023_lfs", "lfs", "q2-2023")),
+        *(("lfs_20240131", "lfs", "20240131"), ("2024-03-hh", "hh", "2024-03"), ("nscg2016-17", "nscg", "2016-17")),
+        *(
+            ("wave3_panel", "panel", None),
+            ("survey_v2", "survey", None),
+            ("nscg17", "nscg", None),
+            ("2024", "survey", "2024"),
+        ),
+        *(
+            ("lfs-march-2023", "lfs", "march-2023"),
+            ("income_2024_final", "income_final", "2024"),
+            ("age_10", "age_10", None),
+        ),
+    ],
+)
+def test_a_dataset_s_name_is_that_of_the_file_without_its_period(stem: str, name: str, period: str | None) -> None:
+    """So next period's file opens the same account of the ledger."""
+    assert named(Path(f"{stem}.csv"), None) == (name, period)
+
+
+def test_the_job_says_what_its_dataset_s_name_is_for(files: Path) -> None:
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--by", "sex", "--out")
+    assert command("init", *said, "job.yaml", "--dataset", "incomes")[0] == 0
+    head = Path("job.yaml").read_text(encoding="utf-8").splitlines()[1]
+    assert head.startswith("dataset: incomes  # the ledger's account: keep this name in every period")
+
+
+def test_a_level_of_few_public_records_is_proposed_to_be_merged(files: Path) -> None:
+    """Once a target is named, the job merges it. Control: five public records, and levels of the confidential file."""
+    for name, seed, few in (("people-2024", 1, 1), ("people-2022", 2, 3)):
+        people(seed).assign(
+            sex=lambda rows, few=few: ["Unsaid"] * few + ["Rather"] * 5 + rows["sex"].tolist()[few + 5 :]
+        ).to_csv(f"{name}.csv", index=False)
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--by", "sex", "--out")
+    assert command("init", *said, "job.yaml")[0] == 0
+    text = Path("job.yaml").read_text(encoding="utf-8")
+    assert "\n# recode: {sex: {Unsaid: …}}  # fewer than 5 public records" in text
+    Path("job.yaml").write_text(
+        text.replace("# recode: {sex: {Unsaid: …}}", "recode: {sex: {Unsaid: 'No'}}"), encoding="utf-8"
+    )
+    assert load_job("job.yaml").columns["sex"].levels == ("No", "Rather", "Yes")
+    code, found = command("validate", "job.yaml")
+    assert code == 0, found
+    assert command("init", "people-2024.csv", "--i-know-this-reads-confidential-data", *said[3:], "b.yaml")[0] == 0
+    assert "recode" not in Path("b.yaml").read_text(encoding="utf-8")
 
 
 def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_for(files: Path) -> None:

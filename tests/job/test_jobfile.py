@@ -606,7 +606,7 @@ def test_what_not_every_job_can_have_changes_the_identity(key: str, value: objec
 
 def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_what_changes_no_figure() -> None:
     no_figure = {"format", "runtime", "presentation", "ledger", "extends"}
-    of_tables = {"hierarchies"}  # tests/job/test_table_entries.py
+    of_tables = {"hierarchies", "recode"}  # tests/job/test_table_entries.py and test_recode.py
     of_mechanisms, of_stan_alone = {"reference", "fit", "calibration", "microdata"}, {"diagnostics"}
     listed = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome", "accept", "privacy_unit", "predictors"}
     assert listed == set(Job.model_fields) - no_figure - of_mechanisms - of_stan_alone - of_tables

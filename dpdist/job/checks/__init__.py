@@ -10,6 +10,7 @@ from dpdist.job.checks.columns import (
     hierarchies,
     misspelt,
     predictors,
+    recodes,
     roles,
     units,
     universe,
@@ -49,6 +50,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         return against
     return [
         *categories(job),
+        *recodes(job),
         *hierarchies(job),
         *roles(job),
         *design_effects(job),

@@ -9,6 +9,7 @@ from typing import get_args
 
 from dpdist.job import LEAST_BUDGET, Comparator, Hierarchy, Job, those
 from dpdist.job.contradiction import Contradiction, listed, near_column
+from dpdist.job.recode import level_text
 from dpdist.job.yaml_lines import Where
 
 WITHOUT_A_WEIGHT = (
@@ -72,6 +73,32 @@ def categories(job: Job) -> Iterator[Contradiction]:
             )
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) >= 2**62:
         yield Contradiction(("columns",), "the categories have too many combinations", "merge levels")
+
+
+def recodes(job: Job) -> Iterator[Contradiction]:
+    """Levels become declared levels of the same category. They are levels no longer."""
+    for name, merges in job.recode.items():
+        column, path = job.columns.get(name), ("recode", name)
+        if column is None or column.levels is None:
+            near = near_column(job, name) if column is None else None
+            fault = f"column '{name}' is not declared" if column is None else f"'{name}' has bounds, and no levels to merge"
+            categories = tuple(other for other, declared in job.columns.items() if declared.levels is not None)
+            remedy = "name a column with levels" if near is None else f"did you mean '{near}'?"
+            yield Contradiction(path, fault, remedy, listed(categories))
+            continue
+        levels = [level_text(level) for level in column.levels]
+        for source, target in merges.items():
+            text = None if target is None else level_text(target)
+            if source in levels:
+                yield Contradiction(
+                    (*path, source), f"'{source}' is a level still", f"leave it out of columns.{name}.levels"
+                )
+            if text in merges:
+                yield Contradiction((*path, source), f"'{text}' is merged itself", "name the level that it becomes")
+            elif text is not None and text not in levels:
+                near = next(iter(get_close_matches(text, levels, n=1)), None)
+                remedy = f"did you mean '{near}'?" if near else f"add it to columns.{name}.levels"
+                yield Contradiction((*path, source), f"'{text}' is no level of '{name}'", remedy, listed(levels))
 
 
 def roles(job: Job) -> Iterator[Contradiction]:
@@ -159,7 +186,12 @@ def universe(job: Job) -> Iterator[Contradiction]:
         domain = job.columns.get(keep.column)
         unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
         levels = listed(domain.levels or ()) if domain else ""
-        if unknown:
+        if merged := sorted(unknown & {*job.recode.get(keep.column, ())}):
+            fault = f"{', '.join(merged)}: merged by recode, before the universe"
+            yield Contradiction(
+                ("universe", i, "keep"), fault, "name the levels that they become, or leave them out", levels
+            )
+        elif unknown:
             yield Contradiction(
                 ("universe", i, "keep"),
                 f"{', '.join(sorted(unknown))}: no level of '{keep.column}'",

@@ -67,6 +67,8 @@ def _columns(job: Job) -> list[dict[str, Any]]:
             column["levels"] = [
                 {"level": str(level), "label": text.level(name, level), "code": codes[level]} for level in levels
             ]
+        if merges := job.recode.get(name):
+            column["recode"] = [{"level": level, "becomes": becomes} for level, becomes in merges.items()]
         entries.append(column)
     return entries
 
