@@ -15,11 +15,25 @@ import pyarrow.csv as pa_csv
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
 from dpdist.job import TextFile
-from dpdist.survey.csv_text import UTF8, Written, lines_of, misread, wide_header
+from dpdist.survey.csv_text import (
+    UNREAD,
+    UTF8,
+    Utf8,
+    Written,
+    lines_of,
+    misread,
+    unclosed,
+    unlike_its_name,
+    wide_header,
+)
 from dpdist.survey.plain import CSV_NULLS
 from dpdist.survey.typed_file import unreadable
 
 CSV_BLOCK_BYTES = 1 << 22
+LARGER = 16
+"""How much larger the blocks are in which a file with longer records is read."""
+LONG_LINE = "straddling"
+"""A word of Arrow's error for a record that is longer than a block."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +53,9 @@ class CsvSource:
     @cached_property
     def columns(self) -> Sequence[str]:
         try:
-            with self._open(None) as reader:
+            with Utf8(self.path, self.written) as text, self._open(text, None, CSV_BLOCK_BYTES) as reader:
                 names: list[str] = reader.schema.names
-        except UnicodeError as error:  # Arrow decodes names only on use
+        except (pa.ArrowException, *UNREAD, UnicodeError) as error:  # Arrow decodes names only on use
             raise self._unreadable(error) from None
         if (len(names) == 1 or "\0" in "".join(names)) and (problem := misread(self.path, self.written)):
             raise DataError(self.name, [problem])
@@ -52,11 +66,22 @@ class CsvSource:
         return None
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        try:
-            with self._open(list(columns)) as reader:
-                yield from reader
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            raise self._unreadable(error) from None
+        """A record may have line breaks in quotes. If it is longer than a block, the file is read on in larger ones."""
+        read = 0
+        for size in (CSV_BLOCK_BYTES, LARGER * CSV_BLOCK_BYTES):
+            first = 0
+            try:
+                with Utf8(self.path, self.written) as text, self._open(text, list(columns), size) as reader:
+                    for batch in reader:
+                        yield from _after(batch, read - first)
+                        first += batch.num_rows
+                        read = max(read, first)
+                    if text.quotes % 2 and (problem := unclosed(self.path, self.written)):
+                        raise DataError(self.name, [problem])
+                return
+            except (pa.ArrowException, *UNREAD, UnicodeError) as error:
+                if LONG_LINE not in str(error) or size > CSV_BLOCK_BYTES or not text.quotes:
+                    raise self._unreadable(error, size) from None
 
     def lines(self, rows: set[int]) -> Mapping[int, int]:
         return lines_of(self.path, rows, self.written)
@@ -68,7 +93,7 @@ class CsvSource:
     def truth(self) -> None:
         return None
 
-    def _open(self, columns: list[str] | None) -> pa_csv.CSVStreamingReader:
+    def _open(self, text: Utf8, columns: list[str] | None, size: int) -> pa_csv.CSVStreamingReader:
         if columns is None:
             convert = pa_csv.ConvertOptions()
         else:
@@ -78,29 +103,39 @@ class CsvSource:
                 strings_can_be_null=True,
                 null_values=list(CSV_NULLS),
             )
-        try:
-            encoding, separator = "utf8" if self.written.decoding == "utf-8-sig" else self.written.encoding, self.written[1]
-            # without threads, Arrow's errors have line numbers
-            reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=encoding)
-            parsing = pa_csv.ParseOptions(delimiter=separator)
-            return pa_csv.open_csv(self.path, read_options=reading, parse_options=parsing, convert_options=convert)
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            raise self._unreadable(error) from None
+        # without threads, Arrow's errors have line numbers
+        reading = pa_csv.ReadOptions(block_size=size, use_threads=False)
+        parsing = pa_csv.ParseOptions(delimiter=self.written.separator, newlines_in_values=True)
+        return pa_csv.open_csv(text, read_options=reading, parse_options=parsing, convert_options=convert)
 
-    def _unreadable(self, error: Exception) -> DataError:
+    def _unreadable(self, error: Exception, size: int = CSV_BLOCK_BYTES) -> DataError:
         """The error for a file or a line that Arrow cannot read.
 
         Of Arrow's message only the line number is kept, because the rest quotes the line.
         """
-        problem = misread(self.path, self.written) or wide_header(self.path, self.written, CSV_BLOCK_BYTES)
+        problem = (
+            unlike_its_name(self.path)
+            or misread(self.path, self.written)
+            or wide_header(self.path, self.written, CSV_BLOCK_BYTES)
+            or unclosed(self.path, self.written)
+        )
         if problem is not None:
             return DataError(self.name, [problem])
         line = re.search(r"Row #(\d+)", str(error))
-        if "straddling" in str(error):
-            fault, remedy = f"a line of more than {CSV_BLOCK_BYTES:,} bytes", "shorten it, or store the file as Parquet"
+        if LONG_LINE in str(error):
+            fault, remedy = (
+                f"a line of more than {size:,} bytes",
+                "shorten it, or store the file as Parquet",
+            )
             return DataError(self.name, [Problem("file", fault, "shorter lines", remedy)])
         if line is None:
             return unreadable(self.name, "not a readable CSV file", "give a CSV file with a header line")
         place = (f"line {line[1]}",)
         allowed, remedy = "lines with the header's number of fields", "correct the number of fields, or quote commas"
         return DataError(self.name, [Problem("file", "a line has another number of fields", allowed, remedy, 1, place)])
+
+
+def _after(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
+    """The batch after its first rows, unless none are left."""
+    if rows < batch.num_rows:
+        yield batch.slice(max(0, rows))

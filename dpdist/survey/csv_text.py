@@ -1,4 +1,4 @@
-"""For `survey.csv_file` and `domains`: explains an unreadable CSV file, and finds rows' lines for messages."""
+"""For `survey.csv_file` and `domains`: reads a CSV file as UTF-8, explains an unreadable one, finds rows' lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -15,6 +17,19 @@ from dpdist.core.errors import Problem
 
 HEADER_BYTES = 1 << 20
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+GZIP = "compressed by gzip"
+MAGIC = {
+    b"\x1f\x8b": GZIP,
+    b"PK\x03\x04": "a zip archive, or a workbook",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"$FL2": "a file of SPSS",
+    b"\xd0\xcf\x11\xe0": "a workbook of Excel",
+}
+"""Kinds of files by their first bytes."""
 WINDOWS = frozenset(range(0x80, 0xA0)) - {0x81, 0x8D, 0x8F, 0x90, 0x9D}
 """Bytes that are characters in Windows' code page, but control codes in Latin-1."""
 
@@ -29,6 +44,47 @@ class Written(NamedTuple):
     def decoding(self) -> str:
         """The codec that decodes the file. For UTF-8 it skips a byte order mark at the start."""
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+
+
+class Utf8(io.RawIOBase):
+    """A CSV file's text in UTF-8, uncompressed, with single characters as line breaks.
+
+    Arrow misreads a quoted carriage return and line feed that the end of a block divides. So every such pair is read as a
+    line feed. A mark of the file's end, as DOS wrote it, is left out.
+    """
+
+    def __init__(self, path: Path, written: Written):
+        super().__init__()
+        self._file, self._ready, self._pending, self._ended = _opened(path), bytearray(), b"", False
+        utf8 = written.decoding == "utf-8-sig"
+        self._decoder = None if utf8 else codecs.getincrementaldecoder(written.encoding)()
+        self.quotes = 0
+        """Number of quotation marks that were read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while not self._ended and (size < 0 or len(self._ready) < size):
+            self._read_more(max(size, HEADER_BYTES))
+        part = bytes(self._ready[: len(self._ready) if size < 0 else size])
+        del self._ready[: len(part)]
+        return part
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _read_more(self, size: int) -> None:
+        block = self._file.read(size)
+        self._ended = not block
+        text = block if self._decoder is None else self._decoder.decode(block, self._ended).encode()
+        text = self._pending + text
+        whole = text.rstrip(b"\r\n\x1a")
+        self._pending = b"" if self._ended else text[len(whole) :]
+        text = whole + text[len(whole) :].replace(b"\x1a", b"") if self._ended else whole
+        self.quotes += text.count(b'"')
+        self._ready += text.replace(b"\r\n", b"\n")
 
 
 UNREAD = (OSError, EOFError, zlib.error)
@@ -58,6 +114,8 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
         header = _header(path, written.encoding)
     except UNREAD:
         return None
+    if (remark := no_header(header)) is not None:
+        return Problem("file", f"its first line is {remark}", "names of columns", "delete this line", 1, ("line 1",))
     if written.separator in header:
         return None
     for mark, name in SEPARATORS.items():
@@ -84,6 +142,70 @@ def wide_header(path: Path, written: Written, most: int) -> Problem | None:
     return Problem("file", finding, allowed, "store it with the columns that the job names, or as Parquet", 1, ("line 1",))
 
 
+def no_header(first_line: str) -> str | None:
+    """What a first line is that programs write above the header; None if it may be a header."""
+    if first_line.lower().startswith("sep="):
+        return "Excel's note of the separator (sep=)"
+    return "a comment" if first_line.startswith(("#", "%", "//")) else None
+
+
+def unlike_its_name(path: Path) -> Problem | None:
+    """The problem of a file that is empty, cut off, damaged, or of another kind than its name says; None if it is none."""
+    compressed = path.suffix.lower() == ".gz"
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+        kind = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
+        if not start:
+            return _not_csv("it is empty", "write the file again")
+        if compressed and kind != GZIP:
+            remedy = "name it .csv, or compress it by gzip" if kind is None else f"unpack it, and name it as {kind}"
+            return _not_csv(f"its name ends in .gz, and it is {kind or 'not compressed'}", remedy)
+        if kind is not None and not compressed:
+            return _not_csv(
+                f"it is {kind}", "name it .csv.gz" if kind == GZIP else "name it as what it is, or write it as CSV"
+            )
+        with _opened(path) as file:
+            while file.read(HEADER_BYTES):
+                pass
+    except EOFError:
+        return _not_csv("its compressed data end too early: it was cut off", "copy it again, or compress it again")
+    except (OSError, zlib.error):
+        return _not_csv("its compressed data are damaged", "copy it again, or compress it again")
+    return None
+
+
+def _not_csv(cause: str, remedy: str) -> Problem:
+    return Problem("file", f"not a readable CSV file: {cause}", "a file named .csv, or .csv.gz if compressed", remedy)
+
+
+def unclosed(path: Path, written: Written) -> Problem | None:
+    """The problem of a quotation mark that opens a field and is never closed; None if every such field is closed."""
+    after = "\0end"
+    try:
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text, _any_field():
+            reader, above = csv.reader(chain(text, ["\n", after]), delimiter=written.separator), 0
+            for fields in reader:
+                if fields and fields != [after] and fields[-1].endswith(after):
+                    remedy = "close it, or delete it: what follows would be one field"
+                    place = (f"line {above + 1}",)
+                    return Problem("file", "a quotation mark that is not closed", "quotes in pairs", remedy, 1, place)
+                above = reader.line_num
+    except (*UNREAD, csv.Error, UnicodeError):
+        return None
+    return None
+
+
+@contextmanager
+def _any_field() -> Iterator[None]:
+    """Lets Python's reader of CSV have fields of any length."""
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
     """The line (from 1) where each of these rows of data (from 0) begins; empty if the file cannot be read.
 
@@ -91,7 +213,7 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
     """
     line_of_row: dict[int, int] = {}
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text:
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text, _any_field():
             reader, row, above = csv.reader(text, delimiter=written.separator), -2, 0
             for fields in reader:
                 row += bool(fields)
