@@ -1,83 +1,114 @@
-"""Runs of the recorded jobs, the same every time, and what is kept of them: digests of files and sums of their numbers.
+"""Runs of the recorded jobs, the same every time, and what is recorded of them: digests of texts and sums of numbers.
 
-A processor's arithmetic changes a figure in its last digits. So a record of a file has three parts:
+A processor's arithmetic changes a figure in its last digits, and so does another version of a library. So the record of a
+file has two parts that hold everywhere, and one that holds in one place:
 
-- the SHA-256 of its bytes, with all digits, compared where a run uses the processor and the libraries of the record;
-- the SHA-256 of its text without its decimal numbers, compared everywhere: names, levels, integers, guarantees, words;
-- a weighted sum of its decimal numbers, compared everywhere within `tolerance`. Each number has weight by its place and
-  counts by its relative size.
+- the SHA-256 of its text without its decimal numbers: names, levels, integers, guarantees and words are compared exactly;
+- sums over `BLOCK` decimal numbers of a column at a time, compared within a tolerance that follows from conditioning;
+- the SHA-256 of its bytes, compared under the plain instruction set alone (`plain.py`), with the libraries of the record.
 
-Rounded numbers would not do: one in a million pairs that differ in the last digit is rounded apart, and the files hold
-many numbers. Integers of a file of commas are among the decimal numbers, because such a file writes 3.0 as 3. Versions of
-libraries and the day are left out. So are the page and the workbook, which say what other files do and have tests of
-their own. The proof record follows from the job alone: `mechanisms/test_proof.py` holds that of every job.
+Conditioning: with ε = 2⁻⁵² the last digit, a figure of a fit or of a derivative by finite differences is known to √ε of its
+size. A difference that cancels is known to ε of the figures it is a difference of, which are of the size of its column.
+So a number x of a column with largest L counts as asinh(x / √ε L). That has an error of √ε in both cases. For a column of
+nothing but cancelled differences, √ε L is at least `LEAST`. Over 707,274 numbers the largest relative difference between
+kernels for AVX-512 and for SSE3 was 5.4e-9, a third of √ε, with one number that cancels.
+
+Integers of a file of commas are among the decimal numbers, because such a file writes 3.0 as 3. Versions and the day are
+left out. So are the page and the workbook, which say what other files do and have tests of their own. The proof record
+follows from the job alone: `mechanisms/test_proof.py` holds that of every job.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import re
-from functools import cache
+from collections import defaultdict
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import llvmlite.binding
-import numba
 import numpy as np
+import plain
 import pyarrow as pa
 import pyarrow.parquet as pq
 from small_jobs import Said
 from small_runs import run
-from threadpoolctl import threadpool_info
 
 GOLDENS = Path(__file__).parent / "released"
-TOLERANCE = 1e-9
-LEAST, MOST = 1.5e-7, 9e-7
-SMALLEST = 1e-6
-"""Numbers count by the logarithm of their size; those far below this one count as 0."""
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
+LIBRARIES = Path(__file__).parent / "libraries.txt"
+"""Libraries that computed the recorded bytes, as pip reads them."""
+KNOWN_TO = float(np.sqrt(np.finfo(float).eps))
+"""Relative error that any figure may have on another processor."""
+BLOCK = 32
+"""Numbers of a sum; a relative change of 1e-6 in one of them is above the tolerance of the sum."""
+LEAST = 1e-3
+"""Size of numbers that count relatively in a column of nothing but smaller ones."""
+_WEIGHTS = np.random.default_rng(0).uniform(1.0, 2.0, BLOCK)
+"""Weights by place within a block: numbers that change places change the sum."""
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)(?![\w]|\.\d)")
 _DATE = re.compile(r'"date": ?"[0-9-]+"')
 _VERSION = re.compile(r'"protected_by": ?"[^"]*",?\s*')
 _PRINTED = (".html", ".xlsx")
 _PROOF = "proof.json"
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+Columns = Mapping[str, list[float]]
 
 
-class Kept(NamedTuple):
-    """What is kept of a file; `bytes` are those of its text without day, versions and checksums, if it is a text."""
+class Content(NamedTuple):
+    """A file: its bytes, of a text without day, versions and checksums; its text without numbers; its numbers by column."""
+
+    content: bytes
+    text: str
+    columns: Columns
+
+
+class Sums(NamedTuple):
+    """Of a column: how many numbers, the size down to which they count relatively, and a sum for each block."""
+
+    numbers: int
+    knee: float
+    sums: list[float]
+
+
+class Record(NamedTuple):
+    """What is recorded of a file."""
 
     bytes: str
     text: str
-    numbers: int
-    total: float
+    columns: dict[str, Sums]
 
 
-def tolerance(numbers: int) -> float:
-    """Difference of sums that last digits may make. A relative change of 1e-6 in one number of any file is above it."""
-    return min(max(TOLERANCE * numbers, LEAST), MOST)
-
-
-def released(name: str, job: Said, inputs: Path, workspace: Path) -> Golden:
-    """Run a job and keep what it left: the public folder, and the tables and bounds of the confidential one."""
+def released(name: str, job: Said, inputs: Path, workspace: Path) -> dict[str, Content]:
+    """Run a job and read what it left: the public folder, and the tables and bounds of the confidential one."""
     run(name, job, inputs, workspace)
     own = [path for path in (workspace / "public").rglob("*") if path.is_file() and path.suffix not in _PRINTED]
     own = [path for path in own if path.name != _PROOF]
     own += [*(workspace / "confidential").glob("*.parquet"), *(workspace / "confidential" / "evaluation").glob("*.parquet")]
-    return Golden(processor(), {path.relative_to(workspace).as_posix(): kept(path) for path in sorted(own)})
+    return {path.relative_to(workspace).as_posix(): content_of(path) for path in sorted(own)}
 
 
-def kept(path: Path) -> Kept:
+def content_of(path: Path) -> Content:
+    columns: dict[str, list[float]] = defaultdict(list)
     if path.suffix == ".parquet":
-        content = path.read_bytes()
-        text, numbers = _columns(pq.read_table(path))
-    else:
-        whole = _plain(path)
-        content = whole.encode()
-        text, numbers = _parted(whole, _NUMBER if path.suffix == ".csv" else _DECIMAL)
-    return Kept(_short(content), _short(text.encode()), len(numbers), _total(np.array(numbers, dtype=float)))
+        return Content(path.read_bytes(), _text_of_table(pq.read_table(path), columns), columns)
+    text = _plain(path)
+    if path.suffix == ".json":
+        return Content(text.encode(), json.dumps(_without_numbers(json.loads(text), path.stem, columns)), columns)
+    if path.suffix == ".csv":
+        rows = [
+            [_without_numbers(_value(cell), f"column {place}", columns) for place, cell in enumerate(row, 1)]
+            for row in csv.reader(text.splitlines())
+        ]
+        return Content(text.encode(), json.dumps(rows), columns)
+    return Content(text.encode(), _without_numbers(text, path.stem, columns), columns)
+
+
+def _value(cell: str) -> float | str:
+    return float(cell) if _NUMBER.fullmatch(cell) else cell
 
 
 def _plain(path: Path) -> str:
@@ -99,80 +130,100 @@ def _reference_is_simulated(path: Path) -> bool:
     return bool((job.get("reference") or {}).get("simulate"))
 
 
-def _parted(text: str, taken: re.Pattern[str]) -> tuple[str, list[float]]:
-    """The text without the numbers that are taken out, and these."""
-    return taken.sub("#", text), [float(number) for number in taken.findall(text)]
+def _text_of_table(table: pa.Table, columns: dict[str, list[float]]) -> str:
+    values = {name: table.column(name).to_pylist() for name in table.column_names}
+    return json.dumps([[name, [_without_numbers(value, name, columns) for value in own]] for name, own in values.items()])
 
 
-def _columns(table: pa.Table) -> tuple[str, list[float]]:
-    """Names and values that are no decimal numbers; decimal numbers by column."""
-    texts, numbers = list[Any](), list[float]()
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        values = column.to_pylist()
-        if pa.types.is_floating(column.type):
-            missing = [place for place, value in enumerate(values) if value is None or not np.isfinite(value)]
-            texts.append([name, len(values), missing, [str(values[place]) for place in missing]])
-            numbers += [0.0 if value is None or not np.isfinite(value) else float(value) for value in values]
-        elif pa.types.is_nested(column.type):
-            parted = [_parted(str(value), _DECIMAL) for value in values]
-            texts.append([name, [text for text, _ in parted]])
-            numbers += [number for _, own in parted for number in own]
-        else:
-            texts.append([name, [str(value) for value in values]])
-    return json.dumps(texts), numbers
+def _without_numbers(value: Any, name: str, columns: dict[str, list[float]], *, in_list: bool = False) -> Any:
+    """The value with `#` for each decimal number, which goes to the column of its key and its place in a list of lists."""
+    if isinstance(value, dict):
+        return {key: _without_numbers(each, str(key), columns) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        names = [f"{name}[{place}]" if in_list else name for place in range(len(value))]
+        return [_without_numbers(each, own, columns, in_list=True) for each, own in zip(value, names, strict=True)]
+    if isinstance(value, float) and np.isfinite(value):
+        columns[name].append(value)
+        return "#"
+    if isinstance(value, str):
+        columns[name] += [float(number) for number in _DECIMAL.findall(value)]
+        return _DECIMAL.sub("#", value)
+    return value if value is None or isinstance(value, int) else str(value)
 
 
-def _total(numbers: np.ndarray) -> float:
-    weights = np.random.default_rng(0).uniform(1.0, 2.0, len(numbers))
-    return float(weights @ np.arcsinh(numbers / SMALLEST))
+def record_of(found: Content) -> Record:
+    columns = {name: _sums_of(numbers) for name, numbers in found.columns.items() if numbers}
+    return Record(_short(found.content), _short(found.text.encode()), columns)
+
+
+def _sums_of(numbers: list[float]) -> Sums:
+    knee = float(f"{max(LEAST, KNOWN_TO * np.abs(numbers).max()):.3g}")
+    return Sums(len(numbers), knee, _sums(numbers, knee).round(7).tolist())
+
+
+def _sums(numbers: list[float], knee: float) -> np.ndarray:
+    sizes = np.zeros(-(-len(numbers) // BLOCK) * BLOCK)
+    sizes[: len(numbers)] = np.arcsinh(np.array(numbers) / knee)
+    return sizes.reshape(-1, BLOCK) @ _WEIGHTS
 
 
 def _short(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-class Golden(NamedTuple):
-    """A record: the processor and libraries that made it, in words, and what is kept by file."""
-
-    processor: str
-    files: dict[str, Kept]
-
-
-@cache
-def processor() -> str:
-    """What decides on last digits in this process: instruction sets in use, and versions of libraries."""
-    blas = sorted({f"{pool['architecture']}×{pool['num_threads']}" for pool in threadpool_info() if "architecture" in pool})
-    sets = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
-    compiled = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
-    libraries = [f"{name} {version(name)}" for name in ("numpy", "scipy", "numba", "pandas", "pyarrow")]
-    return "; ".join([" ".join(blas), " ".join(sets), compiled, *libraries])
-
-
-def differences(golden: Golden, found: Golden) -> list[str]:
-    """Files that differ, each with how; in any byte, where both are of one processor."""
-    old_files, new_files = golden.files, found.files
-    lines = [f"{path}: no longer written" for path in old_files.keys() - new_files.keys()]
-    lines += [f"{path}: written now" for path in new_files.keys() - old_files.keys()]
-    for path in old_files.keys() & new_files.keys():
-        old, new = old_files[path], new_files[path]
-        if old.text != new.text:
+def differences(golden: Mapping[str, Record], found: Mapping[str, Content], *, in_bytes: bool | None = None) -> list[str]:
+    """Files that differ, each with how; in any byte under the plain instruction set, unless the caller says otherwise."""
+    lines = [f"{path}: no longer written" for path in golden.keys() - found.keys()]
+    lines += [f"{path}: written now" for path in found.keys() - golden.keys()]
+    for path in golden.keys() & found.keys():
+        old, new = golden[path], found[path]
+        if old.text != _short(new.text.encode()):
             lines.append(f"{path}: other text")
-        elif old.numbers != new.numbers:
-            lines.append(f"{path}: {new.numbers} numbers, not {old.numbers}")
-        elif abs(old.total - new.total) > tolerance(old.numbers):
-            lines.append(f"{path}: other numbers")
-        elif golden.processor == found.processor and old.bytes != new.bytes:
+        elif moved := [line for name in old.columns for line in _moved(name, old.columns[name], new.columns[name])]:
+            lines += [f"{path}: {line}" for line in moved]
+        elif (plain.in_force() if in_bytes is None else in_bytes) and old.bytes != _short(new.content):
             lines.append(f"{path}: other bytes")
     return sorted(lines)
 
 
-def read_golden(name: str) -> Golden:
-    record = json.loads((GOLDENS / f"{name}.json").read_text(encoding="utf-8"))
-    return Golden(record["processor"], {path: Kept(*one) for path, one in record["files"].items()})
+def _moved(name: str, old: Sums, numbers: list[float]) -> list[str]:
+    """Blocks of a column whose sum is further from the recorded one than errors of all its numbers together make it."""
+    apart = np.abs(_sums(numbers, old.knee) - np.array(old.sums)) > KNOWN_TO * _WEIGHTS.sum()
+    places = [(block * BLOCK + 1, min((block + 1) * BLOCK, old.numbers)) for block in np.flatnonzero(apart)]
+    return [f"other numbers in {name}, {first} to {last} of {old.numbers}" for first, last in places]
 
 
-def write_golden(name: str, golden: Golden) -> None:
-    lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(list(one))}" for path, one in golden.files.items())
+def other_libraries() -> list[str]:
+    """Libraries of another version than those that computed the recorded bytes, each as pip would install it."""
+    return [line for line in LIBRARIES.read_text(encoding="utf-8").split() if line not in _libraries()]
+
+
+def write_libraries() -> None:
+    LIBRARIES.write_text("\n".join(_libraries()) + "\n", encoding="utf-8")
+
+
+def _libraries() -> list[str]:
+    return [f"{name}=={version(name)}" for name in ("numba", "numpy", "pandas", "pyarrow", "scipy")]
+
+
+def read_golden(name: str) -> dict[str, Record]:
+    said = json.loads((GOLDENS / f"{name}.json").read_text(encoding="utf-8"))
+    every = [Sums(*each) for each in said["sums"]]
+    return {
+        path: Record(bytes_, text, {column: every[place] for column, place in columns.items()})
+        for path, (bytes_, text, columns) in said["files"].items()
+    }
+
+
+def write_golden(name: str, found: Mapping[str, Content]) -> None:
+    """Columns that are equal stand once: a table as Parquet, as CSV, beside its direct estimates."""
+    places = dict[str, int]()
+    files = dict[str, str]()
+    for path, content in found.items():
+        record = record_of(content)
+        columns = {column: places.setdefault(json.dumps(sums), len(places)) for column, sums in record.columns.items()}
+        files[path] = json.dumps([record.bytes, record.text, columns])
     GOLDENS.mkdir(exist_ok=True)
-    head = f'{{\n"processor": {json.dumps(golden.processor, ensure_ascii=False)},\n"files": {{\n'
-    (GOLDENS / f"{name}.json").write_text(head + lines + "\n}\n}\n", encoding="utf-8")
+    listed = ",\n".join(f"{json.dumps(path)}: {record}" for path, record in files.items())
+    sums = ",\n".join(places)
+    (GOLDENS / f"{name}.json").write_text(f'{{\n"files": {{\n{listed}\n}},\n"sums": [\n{sums}\n]\n}}\n', encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from golden_runs import Golden, kept, processor
+from golden_runs import Content, content_of
 from named_draws import named
 from shipped_surveys import Said, simulated_survey
 from small_jobs import shipped
@@ -71,9 +71,9 @@ def study(name: str, folder: Path) -> Said:
     return made | {"cases": kept_cases, "replicates": 1, "runtime": {"executor": "serial"}}
 
 
-def studied(name: str, inputs: Path, folder: Path) -> Golden:
-    """Run a study of one replicate and keep its tables, not its page."""
+def studied(name: str, inputs: Path, folder: Path) -> dict[str, Content]:
+    """Run a study of one replicate and read its tables, not its page."""
     with named(name):
         run(parse_study(json.dumps(study(name, inputs))), folder, data=inputs)
     tables = sorted(path for path in folder.glob("*") if path.suffix in (".csv", ".parquet"))
-    return Golden(processor(), {path.name: kept(path) for path in tables})
+    return {path.name: content_of(path) for path in tables}
