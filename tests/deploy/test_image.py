@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -44,16 +45,47 @@ OF_THE_IMAGE = re.findall(r"--extra (\w+)", (DEPLOY / "lock.sh").read_text())
 """Extras that the image has."""
 
 
-def test_every_dependency_is_locked_within_its_range() -> None:
+def required(extras: Collection[str]) -> list[Requirement]:
+    """What dpdist and these extras require of other packages, on the image's platform."""
     said = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
-    pinned = locked("requirements.lock")
-    assert {"postgres", "stan", "stores"} <= set(OF_THE_IMAGE), "a cluster needs them"
     environment = {"python_version": "3.11", "sys_platform": "linux", "platform_machine": "x86_64"}
-    extras = [one for name in OF_THE_IMAGE for one in said["optional-dependencies"][name]]
-    wanted = [Requirement(one) for one in (*said["dependencies"], *extras)]
-    for one in wanted:
-        if one.marker is None or one.marker.evaluate(environment):
-            assert one.specifier.contains(pinned[canonicalize_name(one.name)][0], prereleases=True), one
+    each = [Requirement(text) for name in extras for text in said["optional-dependencies"][name]]
+    each += [Requirement(text) for text in said["dependencies"]]
+    return [one for one in each if one.name != "dpdist" and (one.marker is None or one.marker.evaluate(environment))]
+
+
+def every_extra() -> list[str]:
+    return list(tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def outside(pins: Mapping[str, str], requirements: Collection[Requirement]) -> list[str]:
+    """Pins that a requirement does not allow."""
+    return [
+        f"{one}, and {pin} is locked"
+        for one in requirements
+        if (pin := pins.get(canonicalize_name(one.name))) is not None and not one.specifier.contains(pin, prereleases=True)
+    ]
+
+
+def test_every_dependency_is_locked() -> None:
+    assert {"postgres", "stan", "stores"} <= set(OF_THE_IMAGE), "a cluster needs them"
+    pinned = locked("requirements.lock")
+    assert [str(one) for one in required(OF_THE_IMAGE) if canonicalize_name(one.name) not in pinned] == []
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
+def test_every_pin_satisfies_every_extra(name: str) -> None:
+    """Of the tests' extra, too: they run with what the image has. python-dateutil was locked at 4.0.0, and `test` has `<3`."""
+    pins = {package: version for package, (version, _) in locked(name).items()}
+    assert outside(pins, required(every_extra())) == []
+
+
+def test_a_pin_beyond_an_extra_is_named() -> None:
+    """Control."""
+    pins = {package: version for package, (version, _) in locked("requirements.lock").items()} | {
+        "python-dateutil": "4.0.0"
+    }
+    assert outside(pins, required(every_extra())) == ["python-dateutil<3, and 4.0.0 is locked"]
 
 
 def instructions() -> list[tuple[str, list[str]]]:
