@@ -75,7 +75,7 @@ def test_every_dependency_is_locked() -> None:
 
 @pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
 def test_every_pin_satisfies_every_extra(name: str) -> None:
-    """Of the tests' extra, too: they run with what the image has. python-dateutil was locked at 4.0.0, and `test` has `<3`."""
+    """Of the tests' extra, too, which runs with the image: python-dateutil was locked at 4.0.0, and `test` has `<3`."""
     pins = {package: version for package, (version, _) in locked(name).items()}
     assert outside(pins, required(every_extra())) == []
 
