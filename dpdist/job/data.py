@@ -109,7 +109,7 @@ class Column(Frozen):
         "nearer bound when it is read (clip). Of levels that are whole numbers: other whole numbers count in the nearest "
         "level (clip)",
     )
-    whole: bool = Field(default=False, description="whole numbers only")
+    whole: bool = Field(default=False, description="whole numbers only, in the file and in synthetic records")
     codes: dict[str, float] | None = Field(
         default=None,
         min_length=2,

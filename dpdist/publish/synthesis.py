@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.estimators import Sums, record_sums
 from dpdist.estimation.raking import factors
+from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.models.outputs import FromDonors
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
 from dpdist.publish.public_bounds import margins_and_room
@@ -67,7 +69,33 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
 
 
 def _blocks(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
-    """A stratum's synthetic records in set k + 1. Every call yields the same records."""
+    """A stratum's synthetic records in set k + 1, with whole numbers where the job declares them.
+
+    Every call yields the same records.
+    """
+    for number, block in enumerate(_of_model(released, model, stratum, k)):
+        rng = released.seed.generator("whole numbers", released.frame.stratum_labels[stratum], number, k + 1)
+        yield block._replace(outcome=whole_numbers(released.job, block.outcome, rng))
+
+
+def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats:
+    """The outcomes, of which those declared whole are rounded up or down at random: expected values stay as they are.
+
+    None leaves the values that the job allows in the file.
+    """
+    support, rounded = family_facts(job).support, list[Floats]()
+    for values, column in zip(columns(outcome), job.outcome_columns.values(), strict=True):
+        if column.whole and not np.array_equal(values, np.floor(values)):
+            low, high = column.bounds or (-np.inf, np.inf)
+            least = np.ceil(low)
+            excluded = not support.inside(np.array([least])).all() or (least == 0.0 and column.zeros == "drop")
+            rounded.append(np.clip(np.floor(values + rng.random(len(values))), least + excluded, np.floor(high)))
+        else:
+            rounded.append(values)
+    return rounded[0] if outcome.ndim == 1 else np.column_stack(rounded)
+
+
+def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
     frame, rows_of_stratum = released.frame, released.frame.rows_of(stratum)
     theta = released.theta(model, stratum, k)
     drawn = model.donor_records(released, stratum) if isinstance(model, FromDonors) else None

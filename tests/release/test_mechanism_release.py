@@ -184,7 +184,6 @@ WRONG = [
     ("perturbed_histogram, weights: linear", {}, "leaves every privacy weight at 1"),
     ("perturbed_histogram", {"sampler": "sampler: {name: grid}"}, "draws from no posterior"),
     ("perturbed_histogram", {"log_lik": "always"}, "has no posterior"),
-    ("perturbed_histogram", {"column": ", whole: true"}, "uniform within its bins"),
     ("perturbed_histogram", {"column": ""}, "state outside: clip"),
     ("censor_uw", {"adjacency": "add_remove"}, "add_remove cannot be promised"),
 ]

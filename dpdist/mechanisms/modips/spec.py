@@ -99,11 +99,9 @@ class Modips(Noisy):
 
     def _of_values(self, outcome: str, column: Column) -> Iterator[Contradiction]:
         """The law's conditions on the outcome's values and public bounds."""
-        bounds, whole = ("columns", outcome, "bounds"), ("columns", outcome, "whole")
+        bounds = ("columns", outcome, "bounds")
         if self.counted:
             yield from against_levels(outcome, column, f"'{self.law}'")
-        if not self.counted and column.whole:
-            yield Contradiction(whole, f"synthetic values of a {self.law} law are not whole", "leave whole out")
         low, high = column.bounds or (1.0, 1.0)
         if self.law == "lognormal" and low <= 0:
             remedy = "give bounds from above 0, to which lower values are clipped"

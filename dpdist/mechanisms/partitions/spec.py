@@ -75,7 +75,7 @@ class Partitioned(Noisy):
                 yield Contradiction(
                     ("mechanism", "bins", name), f"'{name}' is no outcome", "name an outcome, or leave it out"
                 )
-            elif name in job.columns and (job.columns[name].whole or job.columns[name].codes is not None):
+            elif name in job.columns and job.columns[name].codes is not None:
                 fault = f"'{name}' has levels, and a bin is uniform within"
                 yield Contradiction(("mechanism", "bins", name), fault, "leave it out")
         whole = [name for name in declared(job) if name not in self.bins]

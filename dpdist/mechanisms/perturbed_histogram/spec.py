@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, JobView, declared
+from dpdist.job.contradiction import JobView
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee
 
@@ -26,10 +25,3 @@ class PerturbedHistogram(Noisy):
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
-
-    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
-        yield from super().contradictions(job)
-        for outcome in declared(job):
-            if job.columns[outcome].whole:
-                fault = "a histogram is uniform within its bins"
-                yield Contradiction(("columns", outcome, "whole"), fault, "leave whole out")
