@@ -7,20 +7,23 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
 from dpdist.cli.console import err
-from dpdist.core.progress import SHOWN, Event, Listener
+from dpdist.core.progress import SHOWN, Event, Listener, left, named
 
 FIRST, EVERY = 1.0, 10.0
 """Seconds until a running command reports its state, and between later reports."""
@@ -34,15 +37,25 @@ class _State:
     def __init__(self) -> None:
         self._command = time.monotonic()
         self._stage: tuple[str, int, int | None, float] | None = None
+        self._share: float | None = None
+        """Share of the stage's projected work that is done, where its units differ."""
+        self._part = 0.0
+        """Share of the running unit that is done."""
+        self._work: tuple[str, float] | None = None
 
     def hear(self, event: Event) -> None:
         if event.kind in ("begin", "advance"):
             before = self._stage
             same = before is not None and before[0] == event.stage and event.kind != "begin"
             began = before[3] if before is not None and same else time.monotonic()
-            self._stage = (event.stage, event.done, event.total, began)
+            self._stage, self._part = (event.stage, event.done, event.total, began), 0.0
+            self._share = event.share
+        elif event.kind == "part" and event.share is not None and (event.total == 1 or self._share is None):
+            self._part = event.share
+        elif event.kind == "work":
+            self._work = named(event.unit), time.monotonic()
         elif event.kind == "end":
-            self._stage = (BETWEEN, 0, None, time.monotonic())
+            self._stage, self._share, self._part, self._work = (BETWEEN, 0, None, time.monotonic()), None, 0.0, None
 
     @property
     def started(self) -> bool:
@@ -51,14 +64,23 @@ class _State:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Stage, units and whole seconds, as a JSON event has them. `left` is an estimate, if one can be made."""
+        """Stage, units and whole seconds, as a JSON event has them.
+
+        `share` and `left` are estimates, if they can be made. `work` is the task that runs the longest.
+        """
         now = time.monotonic()
         if (stage := self._stage) is None:
             return {"stage": "start", "done": 0, "total": None, "seconds": round(now - self._command)}
         name, done, total, began = stage
         state: dict[str, Any] = {"stage": name, "done": done, "total": total, "seconds": round(now - began)}
-        if total is not None and 0 < done < total:
-            state["left"] = round((now - began) * (total - done) / done)
+        if total is not None and done < total:
+            share = (done + self._part) / total if self._share is None else max(self._share, self._part)
+            if self._share is not None or self._part:
+                state["share"] = round(share, 3)
+            if (seconds := left(now - began, share)) is not None:
+                state["left"] = round(seconds)
+        if self._work is not None:
+            state["work"] = f"{self._work[0]}, for {now - self._work[1]:,.0f} s"
         return state
 
 
@@ -66,8 +88,10 @@ def line_of(state: Mapping[str, Any]) -> str:
     """A state in words: what is done, how far, and how long."""
     far = "" if state["total"] is None and not state["done"] else f" {state['done']:,}"
     far += "" if state["total"] is None else f" of {state['total']:,}"
-    left = f", about {state['left']:,} s left" if "left" in state else ""
-    return f"{state['stage']}:{far} after {state['seconds']:,} s{left}"
+    far += f" ({state['share']:.0%} of the work)" if "share" in state else ""
+    rest = f", about {state['left']:,} s left" if "left" in state else ""
+    rest += f"; {state['work']}" if "work" in state else ""
+    return f"{state['stage']}:{far} after {state['seconds']:,} s{rest}"
 
 
 class _Steady:
@@ -117,8 +141,10 @@ class _JsonLines(_Steady):
         if event.kind not in SHOWN:
             return
         line: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
-        if event.note:
-            line["note"] = event.note
+        if event.share is not None:
+            line["share"] = round(event.share, 3)
+        if event.sentence:
+            line["note"] = event.sentence
         _print_json(line)
 
     def say(self, state: Mapping[str, Any]) -> None:
@@ -129,8 +155,8 @@ class _Lines(_Steady):
     """Prints notes, which are whole sentences, and lines on the state, on standard error."""
 
     def show(self, event: Event) -> None:
-        if event.note:
-            err.print(event.note, markup=False)
+        if event.sentence:
+            err.print(event.sentence, markup=False)
 
     def say(self, state: Mapping[str, Any]) -> None:
         err.print(line_of(state), markup=False)
@@ -141,8 +167,8 @@ class _Quiet:
 
     def __enter__(self) -> Listener:
         def say(event: Event) -> None:
-            if event.note and event.always:
-                err.print(event.note, markup=False)
+            if event.sentence and event.always:
+                err.print(event.sentence, markup=False)
 
         return say
 
@@ -155,6 +181,14 @@ def _print_json(event: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
+class _Left(ProgressColumn):
+    """The time that is left of a stage, by the share of its work that is done."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.fields["state"].figures.get("left")
+        return Text("-:--:--" if seconds is None else str(timedelta(seconds=seconds)), style="progress.remaining")
+
+
 class _Bars:
     """Shows a progress bar per stage on standard error, with counts and the time left."""
 
@@ -165,7 +199,7 @@ class _Bars:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(),
+            _Left(),
             console=err,
         )
         self._tasks: dict[str, TaskID] = {}
@@ -175,13 +209,15 @@ class _Bars:
     def _say(self, event: Event) -> None:
         if event.kind not in SHOWN:
             return
-        if event.note:
-            self._progress.console.print(event.note, markup=False)
+        if event.sentence:
+            self._progress.console.print(event.sentence, markup=False)
             return
         if event.stage not in self._tasks or event.kind == "begin":
-            self._tasks[event.stage] = self._progress.add_task(event.stage, total=event.total)
+            self._tasks[event.stage] = self._progress.add_task(event.stage, total=event.total, state=_State())
+        bar = self._progress.tasks[self._tasks[event.stage]]
+        bar.fields["state"].hear(event)
         total = event.done if event.kind == "end" else event.total
-        self._progress.update(self._tasks[event.stage], completed=event.done, total=total)
+        self._progress.update(bar.id, completed=event.done, total=total)
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()

@@ -22,7 +22,7 @@ from uuid import uuid4
 from dpdist.cli.tracing import traced
 from dpdist.core.errors import ClusterError, DpdistError, JobError, Problem, TaskError, WorkspaceError
 from dpdist.core.files import write_json
-from dpdist.core.progress import Event, Listener
+from dpdist.core.progress import Event, Listener, named
 from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.paths import STATUS
 
@@ -56,13 +56,19 @@ class JsonLog:
         self._stream, self._run = stream, run
 
     def hear(self, event: Event) -> None:
-        if event.kind == "alive":
+        if event.kind in ("alive", "part"):
             return
         line: dict[str, Any] = {"event": event.kind, "stage": event.stage}
         if event.kind in ("begin", "advance", "end"):
             line |= {"done": event.done, "total": event.total}
+        if event.share is not None:
+            line["share"] = round(event.share, 3)
+        if event.kind in ("task", "work", "lost"):
+            line |= event.unit
         if event.kind == "task":
-            line |= {**event.unit, "seconds": round(event.seconds, 3)}
+            line["seconds"] = round(event.seconds, 3)
+        if event.kind == "retry":
+            line["tasks"] = event.done
         self.say(line)
 
     def say(self, event: Mapping[str, Any]) -> None:
@@ -137,6 +143,7 @@ class Status:
             "stages": {},
             "tasks": 0,
             "retries": 0,
+            "losses": 0,
         }
         self._began: dict[str, float] = {}
         self._written = 0.0
@@ -148,13 +155,24 @@ class Status:
             began = self._began.setdefault(event.stage, time.monotonic())
             seconds = round(time.monotonic() - began, 3)
             self._said["stage"] = event.stage
-            self._said["stages"][event.stage] = {"done": event.done, "total": event.total, "seconds": seconds}
+            share = {} if event.share is None else {"share": round(event.share, 3)}
+            self._said["stages"][event.stage] = {"done": event.done, "total": event.total, "seconds": seconds, **share}
+            self._said["part"] = None
+        elif event.kind == "part" and event.share is not None:
+            self._said["part"] = round(event.share, 3)
         elif event.kind == "task":
             self._said["tasks"] += 1
+        elif event.kind == "work":
+            self._said["work"] = {**event.unit, "since": now()}
+        elif event.kind == "lost":
+            self._said["losses"] += 1
+            self._said["lost"] = {**event.unit, "at": now()}
         elif event.kind == "retry":
             self._said["retries"] += event.done
         self._owned = self._owned or event.stage not in CHECKING
-        if event.kind in ("begin", "end", "retry") or time.monotonic() - self._written > STATUS_INTERVAL:
+        if event.kind == "end":
+            self._said["work"] = None
+        if event.kind in ("begin", "end", "retry", "lost") or time.monotonic() - self._written > STATUS_INTERVAL:
             self._write()
 
     def end(self, state: str, why: str | None) -> dict[str, Any]:
@@ -239,7 +257,7 @@ def outward(event: Event) -> Event | None:
     """Removes confidential facts from an event: which strata took the proper prior, and how many."""
     if event.kind == "note" or event.unit.get("fit") == "proper":
         return None
-    return event._replace(done=0, total=None) if event.stage == FALLBACK else event
+    return event._replace(done=0, total=None, share=None) if event.stage == FALLBACK else event
 
 
 def cause(error: BaseException) -> str:
@@ -278,8 +296,19 @@ def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
         shown["why"] = str(event["why"])
     for name, stage in event["stages"].items():
         total = "" if stage["total"] is None else f" of {stage['total']:,}"
-        shown[name] = f"{stage['done']:,}{total} in {stage['seconds']:,.1f} s"
-    return {**shown, "tasks": f"{event['tasks']:,}, {event['retries']:,} submitted again"}
+        share = f" ({stage['share']:.0%} of the work)" if "share" in stage else ""
+        shown[name] = f"{stage['done']:,}{total}{share} in {stage['seconds']:,.1f} s"
+    if event["state"] == "running" and (work := event.get("work")):
+        part = f", {event['part']:.0%} done" if event.get("part") else ""
+        shown["at work"] = f"{_unit(work)}, since {work['since']}{part}"
+    shown["tasks"] = f"{event['tasks']:,}, {event['retries']:,} submitted again"
+    if lost := event.get("lost"):
+        shown["workers that died"] = f"{event['losses']:,}, the last in {_unit(lost)} at {lost['at']}"
+    return shown
+
+
+def _unit(facts: Mapping[str, Any]) -> str:
+    return named({name: value for name, value in facts.items() if name not in ("since", "at")})
 
 
 def _opened_status(workspace: str | Path) -> tuple[Objects | None, Path]:

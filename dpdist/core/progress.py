@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 NOTHING: Mapping[str, int | str] = {}
 
@@ -12,13 +12,15 @@ NOTHING: Mapping[str, int | str] = {}
 class Event(NamedTuple):
     """Reports that `done` of `total` units of a stage are finished; `total` is None if it is unknown.
 
-    A `note` is a whole sentence. With `always`, quiet commands show it too. A `task` is one finished task: `seconds` is its
-    time, and `unit` names its strata or blocks. A `retry` counts tasks that were submitted again. An `alive` event shows
-    that the run waits for tasks. `lost` counts a worker that died, with the task that `unit` names. An `again` event
-    states that the workspace had its release before this run, and `held` that the release waits for a decision.
+    `share` is the share of the stage's projected work that is done, where units differ; of a `part` event it is that of the
+    running unit. A `note` is a whole sentence. With `always`, quiet commands show it too. A `task` is one finished task:
+    `seconds` is its time, and `unit` names its strata or blocks. A `work` event names the task that was submitted the
+    longest ago. A `retry` counts tasks that were submitted again. An `alive` event shows that the run waits for tasks.
+    `lost` counts a worker that died, with the task that `unit` names. An `again` event states that the workspace had its
+    release before this run, and `held` that the release waits for a decision.
     """
 
-    kind: Literal["begin", "advance", "end", "note", "task", "retry", "alive", "lost", "again", "held"]
+    kind: Literal["begin", "advance", "part", "end", "note", "task", "work", "retry", "alive", "lost", "again", "held"]
     stage: str
     done: int = 0
     total: int | None = None
@@ -26,10 +28,34 @@ class Event(NamedTuple):
     unit: Mapping[str, int | str] = NOTHING
     seconds: float = 0.0
     always: bool = False
+    share: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The event as a sentence, if it is one or can be said in one."""
+        if self.kind == "lost":
+            return f"A worker died{' in ' + named(self.unit) if self.unit else ''}; its task begins again on another one."
+        if self.kind == "retry":
+            many = "s were" if self.done > 1 else " was"
+            return f"{self.done:,} task{many} submitted again, because the link to the scheduler, or a result, was lost."
+        return self.note
 
 
-SHOWN = ("begin", "advance", "end", "note", "again")
+SHOWN = ("begin", "advance", "part", "end", "note", "again", "lost", "retry")
 """Kinds of events that are shown to a person who waits."""
+
+
+def named(unit: Mapping[str, int | str]) -> str:
+    """A task in words: its kind, and its strata or blocks. Which strata take the proper prior is not said."""
+    if unit.get("fit") == "proper":
+        return str(unit.get("task", "a task"))
+    rest = ", ".join(f"{name} {value}" for name, value in unit.items() if name != "task")
+    return f"{unit.get('task', 'a task')}{f' ({rest})' if rest else ''}"
+
+
+def left(seconds: float, share: float) -> float | None:
+    """Seconds that are left of a stage after `seconds`, of which this share of the work is done; None before any is."""
+    return seconds * (1.0 - share) / share if 0.0 < share < 1.0 else None
 
 
 Listener = Callable[[Event], None]
@@ -65,8 +91,9 @@ Their units are tables, levels, or records of a reference.
 def without_sizes(listener: Listener) -> Listener:
     """Returns a listener that passes on only what reveals nothing about the number of records.
 
-    Events of stages in `PUBLIC_TOTALS` are passed on. Of other stages only begin and end are, without their totals. Of
-    retries, only their occurrence is passed on. `alive` events are always passed on.
+    Events of stages in `PUBLIC_TOTALS` are passed on, without shares of work, which follow from sizes. Of other stages only
+    begin and end are, without their totals. Of retries and lost workers, only their occurrence is passed on. `alive`
+    events are always passed on.
     """
 
     reported: dict[str, int] = {}
@@ -76,25 +103,55 @@ def without_sizes(listener: Listener) -> Listener:
             return  # no unit was finished, and the number of such events would reveal the number of blocks
         if event.kind in ("alive", "again") or event.stage in PUBLIC_TOTALS:
             reported[event.stage] = event.done
-            listener(event)
-        elif event.kind == "retry":
-            listener(event._replace(done=1))
+            listener(event if event.kind == "part" else event._replace(share=None))
+        elif event.kind in ("retry", "lost"):
+            listener(event._replace(done=1, unit=NOTHING))
         elif event.kind in ("begin", "end"):
             listener(event._replace(done=0, total=None))
 
     return hear
 
 
-@contextmanager
-def stage(listener: Listener, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Announces a stage, and yields a function that reports finished units."""
-    done = 0
+class Advance(Protocol):
+    """Reports that units of a stage are finished, and how much of its projected work they were."""
 
-    def advance(units: int = 1) -> None:
-        nonlocal done
-        done += units
-        listener(Event("advance", name, done, total))
+    def __call__(self, units: int = 1, work_done: float = 0.0, /) -> None: ...
+
+
+@contextmanager
+def stage(listener: Listener, name: str, total: int | None, work: float = 0.0) -> Iterator[Advance]:
+    """Announces a stage, and yields a function that reports finished units.
+
+    `work` is the projected work of the units to do, in any unit of measure; 0 where units are alike. Within the block,
+    `part` reports how much of a unit is done.
+    """
+    done, finished = 0, 0.0
+
+    def advance(units: int = 1, work_done: float = 0.0) -> None:
+        nonlocal done, finished
+        done, finished = done + units, finished + work_done
+        listener(Event("advance", name, done, total, share=min(1.0, finished / work) if work else None))
 
     listener(Event("begin", name, 0, total))
-    yield advance
+    with reporting_parts(lambda share: listener(Event("part", name, done, total, share=share))):
+        yield advance
     listener(Event("end", name, done, total))
+
+
+_report: list[Callable[[float], None]] = []
+
+
+@contextmanager
+def reporting_parts(report: Callable[[float], None]) -> Iterator[None]:
+    """Within the block, passes on what `part` reports in this process."""
+    _report.append(report)
+    try:
+        yield
+    finally:
+        _report.pop()
+
+
+def part(share: float) -> None:
+    """Reports that this share of the running unit of work is done. It must follow from public facts, or from time."""
+    if _report:
+        _report[-1](share)

@@ -69,10 +69,12 @@ class Dask:
 
         call, waiting, failures, losses = uuid4().hex[:8], list(reversed(keys)), list[Exception](), 0
         pending: dict[Any, int] = {}
+        at_work: int | None = None
         try:
             while waiting or pending:
                 try:
                     self._fill(pending, waiting, task, call)
+                    at_work = self._announced(next(iter(pending.values()), None), at_work, task)
                     done = self._finished(set(pending))
                 except scheduler.Lost:
                     done, losses = set(), losses + 1
@@ -102,6 +104,12 @@ class Dask:
             with suppress(*scheduler.broken_links()):
                 self.client.cancel(list(pending), force=True)
         raise_together(failures)
+
+    def _announced(self, oldest: int | None, before: int | None, task: Callable[[int], R]) -> int | None:
+        """Tells which task was submitted the longest ago, where it is another one than before."""
+        if oldest is not None and oldest != before:
+            self.listener(Event("work", "", unit=unit_of(task, oldest)))
+        return oldest
 
     def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
         width = self._width() if waiting else 0

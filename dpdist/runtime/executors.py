@@ -45,14 +45,15 @@ class Serial:
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         failures: list[Exception] = []
         for key in keys:
-            began = time.perf_counter()
+            began, unit = time.perf_counter(), unit_of(task, key)
+            self.listener(Event("work", "", unit=unit))
             try:
                 with single_threaded():
                     result = task(key)
             except Exception as error:
                 stop_or_note(self.runtime, error, failures)
             else:
-                self.listener(Event("task", "", unit=unit_of(task, key), seconds=time.perf_counter() - began))
+                self.listener(Event("task", "", unit=unit, seconds=time.perf_counter() - began))
                 yield result
         raise_together(failures)
 

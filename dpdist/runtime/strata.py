@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, stage
+from dpdist.planning.blocks import seconds
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Fit, open_fit, stores
 from dpdist.runtime.reference import learn, learn_or_refuse
@@ -45,18 +46,19 @@ def create_stores(fit: Fit) -> None:
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
     """Fits every unfinished stratum: giant strata first, then bins of small ones. Returns the strata that failed."""
     left = _unfinished(fit, fit.strata)
-    width = workers.width
+    width, times = workers.width, seconds(fit.layout.frame.stratum_count.tolist(), fit.layout.draws)
     bins = [number for number, strata in enumerate(fit.layout.bins(width)) if not left.isdisjoint(strata)]
     outcomes: list[Outcome] = []
-    with stage(listener, "protect", len(fit.strata)) as tick:
+    with stage(listener, "protect", len(fit.strata), sum(times[k] for k in left)) as tick:
         tick(len(fit.strata) - len(left))
         for stratum in fit.layout.giants:
             if stratum in left:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
-                tick(1)
+                tick(1, times[stratum])
         for results in workers.map(ProtectBin(fit.address, width), bins):
             outcomes += results
-            tick(sum(outcome.stratum in left for outcome in results))
+            finished = [outcome.stratum for outcome in results if outcome.stratum in left]
+            tick(len(finished), sum(times[k] for k in finished))
     return _failures(outcomes)
 
 

@@ -6,7 +6,9 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -14,10 +16,11 @@ import pytest
 from canaries import spelled, survey
 from typer.testing import CliRunner
 
+from dpdist.cli import observing
 from dpdist.cli.main import app
 from dpdist.cli.observing import cause, observed, outward, read_status, status_lines
 from dpdist.core.errors import ClusterError, FitError, TaskError, WorkspaceError
-from dpdist.core.progress import Event, silent, stage
+from dpdist.core.progress import Event, part, silent, stage
 
 
 def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(tmp_path: Path) -> None:
@@ -122,3 +125,69 @@ def test_a_silent_run_may_be_dead_and_a_folder_without_a_run_is_refused(tmp_path
     said = {"state": "running", "began": "x", "starts": 2, "stages": {}, "tasks": 0, "retries": 0, "silent": 500.0}
     assert "or dead" in status_lines(said)["state"]
     assert status_lines({**said, "silent": 3.0})["state"] == "running"
+
+
+def test_status_and_log_name_the_task_at_work_its_part_and_the_workers_that_died(tmp_path: Path) -> None:
+    log, unit = tmp_path / "log", {"task": "ProtectBin", "fit": "strata", "stratum": 7, "strata": 3}
+    with observed(tmp_path, str(log), None, silent) as listener, stage(listener, "protect", 4, 10.0) as tick:
+        listener(Event("work", "", unit=unit))
+        listener(Event("lost", "", unit=unit))
+        listener(Event("retry", "", done=2))
+        tick(1, 5.0)
+        part(0.25)
+        listener(Event("lost", "", unit=unit))
+        shown = status_lines(read_status(tmp_path))
+        proper = {"fit": "proper", "task": "ProtectOne", "stratum": 3}
+        listener(Event("lost", "", unit=proper))
+    task = "ProtectBin (fit strata, stratum 7, strata 3)"
+    assert shown["protect"].startswith("1 of 4 (50% of the work) in ")
+    assert shown["at work"].startswith(f"{task}, since 20")
+    assert shown["at work"].endswith(", 25% done")
+    assert shown["workers that died"].startswith(f"2, the last in {task} at 20")
+    assert shown["tasks"] == "0, 2 submitted again"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    said = [{k: v for k, v in line.items() if k not in ("time", "run", "stage")} for line in lines]
+    assert said[1:4] == [{"event": "work", **unit}, {"event": "lost", **unit}, {"event": "retry", "tasks": 2}]
+    assert said[4] == {"event": "advance", "done": 1, "total": 4, "share": 0.5}
+    assert "ProtectOne" not in log.read_text(), "which strata take a fallback stays inside"
+    assert lines[-1]["losses"] == 2
+
+
+def test_a_run_in_this_process_names_its_tasks(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(tmp_path / "work"), "--log", str(log), "-q"])
+    assert done.exit_code == 0
+    kinds = [line["event"] for line in map(json.loads, log.read_text().splitlines()) if line["event"] in ("work", "task")]
+    assert kinds == ["work", "task"]
+
+
+def test_a_failed_run_waits_until_it_was_asked_and_others_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a look every second. A state that is gone within a millisecond was never seen."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    pages, over = list[str](), threading.Event()
+
+    def ask() -> None:
+        while not over.wait(1.0):
+            with suppress(OSError), urllib.request.urlopen(f"http://{place}/metrics", timeout=10) as page:
+                pages.append(page.read().decode())
+
+    watcher = threading.Thread(target=ask)
+    watcher.start()
+    job = survey(tmp_path, bad=True)
+    assert CliRunner().invoke(app, ["run", str(job), "-w", str(tmp_path / "work"), "-q", "--metrics", place]).exit_code == 2
+    over.set()
+    watcher.join()
+    assert 'dpdist_run_state{state="failed"} 1.0' in pages[-1]
+    monkeypatch.setattr(observing, "LINGER", 3600.0)
+    with observed(tmp_path, None, "127.0.0.1:0", silent):
+        pass
+    with pytest.raises(KeyboardInterrupt), observed(tmp_path, None, "127.0.0.1:0", silent):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(observing, "LINGER", 0.1)
+    with observed(tmp_path, None, "127.0.0.1:0", silent) as listener:
+        listener(Event("begin", "protect"))
+        listener(Event("held", "release"))
+    assert read_status(tmp_path)["state"] == "held"
