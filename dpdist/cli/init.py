@@ -260,7 +260,9 @@ def _refuse_place(to: Path) -> None:
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
     for path in public:
-        if file is not None and path is not None and path.is_file() and file.is_file() and sha256(path) == sha256(file):
+        if file is None or path is None or not path.exists() or not file.exists():
+            continue
+        if path.samefile(file) or (path.is_file() and file.is_file() and sha256(path) == sha256(file)):
             fault, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"
             raise JobError(str(to), [Problem("--public", fault, "a file whose values everybody may know", remedy)])
 

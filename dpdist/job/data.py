@@ -66,9 +66,11 @@ class TextFile(Frozen):
 
 
 class Input(TextFile):
-    """The confidential microdata: a Parquet, CSV, SAS, Stata or SPSS file, or a simulated survey."""
+    """The confidential microdata: a file of Parquet, CSV, SAS, Stata or SPSS, a folder of Parquet, or a simulation."""
 
-    path: str | None = Field(default=None, description="a file: Parquet, CSV, SAS, Stata or SPSS")
+    path: str | None = Field(
+        default=None, description="a file: Parquet, CSV, SAS, Stata or SPSS; or a folder of Parquet files"
+    )
     simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
 
     @model_validator(mode="after")

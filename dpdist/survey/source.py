@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.parquet import batches
 from dpdist.job import Job, Simulate, TextFile
+from dpdist.survey.parquet_folder import ParquetFolder
 from dpdist.survey.readers import reader
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
@@ -29,7 +30,13 @@ IN_MEMORY = "the table in memory"
 ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
 
 
-Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | None
+class Exported(Protocol):
+    """A table of another library that hands itself over to Arrow, as those of Polars and DuckDB do."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | Exported | None
 """A file or a table in memory that replaces the job's own input."""
 
 
@@ -75,6 +82,8 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
         return TableSource(arrow(path))
     if isinstance(path, pa.Table):
         return TableSource(path)
+    if hasattr(path, "__arrow_c_stream__"):
+        return TableSource(pa.table(path))
     if path is None and declared.simulate is not None:
         return simulated_source(declared.simulate)
     chosen = path if path is not None else declared.path
@@ -84,7 +93,7 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
         allowed = f"{FORMATS}, with the columns {', '.join(needed_columns(job))}; or a simulated survey"
         raise JobError(job.dataset, [Problem("input", "no input", allowed, remedy)])
     if not isinstance(chosen, str | os.PathLike):
-        fault, allowed = f"a {type(chosen).__name__}", "a path, a pandas data frame, or an Arrow table"
+        fault, allowed = f"a {type(chosen).__name__}", "a path, a data frame of pandas or Polars, or an Arrow table"
         raise JobError(job.dataset, [Problem("input", fault, allowed, "give one of these")])
     return open_file(Path(chosen), written or declared)
 
@@ -92,9 +101,11 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
 def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
     """Opens a file by the reader of its suffix. Raises `DataError` if it cannot be read."""
     try:
-        there = file.is_file()
+        there, folder = file.is_file(), file.is_dir()
     except OSError as error:
         raise unreadable(str(file), f"cannot be opened ({error.strerror})", "correct the path") from None
+    if folder:
+        return ParquetFolder(file, ParquetSource)
     if not there:
         raise unreadable(str(file), "no such file", "check the path")
     source: Source = reader(file, written)

@@ -23,7 +23,10 @@ STATISTICAL = {
     ".zsav": "read_sav",
 }
 """File extensions of SAS, Stata and SPSS, with pyreadstat's function for each."""
-FORMATS = f"a Parquet file, a CSV file (.csv, .csv.gz), or a file of SAS, Stata or SPSS ({', '.join(STATISTICAL)})"
+FORMATS = (
+    f"a Parquet file, a CSV file (.csv, .csv.gz), a file of SAS, Stata or SPSS ({', '.join(STATISTICAL)}), "
+    "or a folder of Parquet files"
+)
 
 
 def unreadable(name: str, cause: str, remedy: str) -> DataError:

@@ -540,7 +540,7 @@ WRONG = {
     "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
     "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
     "a public file with a name twice": (("people-2024.csv", "--public", "twice.csv"), "a column's name stands twice"),
-    "a folder": ((".",), "no such file"),
+    "a folder": ((".",), "a folder with files that are not Parquet"),
     "a codebook that is a folder": (("people-2024.csv", "--codebook", "."), "cannot be read (IsADirectoryError)"),
     "a path of 300 characters": (("x" * 300,), "cannot be opened"),
 }
