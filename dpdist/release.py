@@ -27,7 +27,7 @@ from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.planning.making import make_plan, refuse_formats
 from dpdist.planning.noise_of_counts import warned
-from dpdist.planning.plan import Plan, read_by, readers_in_identity
+from dpdist.planning.plan import Plan, doubts_of, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import caution, refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
@@ -112,7 +112,7 @@ def _run(
     if counted:
         refuse_small_counts(job, plan.small_counts)
         small = (caution(job, plan.small_counts),) if job.public_frame is None else ()
-        for note in (*filter(None, small), *warned(plan), *alarms_before(plan)):
+        for note in (*doubts_of(plan.reference), *filter(None, small), *warned(plan), *alarms_before(plan)):
             listener(Event("note", "plan", note=note))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference | readers_in_identity(plan), plan.source.fingerprint())

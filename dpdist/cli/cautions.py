@@ -19,7 +19,7 @@ from dpdist.job.families import family_facts
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
-from dpdist.planning.plan import Plan
+from dpdist.planning.plan import Plan, doubts_of
 from dpdist.privacy import small_counts
 from dpdist.publish.accuracy import design_left_out
 from dpdist.survey.reference_file import ReferenceFile
@@ -45,6 +45,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     yield from _psus_of_no_stratum(plan)
     yield from (f"{caution}. State survey.design_effect: {_effect(job)}" for caution in design_left_out(job))
     yield from _of_reference(job)
+    yield from doubts_of(plan.reference)
     yield from _left_blank(job)
     yield from _priorities(job)
     yield from _small_totals(job, plan.frame)

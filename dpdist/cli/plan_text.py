@@ -36,6 +36,10 @@ from dpdist.quality.predicted.alternatives import in_words as others_in_words
 from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
 from dpdist.quality.predicted.words import alarms, in_words, proposals
+from dpdist.survey.checks import CLIPPED
+from dpdist.survey.reference_file import ReferenceFile
+
+CUSTODIAN = "confidential: for the custodian alone"
 
 
 def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] = ()) -> RenderableType:
@@ -52,6 +56,7 @@ def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),
         "design": "\n".join(design(plan)),
+        **for_custodian(plan),
     }
     if noise := list(noise_in_words(plan)):
         facts["noise of counts"] = "\n".join(noise)
@@ -82,6 +87,27 @@ def valid_text(plan: Plan) -> str:
     return f"The job is valid: {records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
 
 
+def clipped(plan: Plan) -> dict[str, float]:
+    """Confidential: the share of records that the job clips, by column. Where sizes are secret, it is not computed."""
+    job = plan.job
+    if job.sizes_secret:
+        return {}
+    columns = [name for name in (*job.outcomes, job.survey.weight) if name in job.columns]
+    clips = [name for name in columns if job.columns[name].bounds is not None and job.columns[name].outside == "clip"]
+    number = {name: plan.census.removed.get(f"{name}: {CLIPPED}", 0) for name in clips}
+    return {name: min(1.0, n / int(plan.frame.count.sum())) for name, n in number.items()}
+
+
+def for_custodian(plan: Plan) -> dict[str, str]:
+    """Lines that depend on outcomes and weights: what is clipped, and whether the reference is of another size."""
+    shares = [f"{share:.2g} of the records for '{name}'" for name, share in clipped(plan).items()]
+    lines = {"clipped to bounds": f"{', '.join(shares)} ({CUSTODIAN})"} if shares else {}
+    if isinstance(plan.reference, ReferenceFile) and plan.reference.factors and not plan.job.sizes_secret:
+        names = " and ".join(plan.reference.factors)
+        lines["reference's unit"] = f"medians of {names} differ from the file's by a factor of 10 or more ({CUSTODIAN})"
+    return lines
+
+
 def plan_json(plan: Plan, prediction: Prediction, others: Sequence[Alternative] = ()) -> dict[str, Any]:
     """The plan as JSON values: predicted errors, the curve over ε, the guarantee, the account and cautions."""
     curve = [
@@ -98,6 +124,7 @@ def plan_json(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
         "curve": curve,
         "least_worth": prediction.least_worth,
         **({"alternatives": list(map(described, others))} if others else {}),
+        **({"clipped": shares} if (shares := clipped(plan)) else {}),
         **terms(plan.job, plan.promise.total),
         "cautions": [*cautions(plan), *warned(plan), *alarms(prediction), *proposals(prediction), *advice(plan.job)],
     }

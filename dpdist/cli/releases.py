@@ -57,7 +57,7 @@ def validate(
         with listening(quiet, as_json) as listener:
             from dpdist.cli.cautions import advice, cautions
             from dpdist.cli.loading import loaded
-            from dpdist.cli.plan_text import valid_text
+            from dpdist.cli.plan_text import clipped, for_custodian, valid_text
             from dpdist.ledger.charging import terms
             from dpdist.planning.noise_of_counts import warned
             from dpdist.quality.predicted.words import alarms_before
@@ -67,10 +67,11 @@ def validate(
             account = terms(plan.job, plan.promise.total)
             all_cautions = [*cautions(plan), *warned(plan), *alarms_before(plan), *advice(plan.job)]
         if as_json:
-            print(json.dumps({"event": "done", "valid": True, **account, "cautions": all_cautions}))
+            shares = {"clipped": clipped(plan)} if clipped(plan) else {}
+            print(json.dumps({"event": "done", "valid": True, **account, **shares, "cautions": all_cautions}))
         elif not quiet:
             out.print(valid_text(plan))
-            for name, line in account.items():
+            for name, line in {**for_custodian(plan), **account}.items():
                 out.print(f"{name}: {line}", markup=False)
             for caution in all_cautions:
                 out.print(f"caution: {caution}", markup=False)

@@ -114,6 +114,11 @@ class Plan:
         return counted(self.job, self.frame, self.census.small)
 
 
+def doubts_of(reference: ReferenceFile | ReferenceRelease | None) -> tuple[str, ...]:
+    """What public facts make doubtful about a reference file, as sentences."""
+    return reference.doubts if isinstance(reference, ReferenceFile) else ()
+
+
 def plan_lines(plan: Plan) -> str:
     """Returns the text of a plan, in ten lines or fewer: the input, the promise and the published tables."""
     job, shown = plan.job, sizes(plan)

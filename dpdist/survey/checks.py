@@ -34,6 +34,8 @@ WRITTEN_WRONGLY = (
     "write the file anew from its source, which was read in another encoding; "
     "of a file of SAS, Stata or SPSS, state encoding: beside its path"
 )
+CLIPPED = "outside its bounds, clipped"
+"""What happened to values, in a census's effect of rules, after the column's name."""
 LEFT_OUT = (
     "delete these records from the file; or mark them in a column of it and of any reference, and keep the others: "
     "universe: [{column: …, keep: […]}]"
@@ -254,7 +256,7 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
         b.drop(values == 0, f"{name}: zeros, dropped")
     outside = (values < low) | (values > high)
     if column.outside == "clip":
-        b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
+        b.findings.rule(f"{name}: {CLIPPED}", int((outside & b.keep).sum()))
         support, clipped = family_facts(job).support, np.clip(values, low, high)
         _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
         return values, clipped
@@ -314,7 +316,7 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     low, high = declared.bounds
     outside = (values < low) | (values > high)
     if declared.outside == "clip":
-        b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
+        b.findings.rule(f"{name}: {CLIPPED}", int((outside & b.keep).sum()))
         return values, np.clip(values, low, high)
     remedy = f"widen columns.{name}.bounds"
     b.wrong(outside, name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)

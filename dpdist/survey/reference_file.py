@@ -7,7 +7,7 @@ confidential one than chance explains (`survey.same_file`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,15 +25,21 @@ from dpdist.survey.census import Census, take_census
 from dpdist.survey.findings import Batch, Findings, recoded
 from dpdist.survey.placement import place
 from dpdist.survey.plain import plain_batch
-from dpdist.survey.same_file import LARGEST, hashed, same_records
+from dpdist.survey.same_file import LARGEST, ColumnValues, column_values, hashed, moved_records, same_records
 from dpdist.survey.schema import MISSING, MISSING_VALUES, check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
 SUBJECT = "reference"
 """What messages call the file."""
+FEWEST_RECORDS = 300
+"""Smallest number of a reference's records without a doubt: of fewer, the highest 1 % are fewer than 3."""
+FAR_BELOW = 0.01
+"""Part of the public bounds that some value of the reference should reach."""
+LARGE_FACTOR, OTHER_UNIT = 10, 100
+"""Factors between medians of reference and file: `validate` notes the first, and every verb refuses the second."""
 NEARLY_ALL = 0.9
-"""Largest share of a reference's weights outside the job's public bounds. Beyond it, the bounds are judged wrong."""
+"""Largest share of a reference's values outside the job's public bounds. Beyond it, the bounds are judged wrong."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,10 @@ class ReferenceFile:
 
     It is −1 where the current file has no such record. The shape is (row,).
     """
+    doubts: tuple[str, ...] = ()
+    """What its values make doubtful, by public facts, as sentences."""
+    factors: tuple[str, ...] = ()
+    """Confidential: columns whose median differs from the file's by a factor of `LARGE_FACTOR` or more."""
 
     def counts(self, frame: Frame) -> Ints:
         """Number of reference records per row of the current frame, (row,)."""
@@ -108,10 +118,24 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
     if problems := check_copied(job, reference.columns, lambda names: next(iter(reference.batches(names))).schema):
         raise DataError(reference.name, problems)
     census = take_census(job.by_record, reference, tick)
-    if problem := _weight_bounds(job, reference):
-        raise DataError(reference.name, [problem])
-    if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, reference))):
+    problems, doubts = _units(job, reference)
+    if problems:
+        raise DataError(reference.name, problems)
+    values = column_values(job, source), column_values(job, reference)
+    if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, reference))) or moved_records(
+        *values, len(job.outcomes)
+    ):
         raise _current(reference)
+    factors = {name: factor for name, factor in _factors(job, *values) if not 1 / LARGE_FACTOR < factor < LARGE_FACTOR}
+    if other_unit := [name for name, factor in factors.items() if not 1 / OTHER_UNIT < factor < OTHER_UNIT]:
+        fault = f"its values have another unit than the file's: their medians differ by a factor of {OTHER_UNIT} or more"
+        remedy = "bring the reference to the file's unit, or take another one"
+        raise DataError(reference.name, [Problem(name, fault, "values of one unit", remedy) for name in other_unit])
+    if (records := int(census.frame.count.sum())) < FEWEST_RECORDS:
+        doubts.append(
+            f"the reference has {records:,} records, and fewer than {FEWEST_RECORDS:,} show no tails. Limits are learned "
+            "from tails: take a larger file"
+        )
     row, missing = _matched(job, frame, census.frame)
     if missing and not job.mechanism.fills_empty_cells:
         names = " and ".join(job.reference_columns) or "file"
@@ -120,29 +144,47 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
         remedy = f"merge levels, {fewer}, or take a reference that has them"
         places = tuple(missing[:SHOWN])
         raise DataError(reference.name, [Problem("reference", "no record of", allowed, remedy, len(missing), places)])
-    return ReferenceFile(reference, census, digest, row)
+    return ReferenceFile(reference, census, digest, row, tuple(doubts), tuple(factors))
 
 
-def _weight_bounds(job: Job, source: Source) -> Problem | None:
-    """The problem of a reference whose weights nearly all lie outside the bounds at which the job clips them.
+def _units(job: Job, source: Source) -> tuple[list[Problem], list[str]]:
+    """Problems of values that nearly all lie outside the bounds at which the job clips them, and doubts about small values.
 
-    Without this check, clipping would hide bounds in a wrong unit.
+    Without this check, clipping would hide bounds, or a reference, in a wrong unit.
     """
-    name = job.survey.weight
-    declared = job.columns.get(name) if name is not None else None
-    if name is None or declared is None or declared.bounds is None or declared.outside != "clip":
-        return None
-    low, high = declared.bounds
-    outside = records = 0
-    for batch in source.batches((name,)):
-        values, _ = Batch(batch, records, Findings(), source.text_only).numbers(name)
-        outside, records = outside + int(((values < low) | (values > high)).sum()), records + len(values)
-    if outside <= NEARLY_ALL * records:
-        return None
-    remedy = f"correct columns.{name}.bounds, their unit first"
-    return Problem(
-        f"columns.{name}.bounds", "nearly all of the reference's weights lie outside", f"[{low:g}, {high:g}]", remedy
-    )
+    problems, doubts = list[Problem](), list[str]()
+    for name in filter(None, (job.survey.weight, *job.outcomes)):
+        declared = job.columns.get(name)
+        if declared is None or declared.bounds is None or declared.outside != "clip":
+            continue
+        low, high = declared.bounds
+        outside = records = 0
+        largest = 0.0
+        for batch in source.batches((name,)):
+            values, missing = Batch(batch, records, Findings(), source.text_only).numbers(name)
+            outside, records = outside + int(((values < low) | (values > high)).sum()), records + int((~missing).sum())
+            largest = max(largest, float(np.abs(values[~missing]).max(initial=0.0)))
+        what = "weights" if name == job.survey.weight else "outcomes"
+        if outside > NEARLY_ALL * records:
+            remedy = f"correct columns.{name}.bounds, their unit first; or bring the reference to the unit of the file"
+            fault = f"nearly all of the reference's {what} lie outside"
+            problems.append(Problem(f"columns.{name}.bounds", fault, f"[{low:g}, {high:g}]", remedy))
+        elif 0.0 < largest < FAR_BELOW * max(-low, high):
+            doubts.append(
+                f"no value of '{name}' in the reference reaches 1 % of its public bounds, [{low:g}, {high:g}]: are both in "
+                "one unit, as euros or thousands of euros?"
+            )
+    return problems, doubts
+
+
+def _factors(job: Job, current: Sequence[ColumnValues], reference: Sequence[ColumnValues]) -> Iterator[tuple[str, float]]:
+    """Confidential: the ratio of medians of values other than 0, of the reference over the file, by column."""
+    for name, ours, others in zip((*job.outcomes, job.survey.weight), current, reference, strict=False):
+        medians = [
+            np.median(np.abs(values)) if (values := part.value[part.value != 0]).size else 0.0 for part in (ours, others)
+        ]
+        if name is not None and min(medians) > 0.0:
+            yield name, float(medians[1] / medians[0])
 
 
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:

@@ -14,6 +14,10 @@ falls with s_v, so for every λ ≥ 0
 The files count as the same if K is less than half of its expectation and this bound is less than FALSE_ALARM. Files
 with few distinct values always overlap; only the order of records distinguishes them.
 
+A copy of which one column was moved, by adding or multiplying, has other values. So the values of each column are also
+set beside each other in records that agree in everything else, and outcomes of files of one size by their ranks. In a copy
+nearly all differences, or nearly all ratios, are one number.
+
 For large files, only values are compared whose hash number is a multiple of a power of two. These are the same values
 in both files, with all their records, so the bound still holds.
 """
@@ -51,6 +55,8 @@ TURNS = 40
 
 Changes between records with different codes are not counted, nor as many changes as a sorted file has.
 """
+ROUNDED = 1e-6
+"""Difference, and relative difference, up to which numbers are equal: files round them."""
 LARGEST = 2**20
 """Number of records above which a file is thinned before the comparison.
 
@@ -58,6 +64,25 @@ Records of half of its values are kept, then of a quarter, and so on, unless the
 """
 SLOPES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
 """Values of λ at which the bound is computed; the smallest bound is used."""
+
+
+class ColumnValues(NamedTuple):
+    """A column's values, with a hash number of everything else in each record."""
+
+    key: Hashes
+    value: Floats
+    divisor: int = 1
+    """A power of two. Records whose hash number is not a multiple of it were left out."""
+
+    def thinned(self, divisor: int) -> ColumnValues:
+        """The records that remain for a larger divisor."""
+        kept = self.key % np.uint64(divisor) == 0
+        return self if divisor <= self.divisor else ColumnValues(self.key[kept], self.value[kept], divisor)
+
+    def single(self) -> ColumnValues:
+        """The records whose hash number no other record has, sorted by it."""
+        key, first, times = np.unique(self.key, return_index=True, return_counts=True)
+        return ColumnValues(key[times == 1], self.value[first[times == 1]], self.divisor)
 
 
 class Hashed(NamedTuple):
@@ -95,6 +120,68 @@ def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, la
         return Hashed(*2 * (np.empty(0, dtype=np.uint64),))
     record, of_codes = (np.concatenate([getattr(part, name) for part in whole]) for name in ("record", "codes"))
     return Hashed(record, of_codes, whole[-1].divisor)
+
+
+def column_values(job: Job, source: Source, largest: int = LARGEST) -> list[ColumnValues]:
+    """Every outcome, and then the weight, apart from the other columns; thinned to `largest` records."""
+    parts = list[ColumnValues]()
+    for checked in checked_batches(job.by_record, source):
+        columns = [*checked.outcomes, *([checked.weight_in_file] if job.survey.weight is not None else [])]
+        for number, column in enumerate(columns):
+            others = {f"value {k}": values + 0.0 for k, values in enumerate(columns) if k != number}
+            part = ColumnValues(_numbers({**checked.codes, **others, "none": np.zeros(len(column))}), column)
+            if number < len(parts):
+                before, part = parts[number], part.thinned(parts[number].divisor)
+                key, value = np.concatenate([before.key, part.key]), np.concatenate([before.value, part.value])
+                part = ColumnValues(key, value, before.divisor)
+            while len(part.key) > largest:
+                part = part.thinned(2 * part.divisor)
+            parts[number : number + 1] = [part]
+    return parts
+
+
+def moved_records(current: Sequence[ColumnValues], reference: Sequence[ColumnValues], outcomes: int) -> bool:
+    """True if one file holds nearly all records of the other, with a column moved by adding or multiplying.
+
+    The first `outcomes` parts are those of outcomes, and the last one may be that of the weight.
+    """
+    for number, (ours, others) in enumerate(zip(current, reference, strict=True)):
+        divisor = max(ours.divisor, others.divisor)
+        a, b = ours.thinned(divisor), others.thinned(divisor)
+        if (
+            number < outcomes
+            and divisor == 1
+            and len(a.key) == len(b.key)
+            and _moved_ranks(np.sort(a.value), np.sort(b.value))
+        ):
+            return True
+        size, ours, others = min(len(a.key), len(b.key)), a.single(), b.single()
+        _, mine, theirs = np.intersect1d(ours.key, others.key, assume_unique=True, return_indices=True)
+        x, y = ours.value[mine], others.value[theirs]
+        if (
+            len(x) >= max(TURNS, SHARED * size)
+            and len(np.unique(x)) >= TURNS
+            and (_one(y - x) or _one(y[x != 0] / x[x != 0]))
+        ):
+            return True
+    return False
+
+
+def _one(values: Floats) -> bool:
+    """True if nearly all values are one number."""
+    middle = np.median(values) if len(values) else np.nan
+    return bool(np.isclose(values, middle, rtol=ROUNDED, atol=ROUNDED).mean() > HELD) if np.isfinite(middle) else False
+
+
+def _moved_ranks(a: Floats, b: Floats) -> bool:
+    """True if sorted values rise by the same steps at the same ranks, but for one factor."""
+    steps, others = np.diff(a), np.diff(b)
+    rises = steps > 0
+    if rises.sum() < TURNS:
+        return False
+    factor = np.median(others[rises] / steps[rises])
+    same = np.isclose(others, factor * steps, rtol=ROUNDED, atol=ROUNDED * factor)
+    return bool(factor > 0 and same[rises].mean() > HELD and (rises.all() or same[~rises].mean() > HELD))
 
 
 def _size(parts: Sequence[Hashed]) -> int:

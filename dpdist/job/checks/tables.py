@@ -34,11 +34,22 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
         elif (first := files.index(files[i])) != i:
             fault = f"'{table.name}' and '{names[first]}' are one file where capitals do not count"
             yield Contradiction(("tables", i, "name"), fault, "rename one")
+        yield from _transposed(job.tables[:i], table, ("tables", i, "by"))
         for j, statistic in enumerate(table.statistics):
             path = ("tables", i, "statistics", j)
             yield from _statistic(job, table, statistic, path)
             if statistic in table.statistics[:j]:
                 yield Contradiction(path, f"'{statistic.text}' is named twice", "delete one")
+
+
+def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[Contradiction]:
+    """A table with figures of the same cells as an earlier one, whose columns are in another order."""
+    for other in before:
+        cells = {*other.by} == {*table.by} and other.by != table.by and other.universe == table.universe
+        if cells and (shared := [statistic.text for statistic in table.statistics if statistic in other.statistics]):
+            fault = f"table '{other.name}' has {listed(shared)} of the same cells, with its columns in another order"
+            remedy = f"delete one; presentation.tables.{other.name}.across prints it with other columns across"
+            yield Contradiction(path, fault, remedy)
 
 
 def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:

@@ -1,0 +1,124 @@
+"""A reference that is too small, or in another unit than the file, is refused or doubted before anything is charged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.errors import DataError
+from dpdist.core.progress import Event
+from dpdist.job.loading import parse_job
+
+JOB = """
+dataset: units
+period: "2024"
+input: {path: now.parquet}
+columns:
+  area: {levels: [north, south]}
+  pay: {bounds: [0, 50000], outside: clip}
+survey: {weight: w}
+outcome: pay
+mechanism: {name: reference_tables}
+budget: {epsilon: "1", adjacency: substitution}
+reference: {path: then.parquet, period: "2022"}
+tables:
+  - {name: t, by: [area], statistics: [count, {mean: pay}]}
+runtime: {executor: serial}
+"""
+BOUNDED = JOB.replace("survey:", "  w: {bounds: [1, 100], outside: clip}\nsurvey:")
+
+
+def survey(seed: int, records: int = 600) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    area = rng.choice(["north", "south"], records)
+    return pd.DataFrame({"area": area, "pay": rng.lognormal(7.5, 0.6, records).round(), "w": rng.uniform(5, 60, records)})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    survey(1).to_parquet("now.parquet")
+    return tmp_path
+
+
+def with_reference(reference: pd.DataFrame, text: str = JOB) -> str:
+    reference.to_parquet("then.parquet")
+    Path("job.yaml").write_text(text, encoding="utf-8")
+    return "job.yaml"
+
+
+@pytest.mark.parametrize(
+    ("column", "factor", "text", "fault"),
+    [
+        ("pay", 1e-3, JOB, "pay: its values have another unit than the file's"),
+        ("pay", 1e-2, JOB.replace("50000", "9000"), "pay: its values have another unit than the file's"),
+        ("pay", 1e3, JOB, "columns.pay.bounds: nearly all of the reference's outcomes lie outside"),
+        ("w", 1e-3, JOB, "w: its values have another unit than the file's"),
+        ("w", 1e3, JOB, "w: its values have another unit than the file's"),
+        ("w", 1e-3, BOUNDED, "columns.w.bounds: nearly all of the reference's weights lie outside"),
+        ("w", 1e3, BOUNDED, "columns.w.bounds: nearly all of the reference's weights lie outside"),
+    ],
+)
+def test_a_factor_between_the_units_is_refused(column: str, factor: float, text: str, fault: str, folder: Path) -> None:
+    """Neither message names a value of the file. Control: prices that grew by a half."""
+    grown = survey(2).assign(pay=lambda rows: rows["pay"] * 1.5)
+    assert dpdist.validate(with_reference(grown, text)).reference is not None
+    with pytest.raises(DataError) as refused:
+        dpdist.validate(with_reference(survey(2).assign(**{column: lambda rows: rows[column] * factor}), text))
+    assert fault in str(refused.value)
+    assert not (folder / "work").exists()
+
+
+def test_what_public_facts_make_doubtful_is_said_before_a_run_is_charged(folder: Path) -> None:
+    """Bounds tell that the unit may be another one; 200 records are few. Control: an earlier file of 600 has no doubt."""
+    notes: list[str] = []
+
+    def told(text: str) -> list[str]:
+        notes.clear()
+
+        def listener(event: Event) -> None:
+            notes.extend([event.note] if event.note is not None else [])
+
+        dpdist.run(parse_job(text), folder / f"work-{len(list(folder.iterdir()))}", listener=listener)
+        shown = CliRunner().invoke(app, ["validate", "job.yaml", "--json", "--quiet"])
+        cautions = json.loads(shown.output.splitlines()[-1])["cautions"]
+        return [note for note in notes if note in cautions]
+
+    with_reference(survey(2, 200))
+    assert any("the reference has 200 records" in note for note in told(JOB))
+    wide = JOB.replace("50000", "5000000")
+    with_reference(survey(2), wide)
+    assert any("no value of 'pay' in the reference reaches 1 %" in note for note in told(wide))
+    with_reference(survey(2))
+    assert not [note for note in told(JOB) if "the reference" in note]
+
+
+def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_are_secret(folder: Path) -> None:
+    """A fifth of the file lies beyond the bounds; a reference of monthly pay is noted by its factor of 12."""
+    rows = survey(1)
+    high = float(np.quantile(rows["pay"], 0.8))
+    text = BOUNDED.replace("50000", f"{high:g}")
+    with_reference(survey(2).assign(pay=lambda rows: (rows["pay"] / 12).round(2)), text)
+    shown = CliRunner().invoke(app, ["validate", "job.yaml"])
+    assert shown.exit_code == 0, shown.output
+    words = " ".join(shown.output.split())
+    share = float((rows["pay"] > high).mean())
+    assert f"clipped to bounds: {share:.2g} of the records for 'pay', 0 of the records for 'w' (confidential" in words
+    assert "medians of pay differ from the file's by a factor of 10 or more (confidential" in words
+    done = json.loads(CliRunner().invoke(app, ["validate", "job.yaml", "--json", "--quiet"]).output.splitlines()[-1])
+    assert done["clipped"] == {"pay": pytest.approx(share), "w": 0.0}
+    planned = CliRunner().invoke(app, ["plan", "job.yaml"])
+    assert "for 'pay', 0 of the records for 'w' (confidential" in " ".join(planned.output.split())
+    secret = text.replace('epsilon: "1", adjacency: substitution', 'epsilon: "1", adjacency: add_remove')
+    secret += 'predictors: {protect: {epsilon: "1/4"}}\n'
+    Path("job.yaml").write_text(secret, encoding="utf-8")
+    for verb in ("validate", "plan"):
+        shown = CliRunner().invoke(app, [verb, "job.yaml"])
+        assert (shown.exit_code, "confidential: for the custodian" in shown.output) == (0, False), shown.output
