@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
+T = TypeVar("T")
 NOTHING: Mapping[str, int | str] = {}
 
 
@@ -148,10 +149,29 @@ def reporting_parts(report: Callable[[float], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        _report.pop()
+        _report.remove(report)
 
 
 def part(share: float) -> None:
-    """Reports that this share of the running unit of work is done. It must follow from public facts, or from time."""
+    """Reports that this share of the running unit of work is done. It must not follow from a secret number of records."""
     if _report:
         _report[-1](share)
+
+
+@contextmanager
+def within(low: float, high: float) -> Iterator[None]:
+    """The block is the work between two shares of the running unit: what it reports is moved between them."""
+    if not _report:
+        yield
+        return
+    outer = _report[-1]
+    with reporting_parts(lambda share: outer(low + (high - low) * share)):
+        yield
+    outer(high)
+
+
+def steps(items: Sequence[T]) -> Iterator[T]:
+    """The items of a loop, each an equal part of the running unit of work."""
+    for number, item in enumerate(items):
+        with within(number / len(items), (number + 1) / len(items)):
+            yield item

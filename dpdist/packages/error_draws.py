@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpdist.core.progress import steps
 from dpdist.core.records import Floats
 from dpdist.estimation.linear import symmetric_root
 from dpdist.packages.posterior import Posterior
@@ -83,7 +84,8 @@ def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace
 def _in_batches(posterior: Posterior, draws: int, drawn: Callable[[int], Floats]) -> CellErrors:
     """Errors from draws of the sums' errors, (draw, cell, sum), some at a time."""
     number = posterior.draws(draws)
-    made = [CellErrors.of(posterior, drawn(min(AT_ONCE, number - start))) for start in range(0, number, AT_ONCE)]
+    starts = range(0, number, AT_ONCE)
+    made = [CellErrors.of(posterior, drawn(min(AT_ONCE, number - start))) for start in steps(starts)]
     return CellErrors(*map(np.concatenate, zip(*made, strict=True)))
 
 

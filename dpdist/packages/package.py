@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dpdist.core.progress import steps, within
 from dpdist.core.records import Floats
 from dpdist.core.this_process import available_memory
 from dpdist.packages.direct_errors import moments, of_means, predicted_at
@@ -222,6 +223,10 @@ class Chosen(NamedTuple):
     group_centred: bool
 
 
+OF_LEVELS = 0.35
+"""Share of the time of learning that levels take."""
+
+
 def _started(
     workload: Workload, reference: Source, bounds: Sequence[tuple[float, float]], before: Package | None
 ) -> tuple[Workload, Terms, Levels]:
@@ -264,10 +269,13 @@ def best_package(
     `before` is the package under another law. If it has many sums, only its strategy and its centres are tried.
     """
     refuse_beyond_memory(reference.crosses(workload), available_memory())
-    start, repeated = _started(workload, reference, bounds, before), before if before is not None and before.many else None
+    with within(0.0, OF_LEVELS):
+        start = _started(workload, reference, bounds, before)
+    repeated = before if before is not None and before.many else None
     suited = [strategy for strategy in strategies if strategy.suits(start[0])]
     kept = [strategy for strategy in suited if repeated is None or strategy.name == repeated.strategy]
-    made = [_package(*start, reference, bounds, law, strategy, before=repeated) for strategy in kept]
+    with within(OF_LEVELS, 1.0):
+        made = [_package(*start, reference, bounds, law, strategy, before=repeated) for strategy in steps(kept)]
     if len(made) == 1:
         return made
     gains = {strategy.name: strategy.least_gain for strategy in kept}
@@ -304,7 +312,7 @@ def _package(
             equal = Parts.equal(len(aggregations), workload.outcomes)
             least = _least([sharing(group_centred, chosen=equal) for group_centred in tried])
             return sharing(least.group_centred, equal=least)
-    return _least([sharing(group_centred) for group_centred in tried])
+    return _least([sharing(group_centred) for group_centred in steps(tried)])
 
 
 def _least(made: list[Package]) -> Package:

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import scipy
 
+from dpdist.core.progress import steps
 from dpdist.core.records import Floats
 from dpdist.packages.prior import Drift, Prior
 from dpdist.packages.sums import Functions, Sums, crossed, published_sums, variances
@@ -227,7 +228,7 @@ def learned(posterior: Posterior, x: Floats) -> Posterior:
     of_weight = LARGEST_OF_MIXED if mixed else LARGEST_DEVIATION
     most = [of_weight, *[LARGEST_DEVIATION] * of_means, *[LARGEST_SIZE] * of_sizes]
     drifted = _drifted(resized(posterior, growth(posterior, x)), x)
-    for _ in range(2 * LINEARISATIONS if mixed else LINEARISATIONS):
+    for _ in steps(range(2 * LINEARISATIONS if mixed else LINEARISATIONS)):
         deviations = np.clip(drifted.deviations(x), -LARGEST_DEVIATION, most)
         drifted = replace(drifted, prior=replace(drifted.prior, linearised_at=deviations))
     return drifted

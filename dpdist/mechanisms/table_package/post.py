@@ -17,6 +17,7 @@ import pyarrow as pa
 import scipy
 
 from dpdist.core.digests import digest
+from dpdist.core.progress import within
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import codes_of
 from dpdist.core.this_process import available_memory
@@ -337,7 +338,8 @@ class PackageCells(PublicModel):
 
         `of_histograms` are released with them.
         """
-        posterior = learned(package.posterior, noisy / WHOLE)
+        with within(0.0, 0.8):
+            posterior = learned(package.posterior, noisy / WHOLE)
         base = base_estimates(posterior, noisy / WHOLE, self.bounds)
         levels, limits, drift = posterior.prior.levels, posterior.prior.limits, posterior.drift
         low, high = np.array(self.bounds).T
@@ -453,7 +455,14 @@ class PackageCells(PublicModel):
         donors = None if self.donors is None else self._reference(self.donors)
         public = self.codes, self.count, self.tables, self.nested, self.joint, self.bounds, self.public_weights
         key = digest((public, donors, dict(theta.values), name, rng.bit_generator.state))
-        errors, after = _redrawn(_Redrawn(key, lambda: draw(self.posterior(theta)), rng))
+
+        def drawn() -> CellErrors:
+            with within(0.0, 0.5):
+                posterior = self.posterior(theta)
+            with within(0.5, 1.0):
+                return draw(posterior)
+
+        errors, after = _redrawn(_Redrawn(key, drawn, rng))
         rng.bit_generator.state = after
         return errors
 
