@@ -51,7 +51,7 @@ class _State:
             self._stage, self._part = (event.stage, event.done, event.total, began), 0.0
             self._share = event.share
         elif event.kind == "part" and event.share is not None and (event.total == 1 or self._share is None):
-            self._part = max(self._part, event.share)
+            self._part = event.share
         elif event.kind == "work":
             self._work = named(event.unit), time.monotonic()
         elif event.kind == "end":

@@ -159,7 +159,7 @@ class Status:
             self._said["stages"][event.stage] = {"done": event.done, "total": event.total, "seconds": seconds, **share}
             self._said["part"] = None
         elif event.kind == "part" and event.share is not None:
-            self._said["part"] = max(self._said.get("part") or 0.0, round(event.share, 3))
+            self._said["part"] = round(event.share, 3)
         elif event.kind == "task":
             self._said["tasks"] += 1
         elif event.kind == "work":

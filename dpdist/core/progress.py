@@ -126,15 +126,21 @@ def stage(listener: Listener, name: str, total: int | None, work: float = 0.0) -
     `work` is the projected work of the units to do, in any unit of measure; 0 where units are alike. Within the block,
     `part` reports how much of a unit is done.
     """
-    done, finished = 0, 0.0
+    done, finished, most = 0, 0.0, 0.0
 
     def advance(units: int = 1, work_done: float = 0.0) -> None:
-        nonlocal done, finished
-        done, finished = done + units, finished + work_done
+        nonlocal done, finished, most
+        done, finished, most = done + units, finished + work_done, 0.0
         listener(Event("advance", name, done, total, share=min(1.0, finished / work) if work else None))
 
+    def report(share: float) -> None:
+        nonlocal most
+        if share > most:  # work that is repeated shows nothing new
+            most = share
+            listener(Event("part", name, done, total, share=share))
+
     listener(Event("begin", name, 0, total))
-    with reporting_parts(lambda share: listener(Event("part", name, done, total, share=share))):
+    with reporting_parts(report):
         yield advance
     listener(Event("end", name, done, total))
 

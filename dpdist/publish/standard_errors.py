@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from dpdist.core.progress import within
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means, stratum_sizes
@@ -312,8 +313,10 @@ def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None) ->
         return None
     theta, n = released.theta(model, stratum, 0), int(released.frame.stratum_count[stratum])
     key = released.seed.child(f"precision {label}")
-    redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
-    drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
+    with within(0.0, 0.5):
+        redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
+    with within(0.5, 1.0):
+        drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
     middle = model.averaged(drawn) if isinstance(model, Averaged) else theta
     simulated = Laws(model, (redrawn, redrawn, drawn, theta, middle))
     if counts is None:

@@ -6,11 +6,13 @@ import json
 import re
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from sized_package import sets_of_columns, sized_job
 from small_release import JOB, survey
 from typer.testing import CliRunner
 
@@ -18,7 +20,7 @@ import dpdist
 from dpdist.audit.auditing import bound_from_outside
 from dpdist.cli.listening import FIRST, _JsonLines, _Lines, _State, line_of
 from dpdist.cli.main import app
-from dpdist.core.progress import Event, Listener, part, stage, without_sizes
+from dpdist.core.progress import Event, Listener, part, reporting_parts, stage, steps, within, without_sizes
 
 ROWS = 1_500_000
 
@@ -283,3 +285,33 @@ def test_shares_of_work_and_tasks_are_not_shown_where_sizes_are_secret() -> None
     ]
     assert all(not event.unit for event in heard)
     assert heard[-1].sentence == "A worker died; its task begins again on another one."
+
+
+def test_steps_within_a_part_of_the_work_add_up_to_it() -> None:
+    heard = list[float]()
+    with reporting_parts(lambda share: heard.append(round(share, 3))):
+        with within(0.0, 0.5):
+            part(0.5)
+        with within(0.5, 1.0):
+            for _ in steps(range(2)):
+                part(0.5)
+    assert heard == [0.25, 0.5, 0.625, 0.75, 0.875, 1.0, 1.0]
+    with within(0.0, 0.5):
+        assert list(steps(range(3))) == [0, 1, 2], "without a listener, nothing is reported"
+    with suppress(ZeroDivisionError), reporting_parts(heard.append):
+        for number in steps(range(2)):
+            1 / number
+    heard.clear()
+    part(0.5)
+    assert heard == [], "an error in a loop leaves no listener"
+
+
+def test_the_long_stages_of_a_package_show_how_far_they_are(tmp_path: Path) -> None:
+    """`reference` and `protect` are a task each, and `standard errors` is one unit of the driver: 0 of 1 was all of it."""
+    heard = list[Event]()
+    job = sized_job(tmp_path, (3,) * 4, sets_of_columns(4, 8), 3000, runtime={"executor": "serial"})
+    dpdist.run(job, tmp_path / "work", listener=heard.append)
+    for name in ("reference", "protect", "standard errors"):
+        shares = [event.share for event in heard if (event.kind, event.stage) == ("part", name) and event.share is not None]
+        assert any(0.0 < share < 1.0 for share in shares), name
+        assert shares == sorted(shares)
