@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,7 +33,9 @@ class SmallCounts(NamedTuple):
 class Frame:
     """Sample counts, one row for each combination of the public columns, sorted by stratum first.
 
-    `codes[name]` are positions in `levels[name]`, (row,). `count` is the number of sample records, (row,).
+    `codes[name]` are positions in `levels[name]`, (row,). `count` is the number of sample records, (row,). `sampled` has
+    the number of records that were drawn in every design stratum, by its levels, where a universe or a rule leaves
+    records out. The frame then is that of a domain.
     """
 
     codes: Mapping[str, Codes]
@@ -41,6 +43,7 @@ class Frame:
     count: Ints
     strata: tuple[str, ...]
     design_strata: tuple[str, ...]
+    sampled: Mapping[tuple[Level, ...], int] | None = None
 
     def __len__(self) -> int:
         return len(self.count)
@@ -69,6 +72,19 @@ class Frame:
         return self.group(self.design_strata)[0]
 
     @cached_property
+    def sampled_records(self) -> Ints:
+        """Number of records drawn in each design stratum, (design stratum,), with those that are left out."""
+        group, labels = self.group(self.design_strata)
+        if self.sampled is None:
+            return np.bincount(group, weights=self.count, minlength=len(labels)).astype(np.int64)
+        return np.array([self.sampled.get(label, 0) for label in labels], dtype=np.int64)
+
+    @cached_property
+    def sampled_elsewhere(self) -> int:
+        """Number of records drawn in design strata without a row, all of whose records are left out."""
+        return 0 if self.sampled is None else sum(self.sampled.values()) - int(self.sampled_records.sum())
+
+    @cached_property
     def stratum_count(self) -> Ints:
         """Number of records in each stratum, (stratum,)."""
         counts = np.zeros(len(self.stratum_labels), dtype=np.int64)
@@ -89,10 +105,28 @@ class Frame:
         count = np.zeros(every.shape[1], dtype=np.int64)
         count[place] = self.count
         codes = {name: column.astype(np.int32) for name, column in zip(self.codes, every, strict=True)}
-        return Frame(codes, self.levels, count, self.strata, self.design_strata)
+        return replace(self, codes=codes, count=count)
 
     def pooled(self) -> Frame:
-        return Frame(self.codes, self.levels, self.count, (), self.design_strata)
+        return replace(self, strata=())
+
+    def stratified(self, by: Sequence[str]) -> Frame:
+        """The frame under another design, whose strata are combinations of these columns and have its records alone."""
+        return replace(self, design_strata=tuple(by), sampled=None)
+
+    def least_left_out(self, least: int) -> Frame:
+        """The frame with `least` records left out of a design stratum where fewer are, but not none.
+
+        So numbers of drawn records single nobody out.
+        """
+        if self.sampled is None:
+            return self
+        group, labels = self.group(self.design_strata)
+        count = np.bincount(group, weights=self.count, minlength=len(labels)).astype(np.int64)
+        inside = dict(zip(labels, count.tolist(), strict=True))
+        left_out = {label: number - inside.get(label, 0) for label, number in self.sampled.items()}
+        shown = {label: inside.get(label, 0) + max(number, least * (number > 0)) for label, number in left_out.items()}
+        return replace(self, sampled=shown)
 
     def rows_of(self, stratum: int) -> slice:
         """The frame rows of a stratum. They are contiguous, because rows are sorted by stratum first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +33,8 @@ class Design(NamedTuple):
     """What the file states about the sampling design, apart from the frame; arrays are empty for what is not declared.
 
     `lonely` is the rule for a stratum with a single PSU. `population` (design stratum,) is the number of units in each
-    stratum's population. `psu_population` is the number of records in each PSU's population, by (design stratum, PSU
-    code).
+    stratum's population. `psu_population` is the number of records in each PSU's population, and `psu_records` the number
+    drawn from it, by (design stratum, PSU code).
     """
 
     lonely: Lonely = "error"
@@ -43,9 +42,20 @@ class Design(NamedTuple):
     psu_population: pd.Series[float] | None = None
     psus: Floats = np.empty(0)
     """Number of PSUs sampled in every design stratum; if empty, PSUs of the present records are counted."""
+    psus_elsewhere: int = 0
+    """Number of PSUs sampled in design strata without a record of the universe."""
+    psu_records: pd.Series[float] | None = None
 
-    def stage(self, size: Floats) -> Stage:
-        return Stage.of(size, self.population if len(self.population) else None, self.lonely)
+    def stage_of_records(self, frame: Frame) -> Stage:
+        """The stage that draws records, each of them a PSU."""
+        return self._stage(stratum_sizes(frame), frame.sampled_elsewhere)
+
+    def stage_of_psus(self, present: Floats) -> Stage:
+        """The stage that draws PSUs; `present` has the numbers of PSUs with a record, (stratum,)."""
+        return self._stage(self.psus if len(self.psus) else present, self.psus_elsewhere)
+
+    def _stage(self, size: Floats, elsewhere: int) -> Stage:
+        return Stage.of(size, self.population if len(self.population) else None, self.lonely, float(elsewhere))
 
 
 class Replicated(NamedTuple):
@@ -116,10 +126,10 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design)
     # within design strata and keep their sampling fractions.
     if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
-    finest = replace(frame, design_strata=tuple(frame.codes))
+    finest = frame.stratified(tuple(frame.codes))
     size = stratum_sizes(finest)
     fraction = np.empty(len(size))
-    fraction[finest.design_stratum] = design.stage(stratum_sizes(frame)).fraction[frame.design_stratum]
+    fraction[finest.design_stratum] = design.stage_of_records(frame).fraction[frame.design_stratum]
     figures = counts_and_means(sums.sums, finest, cells, Stage(size, fraction, "certainty"))
     most = _rounding(sums.sums, frame, cells, figures[1].value)
     return np.sqrt(
@@ -144,7 +154,7 @@ def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replica
     if replicated is not None:
         return _replicated(totals.sums, replicated, cells)
     if totals.psu is None:
-        return counts_and_means(totals.sums, frame, cells, design.stage(stratum_sizes(frame)))
+        return counts_and_means(totals.sums, frame, cells, design.stage_of_records(frame))
     psu, stages = stages_of(totals.psu, frame, design)
     sums = Sums(*(totals.psu[name].to_numpy(dtype=float) for name in Sums._fields))
     return clustered_counts_and_means(totals.psu["frame"].to_numpy(), psu, sums, stages, cells)
@@ -173,12 +183,12 @@ def stages_of(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, S
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
     numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)
     here = group_sums(labels[:, 0], np.ones(len(labels)), int(labels[:, 0].max()) + 1)
-    first = design.stage(design.psus if len(design.psus) else here)
+    first = design.stage_of_psus(here)
     second = None
-    if design.psu_population is not None:
-        records: Floats = group_sums(code, psu["records"].to_numpy(dtype=float), len(labels))
-        sizes = design.psu_population.loc[list(map(tuple, labels))]
-        second = Stage.of(records, np.asarray(sizes, dtype=np.float64))
+    if design.psu_population is not None and design.psu_records is not None:
+        units = list(map(tuple, labels))
+        records, sizes = (np.asarray(of.loc[units], float) for of in (design.psu_records, design.psu_population))
+        second = Stage.of(records, sizes)
     return numbers, Stages(labels[:, 0].astype(np.int32), first, second)
 
 

@@ -87,7 +87,8 @@ def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None
 
 
 def stratum_sizes(frame: Frame) -> Floats:
-    return group_sums(frame.design_stratum, frame.count.astype(np.float64), int(frame.design_stratum.max()) + 1)
+    """Number of records drawn in every design stratum, (stratum,): a universe is a domain, so those outside it count."""
+    return frame.sampled_records.astype(np.float64)
 
 
 def clustered_counts_and_means(frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, cells: Cells) -> Figures:

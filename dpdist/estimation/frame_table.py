@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +31,13 @@ def frame_table(frame: Frame) -> pa.Table:
         levels = frame.levels[name]
         columns[name] = pa.array([levels[code] for code in codes], type=pa.infer_type(list(levels)))
     columns["count"] = pa.array(frame.count)
-    layout = {
+    layout: dict[str, Any] = {
         "levels": {name: list(levels) for name, levels in frame.levels.items()},
         "strata": frame.strata,
         "design_strata": frame.design_strata,
     }
+    if frame.sampled is not None:
+        layout["sampled"] = [[*label, number] for label, number in frame.sampled.items()]
     return pa.table(columns).replace_schema_metadata({"dpdist.frame": json.dumps(layout)})
 
 
@@ -44,7 +47,8 @@ def frame_from_table(table: pa.Table) -> Frame:
     levels: dict[str, tuple[Level, ...]] = {name: tuple(values) for name, values in layout["levels"].items()}
     codes = {name: _codes(table.column(name).to_pylist(), column_levels) for name, column_levels in levels.items()}
     count = table.column("count").to_numpy().astype(np.int64)
-    return Frame(codes, levels, count, tuple(layout["strata"]), tuple(layout["design_strata"]))
+    sampled = {tuple(label): int(number) for *label, number in layout["sampled"]} if "sampled" in layout else None
+    return Frame(codes, levels, count, tuple(layout["strata"]), tuple(layout["design_strata"]), sampled)
 
 
 EARLIER_FORM = (
@@ -90,10 +94,25 @@ def _check_frame(name: str, frame: Frame, levels: dict[str, tuple[Level, ...]], 
         raise Damaged(name, f"{wrong} negative numbers of records", "0 or more records in a combination")
     if sum(frame.count.tolist()) > MOST:
         raise Damaged(name, f"more than {MOST} records", f"at most {MOST} records")
+    if frame.sampled is not None and not _fits(frame):
+        allowed = "the records of each design stratum, and those that the universe leaves out"
+        raise Damaged(name, "other numbers of drawn records than the frame's strata can have", allowed)
     if frame.codes and len(np.unique(np.column_stack(list(frame.codes.values())), axis=0)) < len(frame):
         raise Damaged(name, "a combination stands twice", "every combination once")
     if (np.diff(frame.stratum) < 0).any():
         raise Damaged(name, "rows in another order", "rows by stratum")
+
+
+def _fits(frame: Frame) -> bool:
+    """True if numbers of drawn records are of declared design strata, and at least those of the frame's records."""
+    assert frame.sampled is not None
+    levels = [frame.levels[name] for name in frame.design_strata]
+    known = all(
+        len(label) == len(levels) and all(level in of for level, of in zip(label, levels, strict=True)) and number >= 0
+        for label, number in frame.sampled.items()
+    )
+    inside = np.bincount(frame.design_stratum, weights=frame.count)
+    return known and sum(frame.sampled.values()) <= MOST and bool((frame.sampled_records >= inside).all())
 
 
 def _codes(values: Sequence[Level], levels: Sequence[Level]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -18,7 +18,7 @@ from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Design, stages_of
 from dpdist.estimation.domains import Sample, quantile, share_below
-from dpdist.estimation.estimators import Estimate, stratum_sizes
+from dpdist.estimation.estimators import Estimate
 from dpdist.estimation.linear import Figures, Units, figures_of
 from dpdist.estimation.variance import Stages, of_sums
 from dpdist.job import Job, Statistic
@@ -64,7 +64,7 @@ class Direct:
     @property
     def without_clusters(self) -> Direct:
         survey = self.job.survey.model_copy(update={"psu": None, "replicate_weights": None})
-        design = self.design._replace(population=np.empty(0), psus=np.empty(0), psu_population=None)
+        design = Design(self.design.lonely)
         return replace(self, job=self.job.model_copy(update={"survey": survey}), design=design, replicates=None)
 
     def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
@@ -87,7 +87,7 @@ class Direct:
             assert self.replicates is not None
             return Sample.replicated(self.weight, self.replicates, weights)
         if self.job.survey.psu is None:
-            stages = Stages(self.frame.design_stratum[self.row], self.design.stage(stratum_sizes(self.frame)))
+            stages = Stages(self.frame.design_stratum[self.row], self.design.stage_of_records(self.frame))
             return Sample(self.weight, np.arange(len(self.row), dtype=np.int32), stages)
         records = pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1})
         return Sample(self.weight, *stages_of(records, self.frame, self.design))

@@ -20,7 +20,8 @@ CENSUS = 1e-7
 #
 # - t_hp is the total of a linearised variable in PSU p, and t̄_h the mean of these totals.
 # - f_h is the sampling fraction; sampling with replacement has f = 0.
-# - n_h is the number of all PSUs of the stratum, with or without a record of the cell.
+# - n_h is the number of all PSUs of the stratum, with or without a record of the cell. A universe is a domain: PSUs and
+#   records outside it are in n_h, too. With n_h = ∞ the sample's size in the stratum is Poisson, and V_h is Σ_p t_hp².
 #
 # A second stage, of n_hp records sampled with the fraction f_hp in PSU p, adds Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i
 # − ū_hp)². The last sum is over records i with the linearised variable u_i (Särndal, Swensson & Wretman 1992, §4.3 and
@@ -35,15 +36,19 @@ class Stage(NamedTuple):
     size: Floats
     fraction: Floats
     lonely: Lonely = "error"
+    elsewhere: float = 0.0
+    """Number of units sampled in strata that no estimate is about."""
 
     @classmethod
-    def of(cls, size: Ints | Floats, population: Floats | None = None, lonely: Lonely = "error") -> Stage:
+    def of(
+        cls, size: Ints | Floats, population: Floats | None = None, lonely: Lonely = "error", elsewhere: float = 0.0
+    ) -> Stage:
         """Makes a stage; `population` (stratum,) is the number of units in every stratum's population.
 
         None means sampling with replacement.
         """
         n = np.asarray(size, dtype=np.float64)
-        return cls(n, np.zeros(len(n)) if population is None else n / population, lonely)
+        return cls(n, np.zeros(len(n)) if population is None else n / population, lonely, elsewhere)
 
     @property
     def alone(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -92,7 +97,7 @@ def stratified(
     """
     n, free = stage.size[stratum], 1.0 - stage.fraction[stratum]
     with np.errstate(divide="ignore", invalid="ignore"):
-        spread = n / (n - 1.0) * (squares - total**2 / n)
+        spread = np.where(np.isinf(n), 1.0, n / (n - 1.0)) * (squares - total**2 / n)
     part = np.where(n > 1, free * np.maximum(spread, 0.0), 0.0)
     alone = stage.alone[stratum]
     if not alone.any():
@@ -100,7 +105,7 @@ def stratified(
     if stage.lonely == "error":
         raise ValueError("a stratum with a single PSU has no variance estimate")
     if stage.lonely == "centred":
-        grand = _sums(cell, total, cells) / stage.size.sum()
+        grand = _sums(cell, total, cells) / (stage.size.sum() + stage.elsewhere)
         part = np.where(alone, free * (total - grand[cell]) ** 2, part)
     by_cell = _sums(cell, part, cells)
     if stage.lonely == "average":

@@ -433,6 +433,19 @@ class Job(BudgetShares):
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
     @property
+    def is_domain(self) -> bool:
+        """True if figures are about a domain of the sample, because a universe or a rule may leave drawn records out."""
+        columns = [self.columns[name] for name in dict.fromkeys([*self.categories, *self.outcomes]) if name in self.columns]
+        return bool(self.universe) or any("drop" in (column.missing, column.zeros) for column in columns)
+
+    @property
+    def drawn_is_public(self) -> bool:
+        """True if the number of drawn records in every design stratum is public, with those outside the universe."""
+        if self.budget.adjacency == "add_remove" or self.sizes_in_sums:
+            return False
+        return not set(self.survey.design_strata) & set(self.protected_columns)
+
+    @property
     def sizes_in_sums(self) -> bool:
         """True if sizes are secret, and estimated from the mechanism's noisy sums instead of noisy sample counts."""
         return self.sizes_secret and not self.noisy_frame

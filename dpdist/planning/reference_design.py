@@ -63,7 +63,7 @@ def reference_design(job: Job, reference: ReferenceFile) -> ReferenceDesign:
     """Estimates the design effects of every statistic of the job's tables."""
     by_record, census, source = job.by_record, reference.census, reference.source
     design = design_of(by_record, census)._replace(
-        lonely=job.survey.lonely_record, population=np.empty(0), psu_population=None
+        lonely=job.survey.lonely_record, population=np.empty(0), psu_population=None, psu_records=None
     )
     passes = [records_as_they_came(by_record, source, census, j) for j in range(len(job.outcomes))]
     replicates = replicates_as_they_came(by_record, source)

@@ -111,7 +111,8 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
     for below in estimates[1:]:
         total = _whole(_projected(below.reshape(len(total), -1), total), total).reshape(-1)
-    return replace(frame, count=_from_tree(job, frame, total))
+    sampled = frame.sampled if job.drawn_is_public else None
+    return replace(frame, count=_from_tree(job, frame, total), sampled=sampled)
 
 
 def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) -> Floats:

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.estimators import Interval, combine_sets, stratum_sizes, t_interval
+from dpdist.estimation.estimators import Interval, combine_sets, t_interval
 from dpdist.estimation.linear import HALVINGS, Below, Figures, Units, across, figures_of, variance, woodruff
 from dpdist.estimation.raking import margins_of
-from dpdist.estimation.variance import Stage, Stages, met_units
+from dpdist.estimation.variance import Stages, met_units
 from dpdist.job import Column, Statistic
 from dpdist.models.outputs import DistributedByPoints
 from dpdist.models.protocol import Distributed, DistributedAtMeans, Draws, OfAnswers
@@ -246,10 +246,6 @@ class Material:
         return Units(np.ones(len(weight)), weight[None], products, below, outcomes)
 
     @cached_property
-    def stage(self) -> Stage:
-        return Stage.of(stratum_sizes(self.released.frame), lonely=self.released.job.survey.lonely_record)
-
-    @cached_property
     def _n(self) -> Floats:
         return self.released.frame.count.astype(float)
 
@@ -263,7 +259,7 @@ class Material:
         margins = np.vstack([margin.membership.toarray() for margin in rake])[:, row] if rake else None
         calibrated = None if margins is None else (margins, units.weight[0])
         stratum = frame.design_stratum[row].astype(np.int64)
-        return variance(figures.shares(units), units.times, stratum, self.stage, calibrated)
+        return variance(figures.shares(units), units.times, stratum, self.released.stage, calibrated)
 
 
 class Estimated(NamedTuple):
@@ -359,7 +355,7 @@ def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tu
     """Returns a figure in one set and its variance within the set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
-    stages = Stages(material.released.frame.design_stratum[row], material.stage)
+    stages = Stages(material.released.frame.design_stratum[row], material.released.stage)
     df = met_units(figures.cells.membership, np.arange(len(row)), stages)
     return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row), df)
 

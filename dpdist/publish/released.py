@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,7 +21,9 @@ from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
+from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
+from dpdist.estimation.variance import Stage
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
@@ -119,6 +122,18 @@ class ReleasedObject:
                 strata.append(CompletedStratum(number, model, facts, [where + name for name in model.labels]))
         return tuple(strata)
 
+    @cached_property
+    def stage(self) -> Stage:
+        """The sample's design, for variances of published figures: records drawn with replacement within design strata.
+
+        If records are left out and the number of drawn ones is secret, the sample's size is taken for Poisson, which no
+        variance exceeds.
+        """
+        frame, lonely = self.frame, self.job.survey.lonely_record
+        if self.job.is_domain and not self.job.drawn_is_public:
+            return Stage.of(np.full(len(frame.sampled_records), np.inf), lonely=lonely)
+        return Stage.of(stratum_sizes(frame), lonely=lonely, elsewhere=frame.sampled_elsewhere)
+
     @property
     def has_ranges(self) -> bool:
         """True if noisy sums were searched for unidentified cells."""
@@ -206,7 +221,11 @@ def of_run(released: ReleasedObject, date: str | None, metered: bool) -> Release
 
 
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
-    """The frame in its published form. If only noisy sums give sizes of cells, the frame has these noisy sizes."""
+    """The frame in its published form. If only noisy sums give sizes of cells, the frame has these noisy sizes.
+
+    Numbers of drawn records are published if they are public; few records left out count as the job's minimum.
+    """
+    frame = frame.least_left_out(job.least_count) if job.drawn_is_public else replace(frame, sampled=None)
     if not job.sizes_in_sums:
         return frame
     model = builder_of(job).build(job, frame, slice(0, len(frame)))

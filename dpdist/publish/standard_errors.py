@@ -15,9 +15,8 @@ import numpy as np
 from dpdist.core.progress import within
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means, stratum_sizes
+from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means
 from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
-from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.design_effects import plain_effects
@@ -176,7 +175,7 @@ def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expec
     n = frame.count.astype(float)
     within = bounded_expectations(released, expected)
     a, b = (np.mean([pair[i] for pair in within], axis=0) for i in range(2))
-    stage = Stage.of(stratum_sizes(frame), lonely=released.job.survey.lonely_record)
+    stage = released.stage
     (rake, room), sums = margins_and_room(released), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
     return (
         raked_counts_and_means(sums, frame, cells, rake, stage, room)

@@ -18,11 +18,9 @@ from dpdist.estimation.estimators import (
     combine_sets,
     counts_and_means,
     positive_interval,
-    stratum_sizes,
     t_interval,
 )
 from dpdist.estimation.raking import margins_of, raked_counts_and_means
-from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.models.protocol import Unbiased
 from dpdist.publish.design_effects import plain_effects
@@ -221,7 +219,7 @@ def combined_records(
 def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked where the job states public totals."""
     frame, (rake, room) = released.frame, margins_and_room(released)
-    stage = Stage.of(stratum_sizes(frame), lonely=released.job.survey.lonely_record)
+    stage = released.stage
     return [
         raked_counts_and_means(set_sums, frame, cells, rake, stage, room)
         if rake

@@ -80,7 +80,7 @@ def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
     census = take_census(job, source)
     passes = [records_as_they_came(job, source, census, number) for number in range(len(job.outcomes))]
     strata = Direct.of(job, census.frame, Design(lonely="certainty"), passes).without_clusters
-    cells = replace(strata, frame=replace(census.frame, design_strata=tuple(census.frame.codes)))
+    cells = replace(strata, frame=census.frame.stratified(tuple(census.frame.codes)))
     return {table.name: _estimates(cells, strata, table) for table in job.tables}
 
 

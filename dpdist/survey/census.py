@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ class Populations:
     """Population sizes from the columns that survey.fpc names, for finite population corrections.
 
     `strata` has the units of every design stratum (stratum,). `psus` is a table of the sampled PSUs. Its columns
-    are `stratum`; `psu`, the PSU's code; `second`, the number of records in the PSU's population; and `records`, the number
-    of its records in the sample.
+    are `stratum`; `psu`, the PSU's name; `second`, the number of records in the PSU's population; and `records`, the number
+    of its records in the sample, with those outside the universe.
     """
 
     strata: Floats
@@ -48,7 +48,9 @@ class Census:
     rows: int
     psu_levels: tuple[str, ...]
     psus: Ints
-    """PSUs per design stratum; empty if none are declared."""
+    """PSUs per design stratum, with those without a record of the universe; empty if none are declared."""
+    psus_elsewhere: int
+    """PSUs in design strata without a record of the universe."""
     constant: tuple[str, ...]
     """Strata in which an outcome or the weight (under a lognormal law, its logarithm) does not vary."""
     populations: Populations | None = None
@@ -90,17 +92,19 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     stride = strides(levels)
     codes = {name: ((keys // stride[name]) % len(levels[name])).astype(np.int32) for name in columns}
     frame = Frame(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
+    frame = replace(frame, sampled=_sampled(frame, findings.left_out))
     _one_weight(job, source, frame, tally)
     extent = _added(tally.groupby(frame.stratum))
     varying = [extent[f"{name}_low"] < extent[f"{name}_high"] for name in scaled]
     flat = ~np.logical_and.reduce(varying)
     constant = tuple(label for label, same in zip(frame.stratum_labels, flat, strict=True) if same)
-    populations = _populations(job, source, frame, keys, sizes) if sizes else None
-    names, number = tuple[str, ...](), np.empty(0, dtype=np.int64)
+    populations = _populations(job, source, frame, keys, sizes, findings.units) if sizes else None
+    names, number, elsewhere = tuple[str, ...](), np.empty(0, dtype=np.int64), 0
     if psus:
         names, number = tuple(sorted(psus)), _psus(frame, findings.units)
+        elsewhere = len(findings.units) - int(number.sum())
     small = units.small if job.privacy_unit is not None and job.public_counts is not None else None
-    return Census(frame, findings.removed, findings.seen, names, number, constant, populations, small)
+    return Census(frame, findings.removed, findings.seen, names, number, elsewhere, constant, populations, small)
 
 
 def _one_weight(job: Job, source: Source, frame: Frame, tally: pd.DataFrame) -> None:
@@ -122,16 +126,40 @@ def _one_weight(job: Job, source: Source, frame: Frame, tally: pd.DataFrame) -> 
         raise DataError(source.name, [Problem(str(job.survey.weight), fault, "one weight in each combination", remedy)])
 
 
-def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
-    """Number of PSUs in every design stratum, (stratum,), including PSUs without a record in the universe."""
+def _sampled(frame: Frame, left_out: Mapping[tuple[int, ...], int]) -> dict[tuple[Level, ...], int] | None:
+    """Numbers of drawn records by design stratum; None if the universe and the rules leave no drawn record out."""
+    if not left_out:
+        return None
+    levels = [frame.levels[name] for name in frame.design_strata]
+    sampled = dict(zip(frame.group(frame.design_strata)[1], frame.sampled_records.tolist(), strict=True))
+    for codes, number in left_out.items():
+        label = tuple(of[code] for of, code in zip(levels, codes, strict=True))
+        sampled[label] = sampled.get(label, 0) + number
+    return sampled
+
+
+def _stratum_of(frame: Frame) -> dict[tuple[int | str, ...], int]:
+    """The number of every design stratum, by the codes of its levels."""
     names = frame.design_strata
     codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
-    stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
+    return dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
+
+
+def _psus(frame: Frame, units: Mapping[tuple[int | str, ...], int]) -> Ints:
+    """Number of PSUs in every design stratum, (stratum,), including PSUs without a record in the universe."""
+    stratum = _stratum_of(frame)
     stratum_of_unit = np.array([stratum[unit[:-1]] for unit in units if unit[:-1] in stratum], dtype=np.int64)
     return np.bincount(stratum_of_unit, minlength=int(frame.design_stratum.max()) + 1)
 
 
-def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list[pd.DataFrame]) -> Populations:
+def _populations(
+    job: Job,
+    source: Source,
+    frame: Frame,
+    keys: Ints,
+    sizes: list[pd.DataFrame],
+    units: Mapping[tuple[int | str, ...], int],
+) -> Populations:
     """Population sizes by design stratum and PSU. Raises `DataError` if records of one stratum or PSU state several."""
     stated = pd.concat(sizes)
     stated["stratum"] = frame.design_stratum[np.searchsorted(keys, stated["key"])]
@@ -147,8 +175,11 @@ def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list
     strata = stated.groupby("stratum")["first"].first().to_numpy(dtype=float)
     if len(job.survey.fpc) == 1:
         return Populations(strata, None)
-    psus = stated.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"), records=("records", "sum"))
-    return Populations(strata, psus)
+    psus = stated.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"))
+    stratum = _stratum_of(frame)
+    drawn = {(stratum[unit[:-1]], unit[-1]): number for unit, number in units.items() if unit[:-1] in stratum}
+    records = [drawn[unit] for unit in zip(psus["stratum"].tolist(), psus["psu"].tolist(), strict=True)]
+    return Populations(strata, psus.assign(records=records))
 
 
 def _tally(key: Ints, scaled: Mapping[str, Floats]) -> pd.DataFrame:
@@ -170,9 +201,11 @@ def _added(groups: Any) -> pd.DataFrame:
 def design_of(job: Job, census: Census) -> Design:
     """The facts of the design that the frame does not have: population sizes by stratum and by (stratum, PSU code)."""
     populations, none = census.populations, np.empty(0)
-    psus = None
+    second = records = None
     if populations is not None and populations.psus is not None:
         code = pd.Index(census.psu_levels).get_indexer(pd.Index(populations.psus["psu"]))
-        psus = populations.psus.assign(psu=code).set_index(["stratum", "psu"])["second"]
+        psus = populations.psus.assign(psu=code).set_index(["stratum", "psu"])
+        second, records = psus["second"], psus["records"]
     lonely = job.survey.lonely_record if job.sizes_secret else job.survey.lonely_psu
-    return Design(lonely, none if populations is None else populations.strata, psus, census.psus.astype(np.float64))
+    strata, number = none if populations is None else populations.strata, census.psus.astype(np.float64)
+    return Design(lonely, strata, second, number, census.psus_elsewhere, records)

@@ -98,8 +98,6 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     """Applies universe, rules and domains to a batch; problems go to `findings`."""
     b = Batch(batch, first_row, findings, text_only)
     findings.seen += batch.num_rows
-    if job.survey.psu:
-        findings.units |= _units(job, job.survey.psu, b)
     codes = dict[str, Codes]()
     for keep in job.universe:
         _restrict(keep, job.columns.get(keep.column), b, codes)
@@ -113,6 +111,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     population, replicate_weights = _populations(job.survey.fpc, b), _replicates(again, b)
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
+    _count_drawn(b, [codes[name] for name in job.survey.design_strata], raw_weight, job.survey.psu, psu)
     whole = Checked(
         b.row,
         codes,
@@ -225,17 +224,22 @@ def _replicates(names: Sequence[str], b: Batch) -> Floats:
     return weights
 
 
-def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
-    """The distinct PSUs of a batch, each with the codes of its design strata, from records that have all of these."""
-    levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
-    texts = [whole_as_levels(b.text(name), declared) if b.text_only else b.text(name) for name, declared in levels]
-    codes = [positions(text, declared, exact=not b.text_only) for text, (_, declared) in zip(texts, levels, strict=True)]
-    names = pc.cast(b.text(psu), pa.string())
-    there = np.array(pc.is_valid(names))
-    for code in codes:
-        there &= code >= 0
-    columns = [code[there].tolist() for code in codes]
-    return set(zip(*columns, names.filter(pa.array(there)).to_pylist(), strict=True))
+def _count_drawn(b: Batch, strata: Sequence[Codes], weight: Floats, column: str | None, psu: pa.Array | None) -> None:
+    """Counts the drawn records of a batch by design stratum where they are left out, and of each PSU.
+
+    A universe is a domain of the sample: variances need the numbers of PSUs and records before it. A record without a
+    weight, or without a design stratum, was not drawn.
+    """
+    drawn = np.logical_and.reduce([np.isfinite(weight), *(codes >= 0 for codes in strata)])
+    outside = drawn & ~b.keep
+    if outside.any():
+        keys = np.column_stack([np.zeros(int(outside.sum()), np.int32), *(codes[outside] for codes in strata)])
+        distinct, number = np.unique(keys, axis=0, return_counts=True)
+        b.findings.left_out.update(dict(zip(map(tuple, distinct[:, 1:].tolist()), number.tolist(), strict=True)))
+    if column is not None and psu is not None:
+        drawn &= ~b.missing(column)
+        columns = [codes[drawn].tolist() for codes in strata]
+        b.findings.units.update(zip(*columns, psu.filter(pa.array(drawn)).to_pylist(), strict=True))
 
 
 def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,8 +30,10 @@ class Findings:
     seen: int = 0
     rows: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     """The first rows (from 0) that have each problem."""
-    units: set[tuple[int | str, ...]] = field(default_factory=set)
-    """PSUs of the whole file, as codes of design strata and name, including PSUs without a record in the universe."""
+    left_out: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """Numbers of drawn records that the universe or a rule leaves out, by codes of design strata."""
+    units: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
+    """Numbers of drawn records of each PSU, by codes of design strata and name, also of records that are left out."""
 
     def add(self, where: str, fault: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
         old = self.problems.get((where, fault))

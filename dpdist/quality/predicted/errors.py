@@ -80,7 +80,7 @@ def replicate(job: Job, frame: Frame, population: Population, truths: list[Float
     reference = population.reference(rng) if job.has_reference else None
     estimates = direct_of(job, frame, current)
     alone = None if reference is None else direct_of(job, frame, _at_sizes(job, frame, reference))
-    by_cell = replace(estimates, frame=replace(frame, design_strata=tuple(frame.codes)))
+    by_cell = replace(estimates, frame=frame.stratified(tuple(frame.codes)))
     figures = []
     for (table, statistic, cells), truth in zip(published(job, frame), truths, strict=True):
         value, variance = estimates.estimate(cells, statistic)

@@ -300,12 +300,15 @@ def identity(job: Job, frame: Frame, reference: ReferenceFile, times: Sequence[F
     left_out = {"presentation", "runtime", "input", "ledger", "compare", "reference"}
     settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.paid)
     facts = {"job": settings, "sizes": frame.count, "codes": dict(frame.codes), "times": [str(one) for one in times]}
-    return digest(facts | {"public": reference.sha256})
+    drawn = None if frame.sampled is None else [[list(label), n] for label, n in frame.sampled.items()]
+    return digest(facts | {"public": reference.sha256, "drawn": drawn})
 
 
 def public_sizes(job: Job, frame: Frame, reference: ReferenceFile) -> Frame:
     """The frame with the sizes of replicates: the current file's, or the reference's if the job keeps sizes secret."""
-    return replace(frame, count=reference.counts(frame)) if job.sizes_secret else frame
+    if not job.sizes_secret:
+        return frame
+    return replace(frame, count=reference.counts(frame), sampled=reference.census.frame.sampled)
 
 
 def with_epsilon(job: Job, epsilon: Fraction) -> Job:
