@@ -73,6 +73,7 @@ OF_UNITS = {
 PRESENCE = "presence in the sample: that a record is in the file"
 RESPONSE = "response: that a sampled unit answered"
 COUNTS = "the number of sample records in every combination of these columns"
+DRAWN = "the number of records drawn{by}, with those that the universe and the rules leave out"
 OF_THE_REFERENCE = "records of the reference"
 
 
@@ -119,13 +120,21 @@ def not_protected(job: Job, reference: bool) -> list[str]:
     """What is published exactly, or may show in the release. `reference` is true if a reference file was used."""
     people = [OF_THE_REFERENCE] if reference else []
     if job.noisy_frame and job.budget.adjacency == "substitution":
-        return [*job.counted_columns, _public_counts(job), PRESENCE, RESPONSE, *people]
+        return [*job.counted_columns, _public_counts(job), *_drawn(job), PRESENCE, RESPONSE, *people]
     if job.sizes_secret:
         return ["that the file holds a record at all", *people]
     public = [job.survey.weight] if job.survey.weight is not None and job.survey.design_weights is not None else []
     columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe), *public])
     units = [] if job.privacy_unit is None else [f"which records are of one {job.privacy_unit.column}"]
-    return [*columns, COUNTS, *units, PRESENCE, RESPONSE, *people]
+    return [*columns, COUNTS, *_drawn(job), *units, PRESENCE, RESPONSE, *people]
+
+
+def _drawn(job: Job) -> list[str]:
+    """What is published of records that are left out: their number, by design stratum."""
+    if not job.is_domain or not job.drawn_is_public:
+        return []
+    by = f" in every combination of {listed(job.survey.design_strata)}" if job.survey.design_strata else ""
+    return [DRAWN.format(by=by)]
 
 
 def _frame(job: Job) -> str:
@@ -231,7 +240,7 @@ def _design(job: Job) -> Iterator[str]:
     if survey.psu is not None:
         yield f"{survey.psu}: not missing"
     if survey.lonely_psu == "error" and survey.replicate_weights is None and not job.sizes_secret:
-        yield f"two {'PSUs' if survey.psu is not None else 'records'} or more in every design stratum"
+        yield f"two {'PSUs' if survey.psu is not None else 'records'} or more drawn in every design stratum"
     if survey.fpc:
         yield (
             f"{', '.join(survey.fpc)}: finite, at least 1, no smaller than the sample, one size in every stratum (of "

@@ -216,6 +216,7 @@ def _public(released: ReleasedObject) -> list[str]:
     noisy, by = "noisy numbers of " if job.sizes_secret else "", ", ".join(job.categories) or "no column"
     facts = [
         f"{noisy}sample records in every combination of {by} (released/frame.parquet)",
+        *([_drawn(job)] if job.is_domain and job.drawn_is_public else []),
         "the levels and bounds that the job declares",
         "the seed of publication, which is independent of the seed of protection",
     ]
@@ -248,6 +249,12 @@ def _public(released: ReleasedObject) -> list[str]:
         f"assumed public though it depends on the outcome: the number of records left after {rule}"
         for rule in job.outcome_dependent_rules
     ]
+
+
+def _drawn(job: Job) -> str:
+    by = f"in every combination of {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in all"
+    few = f"; 1 to {job.least_count - 1} records left out count as {job.least_count}" if job.least_count > 1 else ""
+    return f"the number of records drawn {by}, before the universe and the rules{few} (released/frame.parquet)"
 
 
 def _post_processing(released: ReleasedObject) -> list[str]:

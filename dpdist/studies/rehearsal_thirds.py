@@ -233,8 +233,9 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
 def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int], None] = lambda rows: None) -> Thirds:
     """The columns that the job reads, with a random split of every combination of categories into thirds.
 
-    Only records of the universe are used, and at most `records` of them. `tick` takes the rows of each batch. Raises
-    `DataError` if a column is missing, and `JobError` if no cell has three records.
+    At most `records` records are used. Those outside the universe are split, too, because a universe is a domain of the
+    sample; they are in no cell. `tick` takes the rows of each batch. Raises `DataError` if a column is missing, and
+    `JobError` if no cell has three records.
     """
     names = list(dict.fromkeys([*needed_columns(job, source.columns), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
@@ -255,10 +256,11 @@ def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int
     rng = BY_CHANCE.generator("split")
     order = rng.permutation(table.num_rows)[:records]
     table = table.take(pa.array(np.sort(order)))
-    table = table.filter(pa.array(np.concatenate([np.empty(0, dtype=bool), *inside])[np.sort(order)]))
-    cell = _cells(job, table)
-    sizes, third = np.bincount(cell), thirds(cell, rng)
-    if not (third == 0).any():
+    within = np.concatenate([np.empty(0, dtype=bool), *inside])[np.sort(order)]
+    cell = _cells(job, table, within)
+    third, sizes = thirds(cell, rng), np.bincount(cell[within])
+    sizes = sizes[sizes > 0]
+    if not (third[within] == 0).any():
         problem = Problem(
             "rehearsal",
             f"too few records for three parts: no cell of {source.name} has three",
@@ -269,12 +271,13 @@ def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int
     return Thirds(table, third, source.text_only, len(sizes), int((sizes < FEWEST).sum()))
 
 
-def _cells(job: Job, table: pa.Table) -> Ints:
+def _cells(job: Job, table: pa.Table, within: NDArray[np.bool_]) -> Ints:
     """Each record's cell, (record,).
 
-    Records without an outcome form cells of their own: a job may drop them, and thirds must then stay equal.
+    Records outside the universe or without an outcome form cells of their own: a job drops them, and thirds must then
+    stay equal.
     """
-    keys = table.select(list(job.categories)).to_pandas()
+    keys = table.select(list(job.categories)).to_pandas().assign(**{"in the universe": within})
     for name in job.outcomes:
         keys[f"{name} is missing"] = table[name].is_null(nan_is_null=True).to_numpy()
     return numbered(keys)
