@@ -240,7 +240,8 @@ def _design(job: Job) -> Iterator[str]:
     if survey.psu is not None:
         yield f"{survey.psu}: not missing"
     if survey.lonely_psu == "error" and survey.replicate_weights is None and not job.sizes_secret:
-        yield f"two {'PSUs' if survey.psu is not None else 'records'} or more drawn in every design stratum"
+        before = ", before the universe and the rules" if job.is_domain else ""
+        yield f"two {'PSUs' if survey.psu is not None else 'records'} or more in every design stratum{before}"
     if survey.fpc:
         yield (
             f"{', '.join(survey.fpc)}: finite, at least 1, no smaller than the sample, one size in every stratum (of "
