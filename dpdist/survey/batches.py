@@ -11,9 +11,11 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Ints, Level
 from dpdist.job import Job
 from dpdist.survey.checks import Checked, check
+from dpdist.survey.csv_text import no_header
 from dpdist.survey.findings import Findings, recoded
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
 from dpdist.survey.source import Source
+from dpdist.survey.spelling import causes
 from dpdist.survey.units import Bounded
 
 Tick = Callable[[int], None]
@@ -38,8 +40,10 @@ def checked_batches(
         remedy = "rename or delete one"
         raise DataError(source.name, [Problem(n, "stands twice in the file", "each column once", remedy) for n in twice])
     missing = [name for name in needed if name not in columns]
-    if source.text_only and len(missing) == len(needed):
+    if source.text_only and len(missing) == len(needed) and not causes(columns, needed):
         fault, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
+        if remark := no_header(columns[0]) if columns else None:
+            fault, remedy = f"its first line is {remark}", "delete this line, so that the line of names is the first"
         raise DataError(source.name, [Problem("file", fault, ", ".join(needed), remedy)])
     if missing:
         empty = pa.schema([(name, pa.string()) for name in source.columns])

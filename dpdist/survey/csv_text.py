@@ -17,14 +17,14 @@ from dpdist.core.errors import Problem
 
 HEADER_BYTES = 1 << 20
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-GZIP = "compressed by gzip"
+GZIP, PARQUET, TEXT = "compressed by gzip", "a Parquet file", "a file of texts, as CSV is"
 MAGIC = {
     b"\x1f\x8b": GZIP,
     b"PK\x03\x04": "a zip archive, or a workbook",
     b"BZh": "compressed by bzip2",
     b"\xfd7zXZ": "compressed by xz",
     b"\x28\xb5\x2f\xfd": "compressed by zstd",
-    b"PAR1": "a Parquet file",
+    b"PAR1": PARQUET,
     b"ARROW1": "an Arrow file",
     b"$FL2": "a file of SPSS",
     b"\xd0\xcf\x11\xe0": "a workbook of Excel",
@@ -149,15 +149,26 @@ def no_header(first_line: str) -> str | None:
     return "a comment" if first_line.startswith(("#", "%", "//")) else None
 
 
+def kind_by_content(path: Path) -> str | None:
+    """What kind of file it is by its first bytes; None if that is not known."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(512)
+    except OSError:
+        return None
+    known = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
+    text = b"\n" in start and not set(start) & (set(range(32)) - set(b"\t\n\r"))
+    return known or (TEXT if text else None)
+
+
 def unlike_its_name(path: Path) -> Problem | None:
     """The problem of a file that is empty, cut off, damaged, or of another kind than its name says; None if it is none."""
     compressed = path.suffix.lower() == ".gz"
     try:
-        with path.open("rb") as file:
-            start = file.read(8)
-        kind = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
-        if not start:
+        if not path.stat().st_size:
             return _not_csv("it is empty", "write the file again")
+        kind = kind_by_content(path)
+        kind = None if kind == TEXT else kind
         if compressed and kind != GZIP:
             remedy = "name it .csv, or compress it by gzip" if kind is None else f"unpack it, and name it as {kind}"
             return _not_csv(f"its name ends in .gz, and it is {kind or 'not compressed'}", remedy)

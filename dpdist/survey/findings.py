@@ -16,6 +16,7 @@ from dpdist.core.errors import Problem
 from dpdist.core.records import Codes, Floats, Ints, Level
 from dpdist.job.recode import Recode, level_text
 from dpdist.survey.plain import decoded, plain_values
+from dpdist.survey.spelling import causes, number_remedy
 
 SHOWN = 3
 Mask = NDArray[np.bool_]
@@ -122,13 +123,11 @@ class Batch:
         if self.text_only:
             values = pc.utf8_trim_whitespace(values)
             parsed = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
-            self.wrong(
-                np.asarray(pc.is_null(parsed)) & ~self.missing(column),
-                column,
-                "values that are not numbers",
-                "numbers with a decimal point, without separators of thousands",
-                "correct the file",
-            )
+            bad = np.asarray(pc.is_null(parsed)) & ~self.missing(column) & self.keep
+            if bad.any():
+                allowed = "numbers with a decimal point, without separators of thousands"
+                remedy = number_remedy(column, values[int(np.argmax(bad))].as_py())
+                self.wrong(bad, column, "values that are not numbers", allowed, remedy)
             values = parsed
         numbers = np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
         return numbers, np.isnan(numbers)
@@ -136,8 +135,13 @@ class Batch:
     def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
         missing = self.missing(column)
         position = positions(self.text(column), list(codes), exact=False)
-        remedy = f"add the text to columns.{column}.codes, or correct the file"
-        self.wrong((position < 0) & ~missing, column, "texts without a code", ", ".join(codes), remedy)
+        bad = (position < 0) & ~missing & self.keep
+        if bad.any():
+            remedy = f"add the text to columns.{column}.codes, or correct the file"
+            text = str(self.text(column)[int(np.argmax(bad))].as_py())
+            if cause := next(iter(causes([text], list(codes))), None):
+                remedy = f"they are its texts but for {cause.fault}: {remedy}"
+            self.wrong(bad, column, "texts without a code", ", ".join(codes), remedy)
         return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.parquet import batches
 from dpdist.job import Job, Simulate, TextFile
+from dpdist.survey.csv_text import PARQUET, kind_by_content
 from dpdist.survey.parquet_folder import ParquetFolder
 from dpdist.survey.readers import reader
 from dpdist.survey.schema import needed_columns
@@ -25,6 +26,21 @@ from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 from dpdist.survey.typed_file import FORMATS, OneFile, unreadable
 
 BATCH_ROWS = 65_536
+AS_CSV = (
+    "name it .csv, and add separator: beside its path if its fields are not separated by commas; fixed columns are not read"
+)
+UNPACKED = "unpack it, and name the file in it; a CSV file may be compressed by gzip, and is named .csv.gz then"
+BY_ARROW = "write it as Parquet: pyarrow.parquet.write_table, or write_parquet of Polars or R's arrow"
+BY_OFFICE = "save the sheet as CSV in UTF-8, in a file named .csv"
+OTHER_KINDS = {
+    **dict.fromkeys((".tsv", ".tab"), 'name it .csv, and add separator: "\\t" beside its path'),
+    **dict.fromkeys((".txt", ".dat", ".asc", ".prn"), AS_CSV),
+    **dict.fromkeys((".zip", ".7z", ".tar", ".tgz", ".bz2", ".xz", ".zst"), UNPACKED),
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), BY_OFFICE),
+    **dict.fromkeys((".feather", ".arrow", ".ipc", ".orc", ".rds", ".rda", ".rdata"), BY_ARROW),
+    ".por": "save it as .sav in SPSS, or as CSV",
+}
+"""What to do with files of other kinds, by their suffix."""
 IN_MEMORY = "the table in memory"
 """Text that stands for a file's name in messages about a table in memory."""
 ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
@@ -148,9 +164,17 @@ class ParquetSource(OneFile):
         try:
             return pq.ParquetFile(self.path, metadata=metadata)
         except (pa.ArrowException, OSError):
-            kind = self.path.suffix.lower()
-            fault = "not a readable Parquet file" if kind in ("", ".parquet", ".pq") else f"files named {kind} are not read"
-            raise unreadable(self.name, fault, "store it as Parquet, or as CSV in a file named .csv") from None
+            suffix = self.path.suffix.lower()
+            if suffix not in ("", ".parquet", ".pq"):
+                remedy = OTHER_KINDS.get(suffix, "store it as Parquet, or as CSV in a file named .csv")
+                raise unreadable(self.name, f"files named {suffix} are not read", remedy) from None
+            kind = kind_by_content(self.path)
+            fault, remedy = "not a readable Parquet file", "store it as Parquet, or as CSV in a file named .csv"
+            if kind == PARQUET:
+                fault, remedy = f"{fault}: it is cut off or damaged", "copy the file again"
+            elif kind is not None:
+                fault, remedy = f"{fault}: it is {kind}", "name it as what it is; a CSV file is named .csv"
+            raise unreadable(self.name, fault, remedy) from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

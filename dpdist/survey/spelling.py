@@ -71,7 +71,7 @@ CAUSES = (
     ),
     AS_NUMBERS,
     Cause("invisible characters, as NUL or zero-width spaces", "delete them in the file", _visible),
-    Cause("quotation marks around", 'delete them in the file, or quote fields by "', lambda text: text.strip(QUOTES)),
+    Cause("quotation marks around them", 'delete them in the file, or quote fields by "', lambda text: text.strip(QUOTES)),
     Cause("other dashes or apostrophes", IN_LEVELS, lambda text: text.translate(MARKS)),
     Cause("full-width or other compatible characters", IN_LEVELS, lambda text: normalize("NFKC", text)),
     Cause("accents", IN_LEVELS, _without_accents),
@@ -122,3 +122,38 @@ def _taken_for(text: str, theirs: str, taken: str) -> str | None:
 def is_missing_elsewhere(text: str) -> bool:
     """True for a mark of a missing value that other programs write, as `.` or `N/A`."""
     return text.strip().lower() in ELSEWHERE_NULLS
+
+
+PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NO_NUMBERS = (
+    (r"[+-]?\d{1,3},\d{3}", "delete the comma if it separates thousands; if it is a decimal comma, write a decimal point"),
+    (
+        r"[+-]?\d{1,3}([ ,._'\u2019\u00a0\u202f]\d{3})+([.,]\d+)?|[+-]?\d+(_\d+)+(\.\d+)?",
+        "delete the separators of thousands",
+    ),
+    (r"[+-]?\d*,\d+", "write a decimal point in place of the decimal comma"),
+    (r"[+-]?(\d+\.?\d*|\.\d+)[dD][+-]?\d+", "write exponents with e in place of d: Fortran wrote them so"),
+    (
+        r"(?i)true|false|t|f|yes|no|y|n",
+        "state numbers that these texts stand for: columns.{name}.codes: {{'No': 0, 'Yes': 1}}",
+    ),
+    (r"(?i)[+-]?(inf|infinity)", "write a finite number"),
+    (r"[<>\u2264\u2265=~]+\s*[\d.,]+|[\d.,]+\s*(-|\u2013|to)\s*[\d.,]+", "write one number in place of a range or a limit"),
+    (r"[^\w\s.+-]{1,3}\s*[\d.,]+|[\d.,]+\s*[^\d\s]{1,4}", "delete signs of currencies, percent signs and units"),
+    (r"\([\d.,]+\)|[\d.,]+-", "write negative numbers with a minus before them"),
+)
+"""Forms of numbers that are not read, each with the remedy."""
+
+
+def number_remedy(name: str, text: str) -> str:
+    """What to do about a text of a column that should be a number, by its form."""
+    text = text.strip()
+    if is_missing_elsewhere(text):
+        return f"they mark missing values elsewhere: leave these fields empty, and state columns.{name}.missing"
+    for form, remedy in NO_NUMBERS:
+        if re.fullmatch(form, text):
+            return remedy.format(name=name)
+    compatible = normalize("NFKC", _visible(text).strip(QUOTES)).translate(MARKS).strip()
+    if PLAIN_NUMBER.fullmatch(compatible):
+        return "write it in ASCII digits, without quotation marks or invisible characters"
+    return "correct the file"
