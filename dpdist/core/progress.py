@@ -35,7 +35,7 @@ class Event(NamedTuple):
     def sentence(self) -> str:
         """The event as a sentence, if it is one or can be said in one."""
         if self.kind == "lost":
-            return f"A worker died{' in ' + named(self.unit) if self.unit else ''}; its task begins again on another one."
+            return f"A worker died{' in ' + named(self.unit) if self.unit else ''}. Another one begins its work again."
         if self.kind == "retry":
             many = "s were" if self.done > 1 else " was"
             return f"{self.done:,} task{many} submitted again, because the link to the scheduler, or a result, was lost."

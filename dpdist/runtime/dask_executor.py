@@ -55,6 +55,8 @@ class Dask:
     listener: Listener = silent
     _workers: tuple[float, int] = (-1e9, 1)
     """Time of the last question to the scheduler about its workers, and their number then."""
+    _seen: tuple[float, frozenset[str] | None, float] = (-1e9, None, -1e9)
+    """Time of the last look for workers that died, workers then, and the scheduler's time of the last death."""
 
     @property
     def width(self) -> int:
@@ -75,7 +77,7 @@ class Dask:
                 try:
                     self._fill(pending, waiting, task, call)
                     at_work = self._announced(next(iter(pending.values()), None), at_work, task)
-                    done = self._finished(set(pending))
+                    done = self._finished(pending, task)
                 except scheduler.Lost:
                     done, losses = set(), losses + 1
                     waiting += list(pending.values())
@@ -145,22 +147,37 @@ class Dask:
             self._workers = time.monotonic(), workers
         return workers
 
-    def _finished(self, pending: set[Any]) -> set[Any]:
+    def _finished(self, pending: Mapping[Any, int], task: Callable[[int], R]) -> set[Any]:
         from distributed import wait
 
         deadline = time.monotonic() + self.runtime.stall_timeout
         while (left := deadline - time.monotonic()) > 0:
             self.listener(Event("alive", ""))
             self.start_missing()
+            self._report_losses(pending, task)
             if self.connect is not None and self.client.status != "running":
                 raise scheduler.Lost
             try:
-                return set(wait(pending, timeout=min(left, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
+                return set(wait(set(pending), timeout=min(left, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 continue
             except scheduler.lost_results():
                 raise scheduler.Lost from None
-        raise self._stalled(pending)
+        raise self._stalled(set(pending))
+
+    def _report_losses(self, pending: Mapping[Any, int], task: Callable[[int], R]) -> None:
+        """Tells of workers that died since the last look, each with the task that it had been given first."""
+        looked, before, until = self._seen
+        if time.monotonic() - looked < _CHECK_INTERVAL:
+            return
+        with suppress(scheduler.Lost):
+            here = frozenset(scheduler.workers_of(self.client))
+            for when, tasks in scheduler.deaths(self.client) if here != before else ():
+                if before is not None and when > until:
+                    key = next((key for future, key in pending.items() if future.key in tasks), None)
+                    self.listener(Event("lost", "", unit={} if key is None else unit_of(task, key)))
+                until = max(until, when)
+            self._seen = time.monotonic(), here, until
 
     def _stalled(self, pending: set[Any]) -> TaskError:
         """Makes the error for tasks of which none has finished in time.
@@ -183,7 +200,7 @@ class Dask:
                 "look at the scheduler's log, its memory and the network; the same command resumes",
             )
         scheduler.close(self.client)
-        self.client = self.connect()
+        self.client, self._seen = self.connect(), (-1e9, None, -1e9)
 
     def start_missing(self) -> None:
         """Starts missing workers of a cluster on this machine. Whoever runs the cluster starts external workers."""

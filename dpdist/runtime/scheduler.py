@@ -102,6 +102,19 @@ def workers_of(client: Any) -> dict[str, int]:
         raise Lost from error
 
 
+def deaths(client: Any) -> list[tuple[float, frozenset[str]]]:
+    """Returns when each worker died, by the scheduler's clock, and the tasks that it had. Those told to end are left out.
+
+    Raises `Lost`.
+    """
+    try:
+        events = [(when, said) for when, said in client.get_events("all") if isinstance(said, dict)]
+    except broken_links() as error:
+        raise Lost from error
+    died = [(when, said) for when, said in events if said.get("action") == "remove-worker" and not said["expected"]]
+    return [(when, frozenset(map(str, said["processing-tasks"]))) for when, said in died]
+
+
 def check_workers(client: Any, timeout: float, needs: Mapping[str, float], shared: Path | str | None) -> None:
     """Waits for a first worker. Refuses workers on which tasks would wait for ever, fail, or write to another place."""
     try:

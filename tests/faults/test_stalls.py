@@ -19,6 +19,7 @@ import pytest
 from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, survivors, wait_until, workers_among
 
 from dpdist.core.errors import FitError, TaskError
+from dpdist.core.progress import Event
 from dpdist.job import Runtime
 from dpdist.runtime import dask_executor
 from dpdist.runtime.attempts import ALLOWED_DEATHS
@@ -118,6 +119,21 @@ def test_a_task_that_loses_its_worker_twice_is_done_by_a_third(tmp_path: Path) -
     with patience, executor(Runtime(**DASK, stall_timeout=60)) as workers:
         assert sorted(workers.map(Die(str(tmp_path), 1, times=2), range(4))) == [0, 1, 2, 3]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_each_death_of_a_worker_is_told_with_its_task(tmp_path: Path) -> None:
+    """A run with 4 killed workers told nothing of them. Control: a run in peace tells of none."""
+    heard = list[Event]()
+    with executor(Runtime(executor="dask", workers=1), listener=heard.append) as workers:
+        assert sorted(workers.map(Die(str(tmp_path), 1, times=0), range(2))) == [0, 1]
+        assert [event for event in heard if event.kind in ("lost", "retry")] == []
+        assert sorted(workers.map(Die(str(tmp_path), 5, times=2), range(4, 7))) == [4, 5, 6]
+    lost = [event for event in heard if event.kind == "lost"]
+    assert [event.unit for event in lost] == [{"task": "Die", "key": 5}] * 2
+    assert lost[0].sentence == "A worker died in Die (key 5). Another one begins its work again."
+    work = [event.unit["key"] for event in heard if event.kind == "work"]
+    assert work[:2] == [0, 1] or work[:1] == [0]
+    assert 5 in work
 
 
 @pytest.mark.long
