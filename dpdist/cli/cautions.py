@@ -42,7 +42,6 @@ def cautions(plan: Plan) -> Iterator[str]:
     """Yields warnings as sentences. None of them refuses a job."""
     job = plan.job
     yield from _small_cells(plan)
-    yield from _psus_of_no_stratum(plan)
     yield from (f"{caution}. State survey.design_effect: {_effect(job)}" for caution in design_left_out(job))
     yield from _of_reference(job)
     yield from doubts_of(plan.reference)
@@ -56,6 +55,7 @@ def cautions(plan: Plan) -> Iterator[str]:
         remedy = "" if plan.goodness.score is None else ". Take reference_tables, or a family that fits"
         yield from (f"{caution}{remedy}" for caution in plan.goodness.cautions(job))
     if not job.sizes_secret:
+        yield from _psus_of_no_stratum(plan)
         yield from _small_strata(job, plan.frame, plan.model, plan.promise.target)
         yield from filter(None, [small_counts.caution(job, plan.small_counts)])
         yield from _empty_levels(job, plan.frame)

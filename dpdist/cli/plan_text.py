@@ -21,9 +21,9 @@ from dpdist.planning.plan import (
     design,
     first_stage,
     hierarchies,
-    records,
     records_text,
     reference,
+    shown_records,
     sizes,
     third_party,
     together,
@@ -66,7 +66,7 @@ def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
     statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     statement["cautions"] = [
         *statement["cautions"],
-        *filter(None, [large_delta(job, records(plan))]),
+        *filter(None, [large_delta(job, shown_records(job, plan.frame))]),
         *cautions(plan),
         *like_their_group(plan),
         *alarms(prediction),
@@ -81,10 +81,11 @@ def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
 
 def valid_text(plan: Plan) -> str:
     """States that the job is valid, and the number of records unless it is secret."""
-    if plan.job.sizes_secret:
+    number = shown_records(plan.job, plan.frame)
+    if number is None:
         return f"The job is valid. Records: {SIZES_SECRET}."
     strata = len(plan.frame.stratum_labels)
-    return f"The job is valid: {records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
+    return f"The job is valid: {number:,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
 
 
 def clipped(plan: Plan) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dpdist.cli.console import RESUMES, guarded, out
+from dpdist.cli.listening import listening
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
 
@@ -23,17 +24,20 @@ def verify(
 ) -> None:
     """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not.
 
-    Derives ε again from the proof record and compares it with the statement. Lists what could not be checked.
+    Derives ε again from the proof record and compares it with the statement. Publishes the release again from released/
+    and compares every file. Lists what could not be checked.
     A line names each advisory on the release: a fault of the version that made it. It does not change the exit code.
     """
     from dpdist.core.minisign import PublicKey
-    from dpdist.opening.verifying import advised, derived_again, problems, public_of
+    from dpdist.opening.verifying import advised, public_of, verified
 
     def act() -> None:
         public = public_of(folder)
-        wrong = problems(public, None if key is None else PublicKey.named(key))
+        with listening(quiet=False) as listener:
+            wrong, derived, unchecked = verified(public, None if key is None else PublicKey.named(key), listener)
         which, faults = {} if wrong else _which(public), advised(public)
-        _, derived, unchecked = ([], "", []) if wrong else derived_again(public)
+        if wrong:
+            derived, unchecked = "", []
         unchecked += ["who made the release: give --key"] if key is None and not wrong else []
         if as_json:
             named = {"advisories": [{"name": advisory.name, "words": advisory.words} for advisory in faults]}

@@ -102,6 +102,8 @@ class MechanismSpec(Frozen):
     """True if the mechanism measures by the job's hierarchies.
     Other mechanisms treat columns of a hierarchy like any others.
     """
+    first_version: ClassVar[tuple[int, ...]] = (0, 1)
+    """The first version of dpdist that has the mechanism. Releases of 0.2 and later have proof records."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Whole-number constants that no budget determines, with the values that a calibration tries first."""
 

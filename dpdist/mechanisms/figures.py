@@ -5,7 +5,7 @@ Each mechanism's `post.py` lists its noisy figures with these types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -57,6 +57,8 @@ class Figures(NamedTuple):
 
 FIGURES: Parts[Callable[[ReleaseView, Any, int, Draws], Iterator[Figures]]] = Parts("figures", *MEASURED["figures"])
 DEFINITIONS: Parts[Mapping[str, str]] = Parts("DEFINITIONS", *MEASURED["DEFINITIONS"])
+QUERIES: Parts[Mapping[str, str]] = Parts("QUERIES", "post", "the query of each statistic, by the names of both")
+"""Part of mechanisms that publish the answers of several queries."""
 
 
 class Measured(NamedTuple):
@@ -65,22 +67,34 @@ class Measured(NamedTuple):
     mechanism: str
     figures: Callable[[ReleaseView, Any, int, Draws], Iterator[Figures]]
     definitions: Mapping[str, str]
+    queries: Mapping[str, str]
+    """The name of the query of each statistic; empty where all statistics answer every query."""
 
     def definition(self, statistic: str) -> str:
         """The definition of a statistic, whose name ends with the outcome's if a job has several outcomes.
         Raises `Incomplete`.
         """
-        starts = [start for start in self.definitions if statistic == start or statistic.startswith(f"{start} ")]
-        if not starts:
+        if (start := _start_of(statistic, self.definitions)) is None:
             lacking = f"the statistic '{statistic}' of '{self.mechanism}' has no definition"
             raise Incomplete(f"{lacking}: add it to DEFINITIONS in its post.py")
-        return self.definitions[max(starts, key=len)]
+        return self.definitions[start]
+
+    def query(self, statistic: str) -> str | None:
+        """The name of the query that a statistic answers; None if it may be any."""
+        start = _start_of(statistic, self.queries)
+        return None if start is None else self.queries[start]
+
+
+def _start_of(statistic: str, names: Iterable[str]) -> str | None:
+    """The longest of the names with which a statistic's name begins."""
+    starts = [start for start in names if statistic == start or statistic.startswith(f"{start} ")]
+    return max(starts, key=len, default=None)
 
 
 def measured_of(job: Job) -> Measured:
     """The list of noisy figures of a job's mechanism. Raises `Incomplete` if its package lacks a part."""
     name = job.mechanism.name
-    return Measured(name, FIGURES[name], DEFINITIONS[name])
+    return Measured(name, FIGURES[name], DEFINITIONS[name], QUERIES.optional(name, {}))
 
 
 def cells_of(release: ReleaseView, model: PublicModel, stratum: int) -> list[dict[str, str]]:

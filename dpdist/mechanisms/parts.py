@@ -53,6 +53,10 @@ class Parts(Mapping[str, T], Generic[T]):
         part: T = member
         return part
 
+    def optional(self, name: str, default: T) -> T:
+        """The part of a mechanism that may lack it."""
+        return self[name] if hasattr(_module(name, self._module, self._what), self._part) else default
+
     def __iter__(self) -> Iterator[str]:
         return iter(SPECS)
 

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from dpdist.core.formats import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
+from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job, budget_text
 from dpdist.job.reference import ReleaseReference
-from dpdist.mechanisms.registry import proof_of
+from dpdist.mechanisms.figures import Measured, measured_of
+from dpdist.mechanisms.registry import number_of_own, proof_of
 from dpdist.privacy.claims import numbers_of
 from dpdist.privacy.proof import ROUNDING, Rederived, rederived
 
@@ -56,30 +58,37 @@ class Rederivation(NamedTuple):
 
 def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederivation:
     """Derives the claim of a release again. Raises `Damaged` for a record that cannot be read."""
+    due = json.loads(json.dumps(proof_of(as_run(public, job))))
     if not (public / PROOF).exists():
-        made_by = str(statement.get("protected_by") or "0")
-        if numbers_of(made_by) < FIRST_WITH_RECORDS:
-            return Rederivation([], "", [NO_RECORD])
-        return Rederivation(
-            [Damaged(PROOF, f"missing, though dpdist {printable(made_by)} writes it", "the record")], "", []
-        )
-    record, due = read_object(public, PROOF), json.loads(json.dumps(proof_of(_as_run(public, job))))
+        return _without_record(public, job, str(statement.get("protected_by") or "0"), due)
+    record = read_object(public, PROOF)
     refuse_format(PROOF, record.get("format", 0), FORMAT)
     if faults := list(_differences(record, due)):
         return Rederivation(faults, "", [])
     if not due["queries"]:
         return Rederivation([], "nothing is promised, and nothing was derived", [])
     again = rederived(record)
-    faults, hidden = _noise(public, record["queries"])
+    faults, hidden = _noise(public, job, due["queries"], number_of_own(job))
     faults = [*_less(statement, again), *faults]
     holds = [] if due["holds"] == "for every file" else [CLAIM.format(due["holds"], due["guarantee"])]
     return Rederivation(faults, _words(again, statement, len(record["queries"])), [*holds, *hidden, DRAWN, MOVED, RECORDS])
 
 
-def _as_run(public: Path, job: Job) -> Job:
+def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> Rederivation:
+    """The answer for a release of a version and a mechanism without proof records: noise is compared with its job."""
+    if max(numbers_of(made_by), job.mechanism.first_version) >= FIRST_WITH_RECORDS:
+        why = f"dpdist {printable(made_by)} writes it"
+        if numbers_of(made_by) < FIRST_WITH_RECORDS:
+            why = f"every version that has '{job.mechanism.name}' writes it, and dpdist {printable(made_by)} has not"
+        return Rederivation([Damaged(PROOF, f"missing, though {why}", "the record")], "", [])
+    faults, hidden = _noise(public, job, due["queries"], number_of_own(job)) if due["queries"] else ([], [])
+    return Rederivation(faults, "", [NO_RECORD, *hidden])
+
+
+def as_run(public: Path, job: Job) -> Job:
     """The job with its reference's form, because a published job names no paths."""
     reference, promise = job.reference, read_object(public, "released/promise.json")
-    if reference is None or reference.paid is None or "chain" not in (promise.get("reference") or {}):
+    if reference is None or "chain" not in (promise.get("reference") or {}):
         return job
     return job.model_copy(update={"reference": ReleaseReference(release="left out", histogram=reference.paid)})
 
@@ -123,40 +132,80 @@ def _delta(statement: Mapping[str, Any]) -> Fraction:
         return Fraction(0)
 
 
-def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], list[str]]:
-    """Faults in laws and scales of noisy figures, and queries without any figure, in words."""
-    noisy = [query for query in queries if query["law"] != "posterior_draw"]
-    table = _measured(public)
-    if table is None:
-        return [], [NO_FIGURES] if noisy else []
-    faults, shown, more = list[Damaged](), set[int](), 0
-    laws = np.array([str(law).removeprefix(CLAMPED) for law in table["law"].to_pylist()])
-    sets, tables = (np.array(table[name].to_pylist()) for name in ("set", "table"))
-    steps = table["scale"].to_numpy() / table["lattice"].to_numpy()
-    for law in sorted(set(laws.tolist())):
-        of_law = {place: query for place, query in enumerate(noisy) if query["law"] == law}
-        scales = {place: _scales(query) for place, query in of_law.items()}
-        least, here = min((values[-1] for values in scales.values()), default=np.inf), steps[laws == law]
-        if (low := here[here * ROUNDING < least]).size:
-            faults.append(_too_little(law, float(low.min()), least))
-        equal = {place: np.isclose(here[:, None], values, rtol=1e-9, atol=0.0).any(1) for place, values in scales.items()}
-        for place, query in of_law.items():
-            if query.get("in_parts"):
-                rest = ~np.any([same for other, same in equal.items() if other != place], axis=0) & np.ones(len(here), bool)
-                loss = _largest_loss(query, here[rest], tables[laws == law][rest], sets[laws == law][rest])
-                if loss > ROUNDING:
-                    fault = f"noise of parts that lose {loss:.6g} of query '{query['name']}'"
-                    faults.append(Damaged(MEASUREMENTS, fault, f"1 at most, by {PROOF}"))
-                equal[place] = rest
-        shown |= {place for place, same in equal.items() if same.any()}
-        more += int((~np.any(list(equal.values()), axis=0)).sum()) if equal else 0
-        measured, most = len(set(sets[laws == law].tolist())), max((query["times"] for query in of_law.values()), default=0)
-        if measured > most:
-            faults.append(Damaged(MEASUREMENTS, f"noisy figures of {measured} sets", f"{most} at most, by {PROOF}"))
-    if more:
-        return faults, [MORE.format(more)]
-    hidden = [query["name"] for place, query in enumerate(noisy) if place not in shown]
-    return faults, [HIDDEN.format("; ".join(hidden))] if hidden else []
+class _Figures(NamedTuple):
+    """Noisy figures of measurements.parquet whose noise has a public scale, (figure,) each.
+
+    `cell` numbers what a figure is of: set, table, statistic, levels and bin. `part` numbers the tables of a set, with the
+    columns that their cells have: cells of one part are disjoint.
+    """
+
+    law: NDArray[Any]
+    set: NDArray[Any]
+    statistic: NDArray[Any]
+    step: Floats
+    cell: Ints
+    part: Ints
+
+
+def _noise(public: Path, job: Job, queries: list[dict[str, Any]], own: int) -> tuple[list[Damaged], list[str]]:
+    """Faults in laws and scales of noisy figures, and queries without any figure, in words.
+
+    A statistic answers the query that its mechanism names, or any of the mechanism's `own` queries, the first ones.
+    """
+    noisy = [query for query in queries[:own] if query["law"] != "posterior_draw"]
+    further = [query["name"] for query in queries[own:]]
+    figures, faults = _measured(public, bool(noisy))
+    if figures is None:
+        return faults, [NO_FIGURES] if noisy else []
+    if (again := len(figures.cell) - len(np.unique(figures.cell))) > 0:
+        faults.append(
+            Damaged(MEASUREMENTS, f"{again:,} noisy figures that are of a cell listed before", "each figure once")
+        )
+    shown, more, measured = set[int](), 0, measured_of(job)
+    kinds, kind = np.unique(np.column_stack([figures.law, figures.statistic]).astype(str), axis=0, return_inverse=True)
+    for number, (law, statistic) in enumerate(kinds.tolist()):
+        here = np.flatnonzero(kind.ravel() == number)
+        answered = _answered(noisy, law, statistic, measured)
+        steps, scales = figures.step[here], [_scales(noisy[place]) for place in answered]
+        least = min((values[-1] for values in scales), default=np.inf)
+        if (low := steps[steps * ROUNDING < least]).size:
+            faults.append(_too_little(law, statistic, float(low.min()), least))
+        stated = np.zeros(len(here), bool)
+        for place, values in zip(answered, scales, strict=True):
+            query = noisy[place]
+            same = np.isclose(steps[:, None], values, rtol=1e-9, atol=0.0).any(1) | bool(query.get("in_parts"))
+            stated |= same
+            shown |= {place} if same.any() else set()
+            if (sets := len(np.unique(figures.set[here]))) > query["times"] * len(answered):
+                faults.append(
+                    Damaged(MEASUREMENTS, f"noisy figures of {sets} sets", f"{query['times']} at most, by {PROOF}")
+                )
+        more += int((~stated).sum())
+    for place, query in enumerate(noisy):
+        if query.get("in_parts"):
+            of_query = np.isin(
+                kind.ravel(),
+                [
+                    n
+                    for n, (law, statistic) in enumerate(kinds.tolist())
+                    if place in _answered(noisy, law, statistic, measured)
+                ],
+            )
+            if (lost := _largest_loss(query, figures, of_query)) > ROUNDING:
+                fault = f"noise of parts that lose {lost:.6g} of query '{query['name']}'"
+                faults.append(Damaged(MEASUREMENTS, fault, f"1 at most, by {PROOF}"))
+    unseen = [query["name"] for place, query in enumerate(noisy) if place not in shown] + further
+    words = [MORE.format(more)] if more else []
+    return faults, [*words, *([HIDDEN.format("; ".join(unseen))] if unseen else [])]
+
+
+def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured: Measured) -> list[int]:
+    """Positions of the queries that a statistic may answer: those of the name that its mechanism gives, and of the law."""
+    named, of_law = measured.query(statistic), [place for place, query in enumerate(queries) if query["law"] == law]
+    if named is None:  # queries of a mechanism may have the names of their statistics
+        names = {query["name"]: query["name"] for query in queries}
+        named = measured._replace(queries=names).query(statistic)
+    return of_law if named is None else [place for place in of_law if queries[place]["name"] == named]
 
 
 def _scales(query: Mapping[str, Any]) -> Floats:
@@ -165,30 +214,47 @@ def _scales(query: Mapping[str, Any]) -> Floats:
     return float(Fraction(query["scale"])) / np.arange(1, most + 1)
 
 
-def _largest_loss(query: Mapping[str, Any], steps: Floats, tables: NDArray[Any], sets: NDArray[Any]) -> float:
-    """The largest loss of a set's answers by table, of scales `steps`, as a share of the query's; tables are its parts."""
-    shares = (float(Fraction(query["scale"])) / steps) ** (1 if query["law"] == "discrete_laplace" else 2)
-    of_set = defaultdict[Any, dict[Any, float]](dict)
-    for number, table, share in zip(sets.tolist(), tables.tolist(), shares.tolist(), strict=True):
-        of_set[number][table] = max(share, of_set[number].get(table, 0.0))
-    return max((sum(by_table.values()) for by_table in of_set.values()), default=0.0)
+def _largest_loss(query: Mapping[str, Any], figures: _Figures, which: NDArray[np.bool_]) -> float:
+    """The largest loss of a set's answers by part, as a share of the query's."""
+    shares = (float(Fraction(query["scale"])) / figures.step[which]) ** (1 if query["law"] == "discrete_laplace" else 2)
+    of_set = defaultdict[Any, dict[int, float]](dict)
+    for number, part, share in zip(figures.set[which].tolist(), figures.part[which].tolist(), shares.tolist(), strict=True):
+        of_set[number][part] = max(share, of_set[number].get(part, 0.0))
+    return max((sum(by_part.values()) for by_part in of_set.values()), default=0.0)
 
 
-def _too_little(law: str, steps: float, least: float) -> Damaged:
-    fault, allowed = f"{law} noise of scale {steps:.9g} in steps of its lattice", f"{least:.9g} at least, by {PROOF}"
+def _too_little(law: str, statistic: str, steps: float, least: float) -> Damaged:
+    fault = f"{law} noise of scale {steps:.9g} in steps of its lattice, of '{printable(statistic)}'"
+    allowed = f"{least:.9g} at least, by {PROOF}"
     return Damaged(MEASUREMENTS, fault, allowed if np.isfinite(least) else f"laws of the queries of {PROOF}")
 
 
-def _measured(public: Path) -> dict[str, Any] | None:
-    """Law, set, table, scale and lattice of noisy figures with a public scale; None if there are none."""
+def _measured(public: Path, noisy: bool) -> tuple[_Figures | None, list[Damaged]]:
+    """The noisy figures with a public scale, None if there are none; a fault if figures of `noisy` queries state none."""
     if not (public / MEASUREMENTS).exists():
-        return None
+        return None, []
     try:
-        table = pq.read_table(regular(public, MEASUREMENTS), columns=["law", "set", "table", "scale", "lattice"])
-        table = table.filter(pa.compute.is_valid(table["scale"]))
+        table = pq.read_table(regular(public, MEASUREMENTS)).to_pandas()
+        stated = table["scale"].notna()
+        silent = int((table["value"].notna() & ~stated).sum()) if noisy else 0
+        faults = [Damaged(MEASUREMENTS, f"{silent:,} noisy figures without a scale", "a scale of each")] if silent else []
+        table = table[stated].reset_index(drop=True)
+        if table.empty:
+            return None, faults
+        levels = [name for name in table.columns if name.startswith(CELL)]
+        keys = ["set", "table", "statistic", *levels, *(["centre", "half_width"] if "centre" in table else [])]
+        columns = table[levels].notna().to_numpy() @ (1 << np.arange(len(levels)))
+        figures = _Figures(
+            np.array([str(law).removeprefix(CLAMPED) for law in table["law"]]),
+            table["set"].to_numpy(),
+            table["statistic"].to_numpy(str),
+            table["scale"].to_numpy(float) / table["lattice"].to_numpy(float),
+            table.groupby(keys, dropna=False, sort=False).ngroup().to_numpy(),
+            table[["table"]].assign(columns=columns).groupby(["table", "columns"], dropna=False).ngroup().to_numpy(),
+        )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(MEASUREMENTS, f"no noisy figures ({type(error).__name__})", "the file as it was released") from None
-    return {name: table[name] for name in table.column_names} if len(table) else None
+    return figures, faults
 
 
 def _words(again: Rederived, statement: Mapping[str, Any], number: int) -> str:

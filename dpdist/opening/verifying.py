@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.core.files import write_text
 from dpdist.core.formats import STATEMENT as FORMAT
 from dpdist.core.minisign import PublicKey, SecretKey, unsigned
+from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import (
     MANIFEST,
     MISSING,
@@ -27,6 +28,7 @@ from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.opening.rederiving import Rederivation, rederivation
+from dpdist.opening.remaking import Remade, remade
 from dpdist.privacy.adjacency import neighbours, unit
 from dpdist.privacy.claims import Advisory, advisories, promised
 from dpdist.publish.released import REMEDY
@@ -58,17 +60,37 @@ def public_of(folder: Path) -> Path:
     return inside if (inside / MANIFEST).exists() and not (folder / MANIFEST).exists() else folder
 
 
+class Verification(NamedTuple):
+    """The problems of a public folder, the loss that was derived again, and what was not checked, in words."""
+
+    problems: list[str]
+    derived: str
+    unchecked: list[str]
+
+
 def problems(public: Path, key: PublicKey | None = None) -> list[str]:
-    """Lists problems, one line each: files changed, missing or added, wrong claims, or no signature by the key."""
-    damage = all_damage(public)
-    lines = [str(error) for error in damage] or [str(error) for error in _claims(public)]
+    """Lists problems, one line each: see `verified`."""
+    return verified(public, key).problems
+
+
+def verified(public: Path, key: PublicKey | None = None, listener: Listener = silent) -> Verification:
+    """Verifies a folder: files changed, missing or added, wrong claims, files that do not follow from released/, and
+    whether the key signed it.
+
+    What follows from released/ is published again: this takes as long as `dpdist publish`.
+    """
+    lines = [str(error) for error in all_damage(public) or _claims(public)]
+    again, rest = Rederivation([], "", []), Remade([], [])
+    if not lines:
+        again, rest = derived_again(public), remade(public, listener)
+        lines = [str(error) for error in rest.faults]
     if (why := unfit(public)) is not None:
         lines.append(f"{UNFIT}: {why}")
     elif not lines and (wrong := _unapproved(public)):
         lines.append(f"{SIGNATURE}: {wrong}")
     if key is not None and (wrong := unsigned(public, key)):
         lines.append(f"{SIGNATURE}: {wrong}")
-    return lines
+    return Verification(lines, again.derived, [*again.unchecked, *rest.unchecked])
 
 
 def advised(public: Path) -> list[Advisory]:

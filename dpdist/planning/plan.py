@@ -156,12 +156,19 @@ def readers_in_identity(plan: Plan) -> dict[str, str]:
 
 
 def records(plan: Plan) -> int:
+    """The number of records, for computations. A text takes `shown_records`."""
     return int(plan.frame.count.sum())
+
+
+def shown_records(job: Job, frame: Frame) -> int | None:
+    """The number of records, as a text may state it or depend on it; None where the job keeps sizes confidential."""
+    return None if job.sizes_secret else int(frame.count.sum())
 
 
 def records_text(plan: Plan) -> str:
     """The number of records as text, where the job does not keep it secret."""
-    return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,}, after the universe filter and the job's rules"
+    number = shown_records(plan.job, plan.frame)
+    return SIZES_SECRET if number is None else f"{number:,}, after the universe filter and the job's rules"
 
 
 def sizes(plan: Plan) -> dict[str, str]:

@@ -226,7 +226,9 @@ def _weight(job: Job) -> str:
         bounds = "though values outside the bounds are clipped"
     else:
         bounds = f"within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
-    return f"{name}: not missing, finite, above 0, {bounds}"
+    from_zero = column is not None and column.bounds is not None and column.bounds[0] == 0.0
+    least = "0 or more" if from_zero and job.mechanism.sums_weights_of_zero else "above 0"
+    return f"{name}: not missing, finite, {least}, {bounds}"
 
 
 def _unit(job: Job) -> Iterator[str]:

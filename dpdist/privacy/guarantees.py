@@ -191,10 +191,10 @@ def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
 
-def large_delta(job: Job, records: int) -> str:
-    """A caution about a δ of 1/n or more, or "": publishing one of n records has δ = 1/n."""
+def large_delta(job: Job, records: int | None) -> str:
+    """A caution about a δ of 1/n or more, or "": publishing one of n records has δ = 1/n. n is None where it is secret."""
     delta = job.budget.delta
-    if delta is None or delta * records < 1:
+    if delta is None or records is None or delta * records < 1:
         return ""
     size = f"The δ of {budget_text(delta)} is not below 1/n = 1/{records}."
     return f"{size} Publishing one record of the file at random, whole, has such a δ. Take a δ far below."

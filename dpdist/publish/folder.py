@@ -82,13 +82,13 @@ def manifest(folder: Path, released: ReleasedObject, withheld: Mapping[str, Any]
         "job": released.job.public,
         **{THIRD_PARTY[part]: origin for part, (_, origin) in released.job.third_party.items()},
         **({"third_party_readers": readers} if (readers := released.promise.get("readers")) else {}),
-        "versions": _versions(),
+        "versions": versions(),
     }
     return canonical({**entries, "release": release_id(entries)})
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     return {name: version_of(name) for name in PACKAGES if name != COMPILED or installed(COMPILED)}
 
 

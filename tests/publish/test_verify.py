@@ -21,6 +21,8 @@ from dpdist.core.files import sha256
 from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.opening.verifying import problems, sign
+from dpdist.publish.folder import publish
+from dpdist.publish.released import read_released
 
 
 @pytest.fixture(scope="module")
@@ -276,12 +278,16 @@ def test_every_changed_character_of_a_signature_is_found(public: Path, key: Secr
 
 
 def test_a_forger_without_the_key_is_found_out(public: Path, key: SecretKey) -> None:
-    """What no checksum shows: figures of a table changed, and the manifest written again."""
+    """What no checksum shows: all that follows from another seed, and the manifest written again."""
     sign(public, key)
     (public / "tables" / "counts.csv").write_text("field,sex,estimate\n")
     vouch(public)
+    assert problems(public) == ["tables/counts.csv: not what its released/ gives: 1 lines, not 37"]
+    (public / "released" / "seed").write_text(f"{'ab' * 32}\n")
+    vouch(public)
+    publish(read_released(public / "released"), public)
     assert problems(public) == [], "control"
-    assert problems(public, key.public) == [f"{SIGNATURE}: the signature is not of this file"]
+    assert problems(public, key.public) == [f"{SIGNATURE}: no such file"]
 
 
 def test_what_is_not_whole_or_repeats_a_run_is_not_signed(public: Path, key: SecretKey) -> None:

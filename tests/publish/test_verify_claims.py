@@ -88,10 +88,12 @@ def test_a_forged_figure_of_the_unit_or_the_correction_is_named(public: Path, fi
 
 
 @pytest.mark.parametrize("name", ["privacy_unit_in_words", "adjacency_in_words"])
-def test_another_number_in_a_sentence_is_named_and_other_words_are_not(public: Path, name: str) -> None:
+def test_another_number_and_other_words_in_a_sentence_are_named(public: Path, name: str) -> None:
     text = statement(public)[name]
     assert "most 5" in text
-    assert forged(public, "statement.json", **{name: text.replace("records", "rows")}) == []
+    assert forged(public, "statement.json", **{name: text.replace("records", "rows")}) == [
+        f"statement.json: not what its released/ gives: {name}"
+    ]
     assert forged(public, "statement.json", **{name: text.replace("most 5", "most 2")}) == [
         f'statement.json: {name} with the numbers ["2"]'
     ]
@@ -121,7 +123,7 @@ def gates(**edits: object) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["statement.json", "released/promise.json"])
 def test_a_forged_gate_is_named(public: Path, name: str, edits: dict[str, Any], figure: str) -> None:
     said = json.loads((public / name).read_text())["acceptance"]
-    assert forged(public, name, acceptance=said | {"gates": [gates(), said["gates"][1]]}) == [], "control"
+    assert forged(public, name, acceptance=said) == [], "control"
     if "first" in edits:
         edits = {"gates": [edits["first"], said["gates"][1]]}
     (found,) = forged(public, name, acceptance=said | edits)

@@ -327,6 +327,8 @@ DEFINITIONS = {
     "v": SUM_OF_V,
 }
 """Definitions of the statistics by name, for the metadata of the file."""
+QUERIES = {"v": "weighted tables"}
+"""The query that every statistic answers, by the names of both."""
 
 
 def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:

@@ -323,6 +323,8 @@ DEFINITIONS = {
     "v": SUM_OF_V,
 }
 """Definitions of the statistics by name, for the metadata of the file."""
+QUERIES = {"1 - v": "counts of nodes", "v": "counts of nodes"}
+"""The query that every statistic answers, by the names of both."""
 
 
 def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:

@@ -13,14 +13,14 @@ from typing import Any
 from dpdist.core.records import UNIT
 from dpdist.job import Job
 from dpdist.mechanisms.coded_tables.fitting import Marginal
-from dpdist.mechanisms.coded_tables.post import DEFINITIONS, SAMPLED, CodedTables, figures
+from dpdist.mechanisms.coded_tables.post import DEFINITIONS, QUERIES, SAMPLED, CodedTables, figures
 from dpdist.mechanisms.coded_tables.sensitivity import table_scale
 from dpdist.mechanisms.coded_tables.synthetic_records import Filling
 from dpdist.mechanisms.parts import WIDE, Words
 from dpdist.mechanisms.privbayes.sensitivity import score_scale
 from dpdist.mechanisms.privbayes.spec import MOST_CELLS, PrivBayes
 
-__all__ = ["DEFINITIONS", "WORDS", "Network", "figures", "model_of"]
+__all__ = ["DEFINITIONS", "QUERIES", "WORDS", "Network", "figures", "model_of"]
 UNEXPLAINED = (
     "What clipping brings, and what the network leaves out, is in no error. The errors take the network as it was chosen."
 )

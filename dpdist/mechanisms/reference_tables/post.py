@@ -61,6 +61,8 @@ DEFINITIONS = {
     "v(1 - c)/2": "the sum of v (1 - c) / 2, in the notation of vc",
 }
 """Definitions of the statistics by name, for the metadata of the file."""
+QUERIES = dict.fromkeys(DEFINITIONS, "clipped sums of base cells")
+"""The query that every statistic answers, by the names of both."""
 
 
 class Sized(NamedTuple):

@@ -30,7 +30,7 @@ from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query, law_of
 from dpdist.mechanisms.table_package.spec import AUTO, MEAN_SQUARE, TablePackage
-from dpdist.mechanisms.table_package.words import DEFINITIONS, WORDS
+from dpdist.mechanisms.table_package.words import DEFINITIONS, QUERIES, WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.models.outputs import ReleaseView
@@ -50,7 +50,7 @@ from dpdist.packages.strategy import STRATEGIES, Aggregation, Strategy, TopDown,
 from dpdist.packages.workload import PackageTable, Workload, indicator
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
-__all__ = ["DEFINITIONS", "WORDS", "PackageCells", "figures", "model_of"]
+__all__ = ["DEFINITIONS", "QUERIES", "WORDS", "PackageCells", "figures", "model_of"]
 
 DONORS_OF_CELL = 64
 """Number of made-up donors of a base cell, where the job has no reference."""

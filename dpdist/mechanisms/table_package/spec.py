@@ -37,6 +37,7 @@ class TablePackage(Noisy):
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
     )
     statistics: ClassVar[str | None] = "package"
+    first_version: ClassVar[tuple[int, ...]] = (0, 2)
     by_cell: ClassVar[bool] = True
     sizes_by_sums: ClassVar[bool] = True
     fills_empty_cells: ClassVar[bool] = True

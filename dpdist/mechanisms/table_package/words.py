@@ -47,6 +47,10 @@ DEFINITIONS = {
     "count in bins of": OF_BINS,
 }
 """Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
+QUERIES = dict.fromkeys(("a", "q", "above", "below"), "sums over groups of base cells") | {
+    "count in bins of": "counts of histograms"
+}
+"""The query that every statistic answers, by the names of both."""
 POSTERIOR = (
     "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean given "
     "every noisy sum. The prior is the reference, with a drift whose size follows from the noisy sums and constants."

@@ -60,6 +60,13 @@ DEFINITIONS = {
     "distance": "the sum over cells of |sum of (min(w, U) - t) / U|, with t as in a_r",
     "distance of products": "as distance, each term times (clip(y, c - R, c + R) - c) / R in the notation of b",
 }
+QUERIES = {
+    "a_r": "sums of base cells",
+    "b_r": "sums of base cells",
+    "distance": "distances from the common weight",
+    "sum of weights": "sum of weights",
+}
+"""The query that every statistic answers, by the names of both."""
 
 
 @dataclass(frozen=True)

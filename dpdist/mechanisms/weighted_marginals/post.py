@@ -292,6 +292,8 @@ SUM_OF_VALUES = (
 )
 DEFINITIONS = COUNTED | {"vu": SUM_OF_VALUES}
 """Definitions of the statistics by name, for the metadata of the file."""
+QUERIES = {"v": "weighted tables", "vu": "weighted tables"}
+"""The query that every statistic answers, by the names of both."""
 
 
 def figures(release: ReleaseView, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:

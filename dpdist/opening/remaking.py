@@ -1,0 +1,275 @@
+"""For `opening.verifying`: publishes a release again from its released/, and compares every file with the folder's.
+
+Texts, names, whole numbers and guarantees must be equal. Decimal numbers must be equal within `RELATIVE`, because last
+digits depend on the processor. `REST` names the facts in released/ that nothing in the folder can confirm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpdist.core.errors import DpdistError, JobError
+from dpdist.core.formats import version_of
+from dpdist.core.progress import Listener, silent
+from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, printable, read_object
+from dpdist.core.this_process import single_threaded
+from dpdist.estimation.donors import DONORS
+from dpdist.estimation.weighted_points import REFERENCE_FILE
+from dpdist.job import Job
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.opening.rederiving import as_run
+from dpdist.planning.making import refuse_formats
+from dpdist.privacy.claims import promised
+from dpdist.publish.folder import publish, versions
+from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject, public_frame, read_released
+from dpdist.sampling import facts
+from dpdist.survey.readers import BY_PLUGIN
+
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+"""Largest difference of a decimal number, relative to itself, and relative to the largest one of its column."""
+PROMISE = "released/promise.json"
+STATED = {
+    "guarantee",
+    "adjacency",
+    "epsilon",
+    "epsilon_per_set",
+    "substitution_epsilon",
+    "delta",
+    "rho",
+    "substitution_rho",
+}
+"""Keys of a promise that `opening.verifying` compares with the job."""
+OF_THE_RUN = {"reference", "readers", "metered", "date", "protected_by", "acceptance"}
+"""Keys of a promise that a run adds to what follows from its job."""
+OTHER = "not what its released/ gives"
+REST = {
+    "released/job.json": "that this job was run, and no other",
+    PROMISE: "day, version and ledger of the run, checksum of the reference, cautions about it, noisy values of gates",
+    "released/frame.parquet": "that its numbers are those of the sample, and of the noise that was drawn",
+    "released/seed": "that it was drawn at random",
+    f"released/{DISTRIBUTIONS}": "that it has the distributions of the reference",
+    f"released/{DONORS}": "that it has the records of the reference",
+    f"released/{REFERENCE_FILE}": "that it has the points of the run's histograms or of the earlier release",
+}
+SET = "that noisy figures, or draws, are those of the run; that its strategy and limits follow from the reference"
+NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
+
+
+class Remade(NamedTuple):
+    """Differences between a folder and what its released/ gives, as faults or in words, and what nothing confirms."""
+
+    faults: list[Damaged]
+    unchecked: list[str]
+
+
+def remade(public: Path, listener: Listener = silent) -> Remade:
+    """Publishes a release again and compares. Differences are faults if the same versions published the folder."""
+    lacking, rest = list[str](), list(_rest(public))
+    try:
+        released = read_released(public / "released")
+        differences = [*_promise(public, released), *_sizes(released)]
+        try:
+            refuse_formats(released.job)
+        except JobError as error:
+            lacking = [f"files that follow from released/: {problem.fault}" for problem in error.problems]
+        else:
+            with TemporaryDirectory(prefix="dpdist-verify-") as folder, single_threaded():
+                publish(released, again := Path(folder) / "public", listener)
+                differences += _files(public, again)
+    except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, pa.ArrowException) as error:
+        return Remade([_unusable(error)], rest)
+    stated = read_object(public, MANIFEST).get("versions")
+    protected_by = str(released.promise.get("protected_by") or "0.1.0 or earlier")
+    if stated == versions() and protected_by == version_of("dpdist"):
+        return Remade(differences, [*lacking, *rest])
+    by = json.dumps(stated, sort_keys=True) if isinstance(stated, dict) else "no versions"
+    how = f"as here from released/: dpdist {protected_by} protected it, and it was published with {printable(by, 300)}"
+    return Remade([], [*(f"that {error.file} is {how} ({error.fault})" for error in differences), *lacking, *rest])
+
+
+def _unusable(error: Exception) -> Damaged:
+    return Damaged("released/job.json", f"nothing can be published from it ({type(error).__name__})", "released/ as it was")
+
+
+def _rest(public: Path) -> Iterator[str]:
+    """What nothing in the folder confirms, by file."""
+    texts = REST | {f"released/{path.name}": SET for path in sorted((public / "released").glob("set-*.json"))}
+    texts[MANIFEST] = "versions that published the folder"
+    yield from (f"{name}: {text}" for name, text in texts.items() if (public / name).exists())
+
+
+def _promise(public: Path, released: ReleasedObject) -> Iterator[Damaged]:
+    """Entries of a promise that do not follow from the job, or are none of a run's."""
+    job, stated = as_run(public, released.job), released.promise
+    due = promised(mechanism_of(job).promise(job), facts(job) if _sampled_here(job) else stated.get("sampler", {}))
+    for key in sorted(stated.keys() - due.keys() - OF_THE_RUN):
+        yield Damaged(PROMISE, f"an entry {printable(key)}", "entries of a promise")
+    readers = stated.get("readers") or {}
+    due["assumptions"] += [BY_PLUGIN.format(which=which, **origin) for which, origin in readers.items()]
+    for key in sorted(due.keys() - STATED):
+        value = stated.get(key)
+        wrong = value != due[key] if key != "cautions" else not isinstance(value, list) or _lacking(value, due[key])
+        if wrong:
+            yield Damaged(PROMISE, f"{key} {printable(json.dumps(value))}", f"{json.dumps(due[key])}, by its job")
+
+
+def _sampled_here(job: Job) -> bool:
+    """True if the statement's entry on sampling follows from the job alone, and not from a toolchain."""
+    return job.mechanism.adds_noise or job.sampler.name in ("exact", "grid")
+
+
+def _lacking(stated: list[Any], due: list[Any]) -> bool:
+    return any(text not in stated for text in due)
+
+
+def _sizes(released: ReleasedObject) -> Iterator[Damaged]:
+    """Numbers of records that do not follow from the noisy sums, where these measure them."""
+    if not np.array_equal(public_frame(released.job, released.frame, released.sets).count, released.frame.count):
+        yield Damaged("released/frame.parquet", "numbers of records other than its noisy sums give", "those of the sums")
+
+
+def _files(public: Path, again: Path) -> Iterator[Damaged]:
+    """Files that the two folders have not in common, or that differ."""
+    here, there = _names(public), _names(again)
+    yield from (Damaged(name, "it is missing, and follows from released/", "the file") for name in sorted(there - here))
+    yield from (Damaged(name, "it does not follow from released/", "files that do") for name in sorted(here - there))
+    for name in sorted((here & there) - {MANIFEST}):
+        if (where := _difference(public / name, again / name)) is not None:
+            yield Damaged(name, f"{OTHER}{f': {printable(where)}' if where else ''}", "as `dpdist publish` makes it")
+    one, other = (read_object(folder, MANIFEST) for folder in (public, again))
+    for key in sorted((one.keys() | other.keys()) - {"files", "versions", "release"}):
+        if one.get(key) != other.get(key):
+            yield Damaged(MANIFEST, f"{printable(key)} {OTHER}", "as `dpdist publish` makes it")
+
+
+def _names(folder: Path) -> set[str]:
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return files - {SIGNATURE, UNFIT}
+
+
+def _difference(one: Path, other: Path) -> str | None:
+    """Where two files differ beyond last digits, in words; None if they do not."""
+    if one.read_bytes() == other.read_bytes():
+        return None
+    compare = {".json": _json, ".parquet": _parquet, ".xlsx": _members, ".dta": _stata}.get(one.suffix, _text)
+    try:
+        return compare(one, other)
+    except (DpdistError, pa.ArrowException, zipfile.BadZipFile, OSError, ValueError, LookupError, TypeError) as error:
+        return f"it cannot be read ({type(error).__name__})"
+
+
+def _json(one: Path, other: Path) -> str | None:
+    return next(_unequal("", *(json.loads(path.read_text(encoding="utf-8")) for path in (one, other))), None)
+
+
+def _unequal(where: str, one: Any, other: Any) -> Iterator[str]:
+    """Paths of JSON values that differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys()):
+            if key not in one or key not in other:
+                yield f"{where}{key}"
+            else:
+                yield from _unequal(f"{where}{key}.", one[key], other[key])
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for place, pair in enumerate(zip(one, other, strict=True)):
+            yield from _unequal(f"{where}{place}.", *pair)
+    elif isinstance(one, float) and isinstance(other, float):
+        if not _close(np.array([one]), np.array([other])):
+            yield where.rstrip(".")
+    elif type(one) is not type(other) or one != other:
+        yield where.rstrip(".")
+
+
+def _parquet(one: Path, other: Path) -> str | None:
+    tables = pq.read_table(one), pq.read_table(other)
+    schemas = [
+        table.schema.remove_metadata() if b"pandas" in (table.schema.metadata or {}) else table.schema for table in tables
+    ]
+    if not schemas[0].equals(schemas[1], check_metadata=True):
+        return "its columns"
+    return _columns(*({name: table[name] for name in table.column_names} for table in tables))
+
+
+def _stata(one: Path, other: Path) -> str | None:
+    frames, labels = list[pd.DataFrame](), list[Any]()
+    for path in (one, other):
+        opened: Any = pd.read_stata(path, convert_categoricals=False, iterator=True)
+        with opened as reader:
+            frames.append(reader.read())
+            labels.append((reader.variable_labels(), reader.value_labels()))
+    if labels[0] != labels[1]:
+        return "its labels"
+    return _columns(*({str(name): pa.chunked_array([pa.array(frame[name])]) for name in frame} for frame in frames))
+
+
+def _columns(one: Mapping[str, pa.ChunkedArray], other: Mapping[str, pa.ChunkedArray]) -> str | None:
+    """The first column that differs; None if there is none."""
+    if list(one) != list(other):
+        return "its columns"
+    for name in one:
+        first, second = one[name], other[name]
+        if len(first) != len(second):
+            return f"{len(first):,} rows, not {len(second):,}"
+        if pa.types.is_floating(first.type) and pa.types.is_floating(second.type):
+            same = first.is_null().equals(second.is_null()) and _close(first.to_numpy(), second.to_numpy())
+        elif pa.types.is_nested(first.type):
+            pairs = zip(first.to_pylist(), second.to_pylist(), strict=True)
+            same = all(next(_unequal("", *pair), None) is None for pair in pairs)
+        else:
+            same = first.equals(second)
+        if not same:
+            return f"column {name}"
+    return None
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    most = np.abs(other[np.isfinite(other)]).max(initial=0.0)
+    return bool(np.isclose(one, other, rtol=RELATIVE, atol=ABSOLUTE * most, equal_nan=True).all())
+
+
+def _text(one: Path, other: Path) -> str | None:
+    return _texts(one.read_text(encoding="utf-8"), other.read_text(encoding="utf-8"))
+
+
+def _members(one: Path, other: Path) -> str | None:
+    """The first file of a workbook that differs."""
+    with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
+        if first.namelist() != second.namelist():
+            return "its parts"
+        for name in first.namelist():
+            if _texts(first.read(name).decode(), second.read(name).decode()) is not None:
+                return name
+    return None
+
+
+def _texts(one: str, other: str) -> str | None:
+    """The first line in which texts differ, apart from last digits of their decimal numbers."""
+    lines, others = one.splitlines(), other.splitlines()
+    if len(lines) != len(others):
+        return f"{len(lines):,} lines, not {len(others):,}"
+    for number, (line, due) in enumerate(zip(lines, others, strict=True), start=1):
+        if line != due and (NUMBER.sub("#", line) != NUMBER.sub("#", due) or not _numbers_close(line, due)):
+            return f"line {number:,}"
+    return None
+
+
+def _numbers_close(line: str, due: str) -> bool:
+    pairs = zip(NUMBER.findall(line), NUMBER.findall(due), strict=True)
+    return all(one == other or _decimal_close(one, other) for one, other in pairs)
+
+
+def _decimal_close(one: str, other: str) -> bool:
+    """True for two decimal numbers that are equal but for last digits; whole numbers must be equal."""
+    a, b = float(one.replace(",", "")), float(other.replace(",", ""))
+    return not (one.lstrip("-").isdigit() and other.lstrip("-").isdigit()) and abs(a - b) <= RELATIVE * max(abs(a), abs(b))
