@@ -35,7 +35,7 @@ LISTED = "The job lists the keys that may approve: {names}."
 ADDS_UP = (
     "What a person loses adds up over the releases whose files hold her, over tables, periods and surveys. Take releases "
     "with guarantees for every file, of the same neighbours and the same privacy unit: one unit loses at most the sum of "
-    "their ε and of their δ. {}"
+    "their ε and of their δ. This also holds if a later job was chosen after earlier releases were seen. {}"
 )
 COUNTED = "A ledger counts the releases of this dataset that were run with it."
 NOT_COUNTED = "No ledger counts them here."
