@@ -22,10 +22,11 @@ from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start, single_threaded, write_no_core
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
+from dpdist.job.presentation import refuse_formats
 from dpdist.ledger.runs import Charged, Meter
 from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified
-from dpdist.planning.making import make_plan, refuse_formats
+from dpdist.planning.making import make_plan
 from dpdist.planning.noise_of_counts import warned
 from dpdist.planning.plan import Plan, doubts_of, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
@@ -236,7 +237,7 @@ def publish(
                 refuse_unverified(made, made_again=True)
             released = read_released(made / "released")
             released = released if job is None else derived(released, job_of(job))
-            refuse_formats(released.job)
+            refuse_formats(released.job.dataset, released.job.presentation)
         charged = Charged.of(space)
         on_a_verdict = released.job.held_on_a_verdict and made == space.held  # which was given when the records were there
         _publish(space, released, listener, held=on_a_verdict or released.job.approval is not None)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpdist.cli.console import RESUMES, guarded, out
+from dpdist.cli.console import RESUMES, err, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
@@ -33,7 +33,7 @@ def verify(
 
     def act() -> None:
         public = public_of(folder)
-        with listening(quiet=False) as listener:
+        with listening(quiet=as_json or not err.file.isatty()) as listener:
             wrong, derived, unchecked = verified(public, None if key is None else PublicKey.named(key), listener)
         which, faults = {} if wrong else _which(public), advised(public)
         if wrong:

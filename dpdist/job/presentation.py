@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from dpdist.core.errors import JobError, Problem
+from dpdist.core.extras import install, installed
 from dpdist.job.names import StatisticName
 from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, VERSION, Frozen, Sentence
 
@@ -164,3 +166,17 @@ class Presentation(Frozen):
     def with_unit(self, column: str) -> str:
         unit = self.column(column).unit
         return f"{self.label(column)} ({unit})" if unit else self.label(column)
+
+
+WRITABLE = "formats that can be written here"
+
+
+def refuse_formats(dataset: str, presentation: Presentation) -> None:
+    """Raises `JobError` if an output format needs a library that is not installed."""
+    if presentation.sdmx is not None and not installed("pysdmx"):
+        fault = "SDMX needs pysdmx, which is not installed"
+        raise JobError(dataset, [Problem("presentation.sdmx", fault, WRITABLE, install("pysdmx"))])
+    for i, name in enumerate(presentation.formats):
+        if name in NEEDS_AN_EXTRA and not installed("pyreadstat"):
+            where, fault = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"
+            raise JobError(dataset, [Problem(where, fault, WRITABLE, install("pyreadstat"))])

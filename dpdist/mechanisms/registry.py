@@ -39,7 +39,7 @@ def proof_of(job: Job) -> dict[str, Any]:
     return proof_record(job, mechanism.promise(job), queries)
 
 
-def number_of_own(job: Job) -> int:
+def number_of_queries(job: Job) -> int:
     """The number of the proof record's first queries that are the mechanism's; those of counts and gates follow."""
     mechanism = mechanism_of(job)
     return len(mechanism.listed(job)) if isinstance(mechanism, ListsQueries) else len(proof_of(job)["queries"])

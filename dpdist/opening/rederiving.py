@@ -25,7 +25,7 @@ from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job, budget_text
 from dpdist.job.reference import ReleaseReference
 from dpdist.mechanisms.figures import Measured, measured_of
-from dpdist.mechanisms.registry import number_of_own, proof_of
+from dpdist.mechanisms.registry import number_of_queries, proof_of
 from dpdist.privacy.claims import numbers_of
 from dpdist.privacy.proof import ROUNDING, Rederived, rederived
 
@@ -68,7 +68,7 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     if not due["queries"]:
         return Rederivation([], "nothing is promised, and nothing was derived", [])
     again = rederived(record)
-    faults, hidden = _noise(public, job, due["queries"], number_of_own(job))
+    faults, hidden = _noise(public, job, due["queries"], number_of_queries(job))
     faults = [*_less(statement, again), *faults]
     holds = [] if due["holds"] == "for every file" else [CLAIM.format(due["holds"], due["guarantee"])]
     return Rederivation(faults, _words(again, statement, len(record["queries"])), [*holds, *hidden, DRAWN, MOVED, RECORDS])
@@ -81,7 +81,7 @@ def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]
         if numbers_of(made_by) < FIRST_WITH_RECORDS:
             why = f"every version that has '{job.mechanism.name}' writes it, and dpdist {printable(made_by)} has not"
         return Rederivation([Damaged(PROOF, f"missing, though {why}", "the record")], "", [])
-    faults, hidden = _noise(public, job, due["queries"], number_of_own(job)) if due["queries"] else ([], [])
+    faults, hidden = _noise(public, job, due["queries"], number_of_queries(job)) if due["queries"] else ([], [])
     return Rederivation(faults, "", [NO_RECORD, *hidden])
 
 
@@ -147,13 +147,13 @@ class _Figures(NamedTuple):
     part: Ints
 
 
-def _noise(public: Path, job: Job, queries: list[dict[str, Any]], own: int) -> tuple[list[Damaged], list[str]]:
+def _noise(public: Path, job: Job, queries: list[dict[str, Any]], number: int) -> tuple[list[Damaged], list[str]]:
     """Faults in laws and scales of noisy figures, and queries without any figure, in words.
 
-    A statistic answers the query that its mechanism names, or any of the mechanism's `own` queries, the first ones.
+    A statistic answers the query that its mechanism names, or any of the mechanism's queries, which are the first `number`.
     """
-    noisy = [query for query in queries[:own] if query["law"] != "posterior_draw"]
-    further = [query["name"] for query in queries[own:]]
+    noisy = [query for query in queries[:number] if query["law"] != "posterior_draw"]
+    further = [query["name"] for query in queries[number:]]
     figures, faults = _measured(public, bool(noisy))
     if figures is None:
         return faults, [NO_FIGURES] if noisy else []
@@ -163,8 +163,8 @@ def _noise(public: Path, job: Job, queries: list[dict[str, Any]], own: int) -> t
         )
     shown, more, measured = set[int](), 0, measured_of(job)
     kinds, kind = np.unique(np.column_stack([figures.law, figures.statistic]).astype(str), axis=0, return_inverse=True)
-    for number, (law, statistic) in enumerate(kinds.tolist()):
-        here = np.flatnonzero(kind.ravel() == number)
+    for place_of_kind, (law, statistic) in enumerate(kinds.tolist()):
+        here = np.flatnonzero(kind.ravel() == place_of_kind)
         answered = _answered(noisy, law, statistic, measured)
         steps, scales = figures.step[here], [_scales(noisy[place]) for place in answered]
         least = min((values[-1] for values in scales), default=np.inf)

@@ -27,35 +27,22 @@ from dpdist.core.this_process import single_threaded
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job import Job
+from dpdist.job.presentation import refuse_formats
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.opening.rederiving import as_run
-from dpdist.planning.making import refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.publish.folder import publish, versions
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject, public_frame, read_released
-from dpdist.sampling import facts
-from dpdist.survey.readers import BY_PLUGIN
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
 """Largest difference of a decimal number, relative to itself, and relative to the largest one of its column."""
 PROMISE = "released/promise.json"
-STATED = {
-    "guarantee",
-    "adjacency",
-    "epsilon",
-    "epsilon_per_set",
-    "substitution_epsilon",
-    "delta",
-    "rho",
-    "substitution_rho",
-}
-"""Keys of a promise that `opening.verifying` compares with the job."""
-OF_THE_RUN = {"reference", "readers", "metered", "date", "protected_by", "acceptance"}
+OF_THE_RUN = {"sampler", "reference", "readers", "metered", "date", "protected_by", "acceptance"}
 """Keys of a promise that a run adds to what follows from its job."""
 OTHER = "not what its released/ gives"
 REST = {
     "released/job.json": "that this job was run, and no other",
-    PROMISE: "day, version and ledger of the run, checksum of the reference, cautions about it, noisy values of gates",
+    PROMISE: "day, version, sampler and ledger of the run, the reference's checksum and cautions, noisy values of gates",
     "released/frame.parquet": "that its numbers are those of the sample, and of the noise that was drawn",
     "released/seed": "that it was drawn at random",
     f"released/{DISTRIBUTIONS}": "that it has the distributions of the reference",
@@ -80,7 +67,7 @@ def remade(public: Path, listener: Listener = silent) -> Remade:
         released = read_released(public / "released")
         differences = [*_promise(public, released), *_sizes(released)]
         try:
-            refuse_formats(released.job)
+            refuse_formats(released.job.dataset, released.job.presentation)
         except JobError as error:
             lacking = [f"files that follow from released/: {problem.fault}" for problem in error.problems]
         else:
@@ -112,25 +99,25 @@ def _rest(public: Path) -> Iterator[str]:
 def _promise(public: Path, released: ReleasedObject) -> Iterator[Damaged]:
     """Entries of a promise that do not follow from the job, or are none of a run's."""
     job, stated = as_run(public, released.job), released.promise
-    due = promised(mechanism_of(job).promise(job), facts(job) if _sampled_here(job) else stated.get("sampler", {}))
+    due = promised(mechanism_of(job).promise(job), {})
     for key in sorted(stated.keys() - due.keys() - OF_THE_RUN):
         yield Damaged(PROMISE, f"an entry {printable(key)}", "entries of a promise")
-    readers = stated.get("readers") or {}
-    due["assumptions"] += [BY_PLUGIN.format(which=which, **origin) for which, origin in readers.items()]
-    for key in sorted(due.keys() - STATED):
-        value = stated.get(key)
-        wrong = value != due[key] if key != "cautions" else not isinstance(value, list) or _lacking(value, due[key])
-        if wrong:
-            yield Damaged(PROMISE, f"{key} {printable(json.dumps(value))}", f"{json.dumps(due[key])}, by its job")
+    further = len(stated.get("readers") or {})  # an assumption for each reader that a plug-in brings
+    same = {
+        "composition": stated.get("composition") == due["composition"],
+        "assumptions": _assumed(job, stated.get("assumptions"), due["assumptions"], further),
+        "cautions": set(due["cautions"]) <= set(map(str, stated.get("cautions") or ())),
+    }
+    for key in (key for key, equal in same.items() if not equal):
+        yield Damaged(PROMISE, f"{key} {printable(json.dumps(stated.get(key)))}", f"{json.dumps(due[key])}, by its job")
 
 
-def _sampled_here(job: Job) -> bool:
-    """True if the statement's entry on sampling follows from the job alone, and not from a toolchain."""
-    return job.mechanism.adds_noise or job.sampler.name in ("exact", "grid")
-
-
-def _lacking(stated: list[Any], due: list[Any]) -> bool:
-    return any(text not in stated for text in due)
+def _assumed(job: Job, stated: object, due: list[str], further: int) -> bool:
+    """True for the assumptions of a job, of which some may be of the tables that it had first: later ones cost nothing."""
+    first = mechanism_of(job).promise(job.model_copy(update={"tables": job.tables[:1]})).assumptions
+    if not isinstance(stated, list) or not set(due) & set(first) <= set(map(str, stated)):
+        return False
+    return sum(text not in {*due, *first} for text in stated) == further
 
 
 def _sizes(released: ReleasedObject) -> Iterator[Damaged]:

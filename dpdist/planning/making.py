@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from dpdist.core.errors import DataError, JobError, Problem
-from dpdist.core.extras import install, installed
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.core.table_cells import counted_and_named, cross
@@ -17,7 +16,7 @@ from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
 from dpdist.job.families import family_facts, parametric
-from dpdist.job.presentation import NEEDS_AN_EXTRA
+from dpdist.job.presentation import refuse_formats
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.outputs import PoolsShapes
@@ -40,7 +39,7 @@ from dpdist.survey.source import Input, Source, open_source
 def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     """Checks every record and the model's needs; spends and writes nothing. Raises `JobError` or `DataError`."""
     _check_likelihood(job)
-    refuse_formats(job)
+    refuse_formats(job.dataset, job.presentation)
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
@@ -83,20 +82,6 @@ def _public_frames(job: Job, frame: Frame, reference: ReferenceFile | ReferenceR
         yield replace(frame, codes={name: frame.codes[name] for name in job.public_counts})
     if isinstance(reference, ReferenceFile):
         yield reference.census.frame
-
-
-WRITABLE = "formats that can be written here"
-
-
-def refuse_formats(job: Job) -> None:
-    """Raises `JobError` if an output format needs a library that is not installed."""
-    if job.presentation.sdmx is not None and not installed("pysdmx"):
-        fault = "SDMX needs pysdmx, which is not installed"
-        raise JobError(job.dataset, [Problem("presentation.sdmx", fault, WRITABLE, install("pysdmx"))])
-    for i, name in enumerate(job.presentation.formats):
-        if name in NEEDS_AN_EXTRA and not installed("pyreadstat"):
-            where, fault = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"
-            raise JobError(job.dataset, [Problem(where, fault, WRITABLE, install("pyreadstat"))])
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:

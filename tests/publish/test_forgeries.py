@@ -191,7 +191,7 @@ FORGERIES: dict[str, tuple[str, Forger]] = {
     "assumptions emptied": (PACKAGE, both(lambda stated: stated.update(assumptions=[]))),
     "composition": (CELLS, both(lambda stated: stated.update(composition="none is needed"))),
     "cautions emptied": (DRAWS, edited(STATEMENT, lambda stated: stated.update(cautions=[]))),
-    "sampler": (CELLS, both(lambda stated: stated["sampler"].update(total_variation=0.5))),
+    "sampler": (CELLS, edited(STATEMENT, lambda stated: stated["sampler"].update(total_variation=0.5))),
     "domain": (CELLS, edited(STATEMENT, lambda stated: stated.update(domain=[]))),
     "headline": (CELLS, edited(STATEMENT, lambda stated: stated.update(headline="it protects everything"))),
     "an entry of the statement dropped": (CELLS, edited(STATEMENT, lambda stated: stated.pop("trust_model"))),
@@ -242,6 +242,7 @@ CONSISTENT: dict[str, tuple[str, Forger, str]] = {
     "seed": (CELLS, FORGERIES["seed"][1], "released/seed"),
     "noisy figures": (CELLS, edited(SET, lambda described: described.update(strata=moved(described["strata"]))), SET),
     "frame": (CELLS, FORGERIES["frame"][1], "released/frame.parquet"),
+    "sampler": (CELLS, both(lambda stated: stated["sampler"].update(total_variation=0.5)), PROMISE),
     "day": (CELLS, edited(PROMISE, lambda stated: stated.update(date="1999-01-01")), PROMISE),
 }
 
