@@ -19,6 +19,8 @@ from dpdist.job.families import family_facts, parametric
 from dpdist.job.presentation import refuse_formats
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.design import Design
+from dpdist.models.lognormal.conjugate import SINGULAR
 from dpdist.models.outputs import PoolsShapes
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
@@ -299,4 +301,25 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
         elif label in census.constant:
             allowed = f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy))
+        elif _follows_from_predictors(job, model, census, frame.rows_of(stratum)):
+            allowed = f"{' and '.join(job.components)} that vary within groups of predictors"
+            fault = "outcome or weight has no variation left within the predictors' groups"
+            problems.append(Problem(f"stratum {label}", fault, allowed, remedy))
     return problems
+
+
+def _follows_from_predictors(job: Job, model: StratumModel, census: Census, rows: slice) -> bool:
+    """True if a lognormal model would fit an outcome, or the weight, without an error: its fit would fail."""
+    design: Design | None = getattr(model, "design", None)
+    if not family_facts(job).logs or design is None or not design.matrix.size:
+        return False
+    x, n = design.matrix[design.pattern], census.frame.count[rows].astype(np.float64)
+    for values in census.single.values():
+        y = values[rows]
+        if np.isnan(y).any():
+            continue
+        root = np.sqrt(n)
+        left = y - x @ np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+        if n @ left**2 <= SINGULAR * (n @ y**2):
+            return True
+    return False

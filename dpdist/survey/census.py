@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,11 @@ class Census:
     constant: tuple[str, ...]
     """Strata in which an outcome or the weight (under a lognormal law, its logarithm) does not vary."""
     populations: Populations | None = None
+    single: Mapping[str, Floats] = field(default_factory=dict)
+    """Confidential: of every outcome, as y0, y1, …, and of the weight, as w, the one value in each frame row, (row,).
+
+    It is NaN where values vary. Under a lognormal law it is the value's logarithm.
+    """
     small: SmallCounts | None = None
     """Number of published sample counts with few privacy units; None if a record is the unit, or no count is published."""
 
@@ -104,7 +109,11 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         names, number = tuple(sorted(psus)), _psus(frame, findings.units)
         elsewhere = len(findings.units) - int(number.sum())
     small = units.small if job.privacy_unit is not None and job.public_counts is not None else None
-    return Census(frame, findings.removed, findings.seen, names, number, elsewhere, constant, populations, small)
+    single = {
+        name: np.where(tally[f"{name}_low"] < tally[f"{name}_high"], np.nan, tally[f"{name}_low"]).astype(np.float64)
+        for name in scaled
+    }
+    return Census(frame, findings.removed, findings.seen, names, number, elsewhere, constant, populations, single, small)
 
 
 def _one_weight(job: Job, source: Source, frame: Frame, tally: pd.DataFrame) -> None:

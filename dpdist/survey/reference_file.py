@@ -36,8 +36,10 @@ FEWEST_RECORDS = 300
 """Smallest number of a reference's records without a doubt: of fewer, the highest 1 % are fewer than 3."""
 FAR_BELOW = 0.01
 """Part of the public bounds that some value of the reference should reach."""
-LARGE_FACTOR, OTHER_UNIT = 10, 100
-"""Factors between medians of reference and file: `validate` notes the first, and every verb refuses the second."""
+LARGE_FACTOR = 10
+"""Factor between medians of reference and file that `validate` and `plan` note. No run is refused for it, because strict
+promises allow no refusal that depends on a file's outcomes.
+"""
 NEARLY_ALL = 0.9
 """Largest share of a reference's values outside the job's public bounds. Beyond it, the bounds are judged wrong."""
 
@@ -126,11 +128,7 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
         *values, len(job.outcomes)
     ):
         raise _current(reference)
-    factors = {name: factor for name, factor in _factors(job, *values) if not 1 / LARGE_FACTOR < factor < LARGE_FACTOR}
-    if other_unit := [name for name, factor in factors.items() if not 1 / OTHER_UNIT < factor < OTHER_UNIT]:
-        fault = f"its values have another unit than the file's: their medians differ by a factor of {OTHER_UNIT} or more"
-        remedy = "bring the reference to the file's unit, or take another one"
-        raise DataError(reference.name, [Problem(name, fault, "values of one unit", remedy) for name in other_unit])
+    factors = [name for name, factor in _factors(job, *values) if not 1 / LARGE_FACTOR < factor < LARGE_FACTOR]
     if (records := int(census.frame.count.sum())) < FEWEST_RECORDS:
         doubts.append(
             f"the reference has {records:,} records, and fewer than {FEWEST_RECORDS:,} show no tails. Limits are learned "

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli.cautions import cautions
 from dpdist.cli.main import app
-from dpdist.core.errors import FitError
+from dpdist.core.errors import DataError, FitError
 from dpdist.job.loading import parse_job
 
 JOB = """
@@ -179,3 +179,18 @@ def test_a_design_that_is_in_no_published_error_has_a_caution(tmp_path: Path, de
     assert len(warned) == warns
     if warns:
         assert "clustering by unit" in warned[0]
+
+
+@pytest.mark.parametrize("column", ["salary", "weight"])
+def test_no_variation_left_in_the_predictors_groups_is_found_before_the_run(column: str, tmp_path: Path) -> None:
+    """Control: one record of another value, with which the run goes on."""
+    path = survey(tmp_path, 60)
+    rows = pd.read_parquet(path)
+    flat = rows.assign(**{column: rows["sex"].map({"f": 20.0, "m": 30.0}).where(rows["field"] == "arts", rows[column])})
+    flat.to_parquet(path)
+    with pytest.raises(DataError, match="stratum arts: outcome or weight has no variation left") as refused:
+        dpdist.validate(parse_job(JOB), path)
+    assert "drop predictors" in str(refused.value)
+    flat.loc[flat.index[-1], column] = 25.0
+    flat.to_parquet(path)
+    dpdist.validate(parse_job(JOB), path)
