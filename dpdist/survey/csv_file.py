@@ -130,7 +130,8 @@ class CsvSource:
             return DataError(self.name, [Problem("file", fault, "shorter lines", remedy)])
         if line is None:
             return unreadable(self.name, "not a readable CSV file", "give a CSV file with a header line")
-        place = (f"line {line[1]}",)
+        row = int(line[1]) - 2  # Arrow counts the header, and neither empty lines nor line breaks in quotes
+        place = (f"line {self.lines({row}).get(row, line[1])}",)
         allowed, remedy = "lines with the header's number of fields", "correct the number of fields, or quote commas"
         return DataError(self.name, [Problem("file", "a line has another number of fields", allowed, remedy, 1, place)])
 

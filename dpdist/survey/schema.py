@@ -139,9 +139,9 @@ def _other_levels(column: Column, kind: pa.DataType) -> str:
         return "write the levels as true and false, without quotes, or change the column"
     if isinstance(level, bool):
         return "quote the levels in the job, where they are texts as Yes and No, or change the column"
-    if isinstance(level, str) and is_number(kind):
-        return f"write the levels without quotes, as {level.lstrip('0') or 0}, or store the column as text, or change it"
-    return "change the levels, or the column"
+    if is_number(kind):
+        return "list the column's numbers as levels, without quotes, or store the column as text"
+    return "change the levels, or store the column as text"
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

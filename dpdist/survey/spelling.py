@@ -135,7 +135,7 @@ NO_NUMBERS = (
     (r"[+-]?(\d+\.?\d*|\.\d+)[dD][+-]?\d+", "write exponents with e in place of d: Fortran wrote them so"),
     (
         r"(?i)true|false|t|f|yes|no|y|n",
-        "state numbers that these texts stand for: columns.{name}.codes: {{'No': 0, 'Yes': 1}}",
+        "or state numbers that these texts stand for: columns.{name}.codes: {{'No': 0, 'Yes': 1}}",
     ),
     (r"(?i)[+-]?(inf|infinity)", "write a finite number"),
     (r"[<>\u2264\u2265=~]+\s*[\d.,]+|[\d.,]+\s*(-|\u2013|to)\s*[\d.,]+", "write one number in place of a range or a limit"),
@@ -149,11 +149,12 @@ def number_remedy(name: str, text: str) -> str:
     """What to do about a text of a column that should be a number, by its form."""
     text = text.strip()
     if is_missing_elsewhere(text):
-        return f"they mark missing values elsewhere: leave these fields empty, and state columns.{name}.missing"
+        marks = "these texts mark missing values elsewhere, and an empty field does here"
+        return f"correct the file: {marks}; see columns.{name}.missing"
     for form, remedy in NO_NUMBERS:
         if re.fullmatch(form, text):
-            return remedy.format(name=name)
+            return f"correct the file: {remedy.format(name=name)}"
     compatible = normalize("NFKC", _visible(text).strip(QUOTES)).translate(MARKS).strip()
     if PLAIN_NUMBER.fullmatch(compatible):
-        return "write it in ASCII digits, without quotation marks or invisible characters"
+        return "correct the file: write numbers in ASCII digits, without quotation marks or invisible characters"
     return "correct the file"

@@ -117,3 +117,18 @@ def test_a_quotation_mark_that_is_not_closed_loses_no_record(column: int, row: i
     fields[column] = fields[column][1:] + '" pipe'
     path.write_text("\n".join([*lines[: row + 1], ",".join(fields), *lines[row + 2 :], ""]))
     assert len(read(CsvSource(path))) == 40
+
+
+@pytest.mark.parametrize("filler", ['x,"1\n2"\n', "x,1\n\n", "x,1\n"])
+@pytest.mark.parametrize("size", [200, 1 << 20])
+def test_a_line_of_too_many_fields_is_named_by_its_line(
+    filler: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines count, whatever stands above: empty lines, and line breaks in quotes."""
+    monkeypatch.setattr(csv_file, "CSV_BLOCK_BYTES", size)
+    above = "a,b\n" + filler * 300
+    (path := tmp_path / "survey.csv").write_text(above + "x,1,2\nx,1\n")
+    with pytest.raises(DataError) as refused:
+        read(CsvSource(path), ["a"])
+    (problem,) = refused.value.problems
+    assert (problem.fault, problem.places) == ("a line has another number of fields", (f"line {above.count(chr(10)) + 1}",))
