@@ -67,7 +67,7 @@ def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
 def _thresholds(material: Material) -> Grid:
     """Lists the limits of the job and of the verdict beside the measured values; failed ones come first."""
     rows = [*limits_of_the_job(material), *rules_of_quality(material), *_coverage(material)]
-    rows.sort(key=lambda row: row[-1])
+    rows.sort(key=lambda row: ANSWERS.index(row[-1]))
     return Grid(
         "Thresholds", ["threshold", "limit", "found", "failed or met"], [[cell(value) for value in row] for row in rows]
     )
@@ -113,7 +113,7 @@ def _coverage(material: Material) -> Iterator[tuple[str, object, object, str]]:
     for name, verdict in verdicts(material.tables, clustered).items():
         if verdict is None:
             continue
-        low, held = "failed" if verdict.fails else "may be chance", verdict.held
+        low, held = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
         answer = _met(True) if held >= NOMINAL else low
         yield f"{name}: direct estimates within 90 % intervals", NOMINAL, held, answer
         for what, limit, size in (
@@ -123,7 +123,7 @@ def _coverage(material: Material) -> Iterator[tuple[str, object, object, str]]:
             if not np.isnan(size):
                 yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)
         if clustered and not np.isnan(verdict.width):
-            small = "failed" if verdict.small else _met(True) if verdict.width >= SMALL_RATIO else "may be chance"
+            small = "failed" if verdict.small else _met(True) if verdict.width >= SMALL_RATIO else "not clear"
             yield f"{name}: published over direct standard error, in the median", SMALL_RATIO, verdict.width, small
         if verdict.fixed is not None and not np.isnan(verdict.fixed.error):
             measure = f"{name}: counts that the design fixes, largest relative error or half width"
@@ -131,6 +131,10 @@ def _coverage(material: Material) -> Iterator[tuple[str, object, object, str]]:
         if verdict.grand is not None:
             size, held_too = abs(verdict.grand.in_published), _met(True) if verdict.grand.held else low
             yield f"{name}: all records, in published SE (limit: their 90 % interval)", verdict.grand.reach, size, held_too
+
+
+ANSWERS = ("failed", "warning", "not clear", "met")
+"""Answers to a threshold, as they are sorted."""
 
 
 def _met(met: object) -> str:

@@ -39,11 +39,13 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     faults = {
         "all records are off": [name for name, verdict in judged if verdict.off],
         "intervals hold too few direct figures": [name for name, verdict in judged if verdict.too_few],
+        "intervals of margins hold too few direct figures": [name for name, verdict in judged if verdict.few_margins],
         "cells are off to one side": [name for name, verdict in judged if verdict.one_sided],
         "a cell is too far off": [name for name, verdict in judged if verdict.far is not None],
     }
     sentences = [f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where]
-    low = [name for name, verdict in judged if verdict.unclear]
+    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in judged if verdict.unclear]
+    warned = any(verdict.warns for _, verdict in judged)
     far = [f"{name}: {_sizes(verdict)}" for name, verdict in judged if verdict.far_off]
     off = [f"figures are far from direct ones, in direct SE ({'; '.join(far)})"] if far else []
     given = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
@@ -55,14 +57,18 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     if sentences:
         stops = any(verdict.stops for _, verdict in judged)
         return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
-    chance = [f"intervals hold fewer than 90 %, or miss all records, which may be chance ({'; '.join(low)})"] if low else []
+    few = [f"intervals hold fewer than 90 %, or miss all records ({'; '.join(low)})"] if low else []
     if ratios:
-        return "; ".join(small_too + off + chance)
+        return "; ".join(small_too + off + few)
     if off:
-        return f"{NOT_ACCURATE}: {'; '.join(off + chance)}"
+        return f"{NOT_ACCURATE}: {'; '.join(off + few)}"
     if low:
-        return f"not clear: {chance[0]}"
+        return f"{'a warning' if warned else 'not clear'}: {few[0]}"
     return NO_FAULT if len(judged) == len(verdicts) else PART
+
+
+def _of_intervals(verdict: Verdict) -> str:
+    return f"{verdict.held:.2f} of {verdict.cells}"
 
 
 def _sizes(verdict: Verdict) -> str:
@@ -124,16 +130,28 @@ def in_words(name: str, verdict: Verdict) -> str:
         )
     if verdict.far is not None:
         sentences.append(f"{verdict.far} is further off than chance allows.")
+    if verdict.few_margins:
+        held, margins = verdict.margins
+        sentences.append(f"Intervals of margins hold {held} of {margins}: errors that cells share do not explain it.")
     if verdict.unclear:
-        low = (
-            "That is fewer than 90 %."
-            if verdict.held < NOMINAL
-            else "The interval of all records misses the direct figure."
-        )
-        sentences.append(f"{low} It may be chance.")
+        sentences += list(_of_few(verdict))
     if verdict.fails:
         sentences.append("Do not publish." if verdict.stops else "State wider intervals, or the bias.")
     return " ".join(sentences)
+
+
+def _of_few(verdict: Verdict) -> Iterator[str]:
+    """Yields what intervals that hold too few direct figures mean, where no test fails."""
+    warning = "This is a warning: " if verdict.warns else ""
+    if verdict.held < NOMINAL:
+        yield f"{warning}fewer than 90 % hold." if warning else "Fewer than 90 % hold."
+        yield f"Right intervals hold so few in {_percent(verdict.chance)} of releases, given the errors that cells share."
+    else:
+        yield "The interval of all records misses the direct figure."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share >= 0.001 else "less than 0.1 %"
 
 
 def errors_in_words(statistic: str, errors: Errors) -> str:

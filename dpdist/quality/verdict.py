@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, floor
 from statistics import NormalDist
 from typing import Any, NamedTuple, Self
 
@@ -26,6 +25,7 @@ from dpdist.core.records import TOTAL, Floats
 from dpdist.core.table_cells import cell_name
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
+from dpdist.quality.shared_errors import at_most, shared_errors
 
 # - `error_ratio`: the median ratio of published to direct standard errors, over a table's base cells with a positive
 #   direct one. Below SMALL_RATIO a 90 % interval would contain the population's figure in fewer than LEAST_COVERED of
@@ -141,24 +141,23 @@ def noise_error(rows: pd.DataFrame) -> Floats:
     return np.asarray(rows.get("synthetic_noise_se", unknown), dtype=float)
 
 
-# Every statistic of every table has four tests:
+# Every statistic of every table has five tests:
 #
 # - grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
 #   one.
-# - coverage: intervals of base cells contain fewer direct figures than Binomial(cells, .9) makes likely.
-# - side: more base cells lie above, or below, their direct figures than Binomial(cells, .5) makes likely; and the median
-#   distance is more than LEAN published standard errors.
+# - coverage of base cells, and of margins: intervals miss more direct figures than right ones do.
+# - side: more base cells lie above, or below, their direct figures than chance makes likely; and the median distance is
+#   more than LEAN published standard errors.
 # - furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law. The distance is in
 #   published standard errors, or in standard deviations of the difference by chance where these are larger.
 #
-# Where the job states PSUs or replicate weights, there is a fifth test: published standard errors are far smaller than
+# Where the job states PSUs or replicate weights, there is a sixth test: published standard errors are far smaller than
 # direct ones (`error_ratio`). The other tests do not detect this fault, because both figures come from one sample.
 #
 # A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
-# constants GRAND to SMALL are the tests' shares of this probability. Cells with a common error, which shows in the grand
-# figure's published error, count as fewer cells. Otherwise cells are taken as independent. The noise of a grand figure is
-# taken as normal. If it is a single draw of Laplace noise, the grand figures' part of the false-alarm probability is at
-# most 2.7 times as large.
+# constants GRAND to SMALL are the tests' shares of this probability. Cells share errors, and margins have those of their
+# cells: `shared_errors` has the model. The noise of a grand figure is taken as normal. If it is a single draw of Laplace
+# noise, the grand figures' part of the false-alarm probability is at most 2.7 times as large.
 #
 # Counts that the design fixes have no direct error, so their relative errors and the widths of their intervals are shown
 # instead. Large errors are no fault of the intervals, and have no part in false alarms.
@@ -166,8 +165,10 @@ def noise_error(rows: pd.DataFrame) -> Floats:
 # Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
 # release that passes has shown no fault in the judged cells. It may have faults elsewhere.
 FALSE_ALARM = 0.05
-GRAND, COVERAGE, SIDE, FURTHEST, SMALL = 0.4, 0.35, 0.1, 0.1, 0.05
+GRAND, BASE, MARGINS, SIDE, FURTHEST, SMALL = 0.4, 0.2, 0.15, 0.1, 0.1, 0.05
 """Shares of FALSE_ALARM."""
+SELDOM = 0.2
+"""If right intervals hold so few direct figures in fewer releases than this, the verdict warns."""
 LEAN = 0.5
 """Distance of the median cell, in published standard errors, above which it counts as a bias.
 
@@ -266,6 +267,8 @@ class Verdict:
       with intervals widened where chance alone moves the difference by more than the published error.
     - `width`: median ratio of published to direct standard errors over base cells. `small`: it is far too small under the
       survey's design.
+    - `chance`: the probability that right intervals hold as few direct figures of base cells and margins, or fewer.
+    - `margins`: how many intervals of margins hold, and of how many. `few_margins`: chance does not explain it.
     - `above`: share of base cells above their direct estimates. `lean`: their median distance from these, in published
       standard errors.
     - `far`: the furthest cell, if it is too far.
@@ -289,6 +292,9 @@ class Verdict:
     small: bool = False
     fixed: Fixed | None = None
     beyond: tuple[tuple[str, ...], ...] = ()
+    chance: float = 1.0
+    margins: tuple[int, int] = (0, 0)
+    few_margins: bool = False
 
     @property
     def far_off(self) -> bool:
@@ -302,17 +308,25 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        return self.too_few or self.one_sided or self.off or self.small or self.far is not None
+        faults = self.too_few or self.few_margins or self.one_sided or self.off or self.small
+        return faults or self.far is not None
 
     @property
     def unclear(self) -> bool:
-        """True if intervals miss too many direct estimates, or the grand one, but chance may be the reason."""
+        """True if intervals miss too many direct estimates, or the grand one, and no test fails."""
         return not self.fails and (self.held < NOMINAL or (self.grand is not None and not self.grand.held))
+
+    @property
+    def warns(self) -> bool:
+        """True if an unclear release is seldom a right one, or holds so few that chance is no answer for a reader."""
+        return self.unclear and (self.chance < SELDOM or self.held < LEAST_COVERED)
 
     @property
     def stops(self) -> bool:
         """True if the release must not be published."""
-        return self.off or self.far is not None or (self.too_few and self.covered < FAR_TOO_LOW)
+        held, margins = self.margins
+        margins_low = self.few_margins and held < FAR_TOO_LOW * margins
+        return self.off or self.far is not None or margins_low or (self.too_few and self.covered < FAR_TOO_LOW)
 
 
 def labels_of(rows: pd.DataFrame) -> list[str]:
@@ -341,14 +355,14 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)
     base = (rows[by] != TOTAL).all(axis=1).to_numpy()
     held, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
-    allowed = _held(rows, wide)[base]
     distances, off = gap[base] / error[base], grand is not None and _too_far(grand, alarm * GRAND)
     number, above = int(base.sum()), int((distances > 0).sum())
     lean = float(np.median(distances)) if number else np.nan
-    alone = _alone(rows[base], grand)
-    sides = (
-        2.0 * float(scipy.special.bdtr(floor(alone * min(above, number - above) / number), alone, 0.5)) if number else 1.0
-    )
+    shared = shared_errors(rows, chance, by)
+    hold, of_margins = _held(rows, wide), shared.margin
+    judged = base | of_margins
+    sides = 2.0 * at_most(min(above, number - above), shared.above, 0.5)
+    margins = int(hold[of_margins].sum()), int(of_margins.sum())
     distance = np.abs(gap) / (error * wide)
     tail = np.maximum(2.0 * scipy.special.stdtr(_df(rows), -distance), np.exp(-np.sqrt(2.0) * distance))
     furthest = int(np.nanargmin(tail))
@@ -358,14 +372,12 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     return Verdict(
         cells=len(rows),
         held=float(held.mean()),
-        covered=float(allowed.mean()) if number else float(held.mean()),
+        covered=float(hold[base].mean()) if number else float(held.mean()),
         width=error_ratio(rows[base]),
         above=above / number if number else np.nan,
         lean=lean,
         grand=grand,
-        too_few=bool(scipy.special.bdtr(ceil(alone * float(allowed.mean())), alone, NOMINAL) < alarm * COVERAGE)
-        if number
-        else False,
+        too_few=at_most(int(hold[base].sum()), shared.base_held, NOMINAL) < alarm * BASE,
         one_sided=sides < alarm * SIDE and abs(lean) > LEAN,
         off=off,
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
@@ -373,6 +385,9 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
         small=clustered and too_small(rows[base], alarm * SMALL),
         fixed=fixed(rows, FAR_RECORDS),
         beyond=_beyond(rows[known_error], sizes),
+        chance=at_most(int(hold[judged].sum()), shared.base_held.plus(shared.margins_held), NOMINAL),
+        margins=margins,
+        few_margins=at_most(margins[0], shared.margins_held, NOMINAL) < alarm * MARGINS,
     )
 
 
@@ -390,24 +405,6 @@ def _beyond(rows: pd.DataFrame, sizes: Floats) -> tuple[tuple[str, ...], ...]:
     """Labels of the published cells whose errors, (row,) in direct standard errors, are above FAR_NAMED."""
     labels = list(rows[labels_of(rows)].astype(str).itertuples(index=False, name=None))
     return tuple(labels[k] for k in np.argsort(-sizes, kind="stable") if sizes[k] > FAR_NAMED)
-
-
-def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
-    """The effective number of base cells, at least 1, which a common error reduces.
-
-    A common error exists if the published variance of the grand figure exceeds the sum of its cells' variances. One
-    correlation between all cells explains the excess. Means are weighted by records.
-    """
-    number = len(base)
-    if number < 2 or grand is None or not grand.in_published:
-        return max(number, 1)
-    additive = base["statistic"].isin(["count", "total"]).all()
-    part = np.ones(number) if additive else (base["records"] / base["records"].sum()).to_numpy(dtype=float)
-    error = part * base["synthetic_se"].to_numpy(dtype=float)
-    whole = ((grand.published - grand.direct) / grand.in_published) ** 2
-    separate, together = float(error @ error), float(error.sum() ** 2)
-    common = float(np.clip((whole - separate) / (together - separate), 0.0, 1.0))
-    return max(1, floor(number / (1.0 + (number - 1) * common)))
 
 
 def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
