@@ -40,6 +40,7 @@ from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.predicted.words import alarms_before
 from dpdist.quality.report_page import write_report_again
+from dpdist.runtime.driver_memory import remembered_memory
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
 from dpdist.runtime.reference import described, summaries
@@ -126,7 +127,12 @@ def _run(
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
         )
-    with owned(space, identity, replay, seed) as key, confidential_log(space) as log, single_threaded():
+    with (
+        owned(space, identity, replay, seed) as key,
+        confidential_log(space) as log,
+        remembered_memory(space),
+        single_threaded(),
+    ):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             prepare(job, plan.model, listener)
@@ -134,7 +140,7 @@ def _run(
             with private():
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
-            with _executor(space, job, listener) as workers, private():
+            with _executor(space, plan, listener) as workers, private():
                 metered = meter.reserve(key)
                 store_noisy_frame(space, job, plan.frame)
                 gates = _gates(space, plan) if job.accept is not None else None
@@ -178,9 +184,10 @@ def _accepted(
     return replace(released, promise={**released.promise, "acceptance": gates_described(plan.job, measured)})
 
 
-def _executor(space: Workspace, job: Job, listener: Listener) -> AbstractContextManager[Executor]:
-    """The run's executor. It is made before the run is charged."""
-    return executor(job.runtime, job.sampler.name == "stan", space.shared, listener)
+def _executor(space: Workspace, plan: Plan, listener: Listener) -> AbstractContextManager[Executor]:
+    """The run's executor. It is made before the run is charged, so that workers without memory for it are refused."""
+    job, memory = plan.job, 0 if plan.job.sizes_secret else plan.largest_task_bytes
+    return executor(job.runtime, job.sampler.name == "stan", space.shared, listener, memory)
 
 
 def protect(

@@ -18,8 +18,9 @@ from dpdist.core.errors import JobError, Problem, escaped
 from dpdist.job import Job
 from dpdist.job.loading import Resolved
 from dpdist.job.yaml_lines import documents, written, written_documents
-from dpdist.planning.blocks import BYTES_PER_RECORD, log_lik_bytes
+from dpdist.planning.blocks import log_lik_bytes
 from dpdist.planning.plan import Plan
+from dpdist.runtime.services import NANNY_BYTES
 
 KEYS = {"apiVersion", "kind", "namespace", "resources", "patches", "images", "configMapGenerator", "generatorOptions"}
 CLUSTERED = {"Namespace"}
@@ -101,11 +102,12 @@ def _name_images(value: Any, image: dict[str, str]) -> None:
             _name_images(entry, image)
 
 
-NANNY_BYTES = 256 * 2**20
-"""Memory in bytes of the process that watches a worker and restarts it."""
-HEADROOM = 1.25
-"""Factor by which a worker has more memory than its largest task; at 95 % of its container's memory it is ended."""
-STEP = 256 * 2**20
+HEADROOM = 1.1
+"""Factor by which a process has more memory than was projected; a worker is ended at 95 % of its own."""
+WORKSPACE_HEADROOM = 1.25
+STEP = 64 * 2**20
+STORED_BYTES = 240
+"""Bytes of a record in a workspace."""
 LEAST_WORKSPACE = 10 * 2**30
 SHIPPED_WORKSPACE = 50 * 2**30
 """Bytes of the volume claim in deploy/common/storage.yaml."""
@@ -119,6 +121,12 @@ def worker_memory(plan: Plan) -> int:
     allowed = int(plan.job.runtime.memory_per_worker)
     needed = allowed if plan.job.sizes_secret else plan.largest_task_bytes * HEADROOM
     return ceil((needed + NANNY_BYTES) / STEP) * STEP
+
+
+def driver_memory(plan: Plan) -> int:
+    """Returns the bytes of the driver's container: what publishing needs, with headroom."""
+    needed = ceil(plan.publishing_bytes * HEADROOM / STEP) * STEP
+    return needed if plan.cost is not None else max(DRIVER_MEMORY, needed)
 
 
 def workers_of(plan: Plan, most: int) -> int:
@@ -136,7 +144,7 @@ def workspace_bytes(plan: Plan) -> int:
     frame, layout = plan.frame, plan.layout
     tensors = log_lik_bytes(frame, layout.draws) if layout.log_lik else 0
     draws = 8 * layout.draws * (layout.parameters + 1) * len(frame.stratum_labels)
-    needed = HEADROOM * (tensors + draws + 2 * BYTES_PER_RECORD * int(frame.count.sum()))
+    needed = WORKSPACE_HEADROOM * (tensors + draws + 2 * STORED_BYTES * int(frame.count.sum()))
     return max(LEAST_WORKSPACE, ceil(needed / 2**30) * 2**30)
 
 
@@ -164,6 +172,7 @@ def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
 INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
 """Paths at which the driver, the process that runs the release, finds input, workspace, ledger secret and job."""
 DRIVER_MEMORY = 2 * 2**30
+"""Memory, in bytes, of a driver at least, where what a run takes is not known."""
 MOST_OF_CONFIG_MAP, MOST_APPLIED = 2**20, 250_000
 """Bytes of a ConfigMap at most, and of one that `kubectl apply` can copy into an annotation, as it does on the client."""
 SPARE_PODS = 8
@@ -316,7 +325,7 @@ def _driver(objects: Objects, plan: Plan, place: Place) -> None:
     spec = _pod(objects, "driver")
     one = spec["containers"][0]
     one["args"][one["args"].index("--workspace") + 1] = place.workspace
-    memory = f"{max(DRIVER_MEMORY, worker_memory(plan)) // 2**20}Mi"
+    memory = f"{driver_memory(plan) // 2**20}Mi"
     for kind in ("requests", "limits"):
         one["resources"][kind]["memory"] = memory
     if place.ledger is None:

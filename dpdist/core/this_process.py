@@ -127,17 +127,43 @@ def _share_in(folder: Path) -> Iterator[float]:
         return
 
 
+_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+"""Files of a control group with its limit of memory, and what it uses, in both versions of control groups."""
+
+
+def _read_number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):  # there is no such group, or its limit is "max"
+        return None
+
+
+def container_memory() -> int | None:
+    """The limit of memory, in bytes, of this process's control group; None if it has none below the machine's memory."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [limit for path, _ in _LIMITS if (limit := _read_number(path)) is not None and limit < machine]
+    return min(limits, default=None)
+
+
 def available_memory() -> int:
     """Bytes that a new process may use: the machine's free memory, or less under a control group's limit."""
     limits = [2**63]
     if (info := Path("/proc/meminfo")).exists() and (available := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
         limits.append(int(available[1]) * 1024)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # there is no such group, or its limit is "max"
-            continue
+    for limit, used in _LIMITS:
+        if (most := _read_number(limit)) is not None and (now := _read_number(used)) is not None:
+            limits.append(most - now)
     return max(0, min(limits))
+
+
+def peak_memory() -> int:
+    """The largest resident memory of this process so far, in bytes; 0 where the system does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(peak[1]) * 1024 if peak else 0

@@ -65,7 +65,9 @@ class Runtime(Frozen):
     on_failure: Literal["stop", "report"] = Field(
         default="stop", description="where a task fails: end at once, or let the others finish first"
     )
-    stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without a finished task before a run is ended")
+    stall_timeout: float = Field(
+        default=1800.0, gt=0, description="seconds without a finished task or a sign of work before a run is ended"
+    )
     scheduler: str | None = Field(default=None, description="tls://host:port, tcp://host:port, or config")
     tls: str | None = Field(default=None, description="folder with ca.crt, tls.crt and tls.key")
     start_timeout: float = Field(default=60.0, gt=0, description="seconds for a scheduler and a first worker to answer")

@@ -1,4 +1,4 @@
-"""Protocols of optional outputs that mechanisms' `post` hands to `publish`: measurements, marginals, donors, own tables.
+"""Protocols of optional outputs that mechanisms' `post` hands to `publish`: laws of estimates, measurements, donors, …
 
 Publication asks a model for these outputs, and knows no mechanism; a model implements those it has.
 """
@@ -16,7 +16,18 @@ from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.job import Job, StatisticName
 from dpdist.models.design import Design
-from dpdist.models.protocol import Distributed, Draws, Expectation, StratumModel
+from dpdist.models.protocol import Distributed, Draws, Exact, Expectation, Likelihood, StratumModel, Synthesizer
+from dpdist.models.synthetic import SyntheticRecords
+
+DRAWS = 400
+"""Number of draws by which the law of a model's estimates is simulated."""
+LARGEST = 4_000
+"""Number of records to which the synthetic sample of a larger stratum is reduced; its draws are then rescaled.
+
+Every frame row keeps its share of these records, but at least SMALLEST, so the sample may be larger.
+"""
+SMALLEST = 200
+"""Smallest number of records that a frame row keeps in a reduced sample. A row with fewer keeps all of its records."""
 
 DesignEffectOf = Callable[[frozenset[str], str, str | None], float]
 """The design effect of a statistic, of an outcome or none, in cells that these columns cross."""
@@ -237,4 +248,37 @@ class PoolsShapes(Protocol):
 
     def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
         """The group of every frame row of a stratum, (row,), from public sizes; None if a reference gives shapes."""
+        ...
+
+
+@runtime_checkable
+class Recentred(Likelihood, Exact, Synthesizer, Expectation, Protocol):
+    """A model with a closed-form fit, which can be computed for many redrawn samples at once."""
+
+    def scatter(self, records: SyntheticRecords, alpha: Floats) -> Floats:
+        """Covariance of the fit's statistics over samples, (pattern, statistic, statistic).
+
+        The samples have the same x, and a record keeps its privacy weight, `alpha`.
+        """
+        ...
+
+    def centre(self, statistics: Floats) -> Draws:
+        """Posterior centres for several sets of statistics, (set, pattern, statistic); one draw for each set."""
+        ...
+
+    def as_sampled(self) -> Synthesizer:
+        """The model that simulates records like those of the observed sample, whatever synthesis the job chooses."""
+        ...
+
+
+@runtime_checkable
+class Resampled(StratumModel, Expectation, Protocol):
+    """A model whose released parameters can be simulated directly, for other samples and under other noise."""
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Draws of the parameters over samples, without noise."""
+        ...
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Draws of the parameters of the same sample under simulated noise."""
         ...

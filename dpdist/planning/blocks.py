@@ -26,7 +26,9 @@ from dpdist.models.protocol import Additive, ManySums
 from dpdist.storage.arrays import RaggedAxis
 
 STRATUM_SECONDS = 0.045
-"""Seconds for the files and rounds of one stratum, whatever its size (deploy/capacity/measured.json)."""
+"""Seconds for the files and rounds of one stratum with 1,000 draws (deploy/capacity/measured.json)."""
+OF_DRAWS = 0.55
+"""Share of `STRATUM_SECONDS` that grows with the number of draws."""
 VALUE_SECONDS = 0.5 / 2**24
 """Seconds for each record and draw, over all rounds, where log likelihoods are stored too."""
 SHORT, LONG = 1.5, 20.0
@@ -47,7 +49,8 @@ MOST_STRATA = 1000
 
 def seconds(records: Sequence[int], draws: int) -> list[float]:
     """Returns the projected seconds of each stratum on one worker."""
-    projected: list[float] = (STRATUM_SECONDS + VALUE_SECONDS * draws * np.asarray(records, dtype=np.float64)).tolist()
+    alone = STRATUM_SECONDS * (1.0 - OF_DRAWS + OF_DRAWS * draws / 1000)
+    projected: list[float] = (alone + VALUE_SECONDS * draws * np.asarray(records, dtype=np.float64)).tolist()
     return projected
 
 
@@ -79,7 +82,7 @@ SPAN_VALUES = 2**28
 """Largest number of records × draws in a span; a pass for bounds then takes about a quarter of a second."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` stores log likelihoods up to this projected size, in bytes."""
-PROCESS_BYTES = 420 * 2**20
+PROCESS_BYTES = 380 * 2**20
 """Memory, in bytes, of a worker process after all imports and compilations."""
 STAN_BYTES = 240 * 2**20
 """Memory, in bytes, of cmdstanpy and ArviZ in a process together with the process of a Stan program."""
@@ -87,8 +90,10 @@ GATHERED_BYTES = 250
 """Memory, in bytes, of a record in a fit that uses single records: as numbers and as a program's data."""
 GENERATED_BYTES = 160 * 2**20
 """Memory, in bytes, of a block of a user program's generated quantities, as text and as numbers."""
-BYTES_PER_RECORD = 240
+BYTES_PER_RECORD = 110
 """Memory, in bytes, of a record with its carry of two rounds and a kernel's temporary arrays."""
+TENSORS = 2.6
+"""Memory of a block's log likelihoods while they are written, in tensors of the block."""
 
 BYTES_PER_SUM = 6 * 8
 """Memory, in bytes, of a figure that a pass sums: of a block, twice; of all blocks, twice; its noise, and its answer."""
@@ -220,7 +225,7 @@ class Layout:
         """Projected peak memory, in bytes, of a task on this stratum, with the worker process."""
         count = min(int(self.frame.stratum_count[stratum]), blocks_of_a_part(self.draws) * block_rows(self.draws))
         block = min(count, block_rows(self.draws))
-        tensor = 3 * 8 * self.draws * block if self.log_lik else 0
+        tensor = int(TENSORS * 8 * self.draws * block) if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
         gathered = self.gathered * int(self.frame.stratum_count[stratum])
         return self.process + self.record_bytes * count + tensor + draws + gathered + self.sums

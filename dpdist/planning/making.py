@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -134,24 +135,27 @@ def _check_calibration(job: Job, source: Source) -> None:
 
 
 def _check_memory(job: Job, layout: Layout) -> None:
-    if layout.largest_task_bytes > int(job.runtime.memory_per_worker):
-        needed = "more than it" if job.sizes_secret else f"{layout.largest_task_bytes / 2**30:.1f} GiB"
-        fault = f"the largest stratum's task needs {needed}"
-        remedy = "raise it, fit finer strata, take fewer draws, or record: {log_lik: never}"
-        if 2 * layout.sums > layout.largest_task_bytes - layout.process:
-            remedy = (
-                "raise it, merge levels, leave columns out, or take a smaller degree: all tables that are compared are held"
-            )
-        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", fault, "at least that", remedy)])
+    remedy = "fit finer strata, take fewer draws, or record: {log_lik: never}"
+    if 2 * layout.sums > layout.largest_task_bytes - layout.process:
+        remedy = "merge levels, leave columns out, or take a smaller degree: all tables that are compared are held"
+    _refuse_beyond(job, "the largest stratum's task", layout.largest_task_bytes, remedy)
 
 
 def _check_worker(plan: Plan) -> None:
     """Raises `JobError` if a worker, which is ended beyond its memory, cannot hold the task of all tables."""
-    runtime, cost = plan.job.runtime, plan.cost
-    if runtime.executor != "serial" and cost is not None and cost.bytes > int(runtime.memory_per_worker):
-        fault = f"the task of all tables needs about {cost.bytes / 2**30:.1f} GiB"
-        remedy = "raise it, or drop or coarsen columns of the largest tables"
-        raise JobError(plan.job.dataset, [Problem("runtime.memory_per_worker", fault, "at least that", remedy)])
+    if plan.job.runtime.executor != "serial" and plan.cost is not None:
+        remedy = "drop or coarsen columns of the largest tables"
+        _refuse_beyond(plan.job, "the task of all tables", plan.cost.bytes, remedy)
+
+
+def _refuse_beyond(job: Job, task: str, needed: int, remedy: str) -> None:
+    """Raises `JobError` if a task needs more bytes than a worker has. Its size is not told where sizes are secret."""
+    given = int(job.runtime.memory_per_worker)
+    if needed > given:
+        amount = "more" if job.sizes_secret else f"{ceil(needed / 2**20):,} MiB"
+        fault = f"{task} needs {amount}, a worker has {given / 2**20:,.0f} MiB"
+        problem = Problem("runtime.memory_per_worker", fault, "at least that", f"set runtime.memory_per_worker, {remedy}")
+        raise JobError(job.dataset, [problem])
 
 
 def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:
@@ -173,10 +177,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
     if problems:
         raise DataError(reference.source.name, problems)
     needed = layout.process + (BYTES_PER_RECORD + GATHERED_BYTES) * int(counts.max())
-    if needed > int(job.runtime.memory_per_worker):
-        fault = f"the reference's largest stratum needs {needed / 2**30:.1f} GiB"
-        remedy = "raise it, or fit finer strata"
-        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", fault, "at least that", remedy)])
+    _refuse_beyond(job, "the task of the reference's largest stratum", needed, "or fit finer strata")
 
 
 def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> GoodnessOfFit | None:

@@ -18,6 +18,7 @@ from dpdist.mechanisms.registry import proof_of
 from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.protocol import Cost, Costly, StratumModel
 from dpdist.planning.blocks import Layout, log_lik_bytes
+from dpdist.planning.costs import projected_cost, publishing_bytes
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.planning.reference_design import ReferenceDesign
 from dpdist.privacy import adjacency, claims
@@ -32,6 +33,7 @@ from dpdist.survey.source import Source
 
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
 MEMORY = "memory per task"
+DRIVER = "memory of the driver"
 STRATA = "strata"
 
 
@@ -86,9 +88,9 @@ class Plan:
 
     @cached_property
     def cost(self) -> Cost | None:
-        """The projected cost of a run, if its model knows it. Where sizes are secret, that of a file without records."""
+        """The projected cost of a run, if it is known. Where sizes are secret, that of a file without records."""
         if not isinstance(self.model, Costly):
-            return None
+            return None if self.job.sizes_secret else projected_cost(self.job, self.layout, self.model)
         referred = 0 if self.reference is None else self.reference.records
         return self.model.cost(referred + (0 if self.job.sizes_secret else records(self)))
 
@@ -96,6 +98,24 @@ class Plan:
     def largest_task_bytes(self) -> int:
         """Projected peak memory, in bytes, of the largest task."""
         return max(self.layout.largest_task_bytes, 0 if self.cost is None else self.cost.bytes)
+
+    @cached_property
+    def publishing_bytes(self) -> int:
+        """Projected peak memory, in bytes, of a process that reads, publishes and evaluates, and runs no task.
+
+        A model that knows its cost publishes in as much memory as its task takes. Nothing follows from secret sizes.
+        """
+        if isinstance(self.model, Costly) and self.cost is not None:
+            return self.cost.bytes
+        frame = self.frame
+        most_rows = int(np.argmax(np.bincount(frame.stratum, minlength=len(frame.stratum_labels))))
+        return publishing_bytes(self.job, frame, builder_of(self.job).build(self.job, frame, frame.rows_of(most_rows)))
+
+    @property
+    def driver_bytes(self) -> int:
+        """Projected peak memory, in bytes, of the run's main process, which the executor `serial` gives the tasks, too."""
+        serial = self.job.runtime.executor == "serial"
+        return max(self.publishing_bytes, self.largest_task_bytes) if serial else self.publishing_bytes
 
     @property
     def proof(self) -> dict[str, Any]:
@@ -182,6 +202,7 @@ def sizes(plan: Plan) -> dict[str, str]:
         STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
         MEMORY: f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
+        DRIVER: f"{plan.driver_bytes / 2**20:,.0f} MiB",
         **({"log-likelihood store": store if layout.log_lik else "not kept"} if job.model is not None else {}),
         **time(plan),
     }
@@ -192,7 +213,8 @@ def time(plan: Plan) -> dict[str, str]:
     if plan.cost is None:
         return {}
     alone, two = plan.cost.seconds, plan.cost.seconds - plan.cost.shared / 2
-    return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two (a factor of 3 either way)"}
+    error = "often much less" if isinstance(plan.model, Costly) else "a factor of 2 either way"
+    return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two ({error})"}
 
 
 def rounded(seconds: float) -> str:

@@ -9,10 +9,9 @@ from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import DesignEffect, Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import words_of
+from dpdist.models.outputs import Recentred, Resampled
 from dpdist.models.protocol import Expectation
-from dpdist.publish.refit import Recentred
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Resampled
 
 SEARCH_AGAIN = (
     "Estimator `parameters`: composition of the sample over x, sampling error of the weighted fit (at least the "

@@ -15,12 +15,11 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval, Sums, counts_and_means, t_interval
 from dpdist.job import StatisticName, Table
-from dpdist.models.outputs import NoisedFigures
+from dpdist.models.outputs import DRAWS, NoisedFigures, Resampled
 from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import plain_effects
-from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Resampled, Spreads, VarianceParts, noise_variances, normal_variance, spreads
+from dpdist.publish.standard_errors import Spreads, VarianceParts, noise_variances, normal_variance, spreads
 
 COMPOSED = 100
 """Number of simulated noises over which the excess of the composition's variance is averaged."""

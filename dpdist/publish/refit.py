@@ -15,7 +15,8 @@ import numpy as np
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.linear import symmetric_root
-from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, Synthesizer, expected_of
+from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, Recentred
+from dpdist.models.protocol import Draws, Expectation, Improper, StratumModel, expected_of
 from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weight_rules import reference_counts, reference_search, search_of
 from dpdist.privacy.weights import (
@@ -31,14 +32,6 @@ from dpdist.privacy.weights import (
 )
 from dpdist.publish.released import ReleasedObject
 
-DRAWS = 400
-LARGEST = 4_000
-"""Number of records to which the synthetic sample of a larger stratum is reduced; its draws are then rescaled.
-
-Every frame row keeps its share of these records, but at least SMALLEST, so the sample may be larger.
-"""
-SMALLEST = 200
-"""Smallest number of records that a frame row keeps in a reduced sample. A row with fewer keeps all of its records."""
 SEARCH_DRAWS = 200
 """Largest number of posterior draws of a repeated search.
 
@@ -48,26 +41,6 @@ A record bound is the largest absolute log likelihood of a record over draws. It
 
 Expected = tuple[Floats, Floats]
 """E(w|x) and E(wy|x), (draw, row)."""
-
-
-@runtime_checkable
-class Recentred(Likelihood, Exact, Synthesizer, Expectation, Protocol):
-    """A model with a closed-form fit, which can be computed for many redrawn samples at once."""
-
-    def scatter(self, records: SyntheticRecords, alpha: Floats) -> Floats:
-        """Covariance of the fit's statistics over samples, (pattern, statistic, statistic).
-
-        The samples have the same x, and a record keeps its privacy weight, `alpha`.
-        """
-        ...
-
-    def centre(self, statistics: Floats) -> Draws:
-        """Posterior centres for several sets of statistics, (set, pattern, statistic); one draw for each set."""
-        ...
-
-    def as_sampled(self) -> Synthesizer:
-        """The model that simulates records like those of the observed sample, whatever synthesis the job chooses."""
-        ...
 
 
 @runtime_checkable

@@ -17,30 +17,18 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means
 from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
-from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
+from dpdist.models.outputs import DRAWS, Recentred, Resampled
+from dpdist.models.protocol import Draws, Expectation, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.public_bounds import FigureBounds, bounded_expectations, margins_and_room
-from dpdist.publish.refit import DRAWS, Expectations, Expected, Laws, Recentred, Recounted, expected_under, refitted
+from dpdist.publish.refit import Expectations, Expected, Laws, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
 
 NOISED = 2
 """Position in `Spreads.laws` of the released parameters under simulated noise."""
 RECOUNTS = 200
 """Number of draws of noisy sample counts."""
-
-
-@runtime_checkable
-class Resampled(StratumModel, Expectation, Protocol):
-    """A model whose released parameters can be simulated directly, for other samples and under other noise."""
-
-    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Draws of the parameters over samples, without noise."""
-        ...
-
-    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Draws of the parameters of the same sample under simulated noise."""
-        ...
 
 
 @runtime_checkable

@@ -36,6 +36,10 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
         if unit:
             note("end", unit, seconds=round(seconds, 3))
         return Attempt(value, None, seconds)
+    except MemoryError:  # whose message has sizes of arrays
+        fault = f"task {type(task).__name__} needs more memory than its worker could get"
+        error = TaskError(fault, "raise runtime.memory_per_worker, or free memory of the machine; the same command resumes")
+        return Attempt(None, error, time.perf_counter() - began)
     except Exception as error:
         if not isinstance(error, DpdistError):
             error.add_note("on a worker: " + "".join(traceback.format_exception(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from dpdist.core.progress import Event, Listener, silent
 from dpdist.job import Runtime
 from dpdist.runtime import scheduler
 from dpdist.runtime.attempts import attempt, killed, not_started, raise_together, stop_or_note, unit_of
+from dpdist.runtime.deaths import MOST_BY_MEMORY, Deaths, first_to_blame, out_of_memory
+from dpdist.runtime.heartbeat import Pulse
 from dpdist.runtime.interrupts import interrupts_kept
 from dpdist.runtime.tls import passing_security
 
@@ -33,6 +36,10 @@ LOSSES = 5
 STAN = {"stan": 1.0}
 """A resource that each worker has once, so that it runs only one Stan subprocess at a time."""
 _CHECK_INTERVAL = 1.0
+_FEWEST_PULSES = 20
+"""How often a worker's signs of work are looked for, at least, before a run counts as stalled."""
+_LONGEST_PAUSE = 15.0
+"""Seconds between two looks at these signs, at most."""
 _NEVER = 1e9
 _NO_PAGES: dict[str, list[str]] = {f"distributed.{side}.http.routes": [] for side in ("scheduler", "worker")}
 _PRELOAD = ["dpdist.runtime.worker_process"]
@@ -57,6 +64,10 @@ class Dask:
     """Time of the last question to the scheduler about its workers, and their number then."""
     _seen: tuple[float, frozenset[str] | None, float] = (-1e9, None, -1e9)
     """Time of the last look for workers that died, workers then, and the scheduler's time of the last death."""
+    _deaths: Deaths | None = None
+    _pulse: Pulse = field(default_factory=Pulse)
+    _by_memory: Counter[str] = field(default_factory=Counter)
+    """Number of workers that memory has ended, by task."""
 
     @property
     def width(self) -> int:
@@ -148,13 +159,22 @@ class Dask:
         return workers
 
     def _finished(self, pending: Mapping[Any, int], task: Callable[[int], R]) -> set[Any]:
+        """Waits for a task to finish. Raises `TaskError` if none does and none shows signs of work for too long."""
         from distributed import wait
 
-        deadline = time.monotonic() + self.runtime.stall_timeout
+        patience, names = self.runtime.stall_timeout, [future.key for future in pending]
+        deadline = time.monotonic() + patience
+        pause = min(_LONGEST_PAUSE, patience / _FEWEST_PULSES)
+        look = time.monotonic() + pause
         while (left := deadline - time.monotonic()) > 0:
             self.listener(Event("alive", ""))
             self.start_missing()
             self._report_losses(pending, task)
+            self._refuse_what_memory_ends(names)
+            if time.monotonic() > look:
+                look = time.monotonic() + pause
+                with suppress(*scheduler.broken_links()):
+                    deadline = time.monotonic() + patience if self._pulse.felt(self.client, names) else deadline
             if self.connect is not None and self.client.status != "running":
                 raise scheduler.Lost
             try:
@@ -179,6 +199,21 @@ class Dask:
                 until = max(until, when)
             self._seen = time.monotonic(), here, until
 
+    def _refuse_what_memory_ends(self, names: Sequence[str]) -> None:
+        """Raises `TaskError` if memory has ended as many workers under one of these tasks as it may."""
+        if self._deaths is None:
+            self._deaths = Deaths(self.client)
+        ended = list[frozenset[str]]()
+        with suppress(*scheduler.broken_links()):
+            ended = self._deaths.by_memory()
+        for tasks in ended:
+            name = first_to_blame(names, tasks)
+            if name is not None:
+                self._by_memory[name] += 1
+                if self._by_memory[name] == MOST_BY_MEMORY:
+                    limit = scheduler.memory_of_workers(self.client) or int(self.runtime.memory_per_worker)
+                    raise out_of_memory(self.runtime, name, limit)
+
     def _stalled(self, pending: set[Any]) -> TaskError:
         """Makes the error for tasks of which none has finished in time.
 
@@ -200,7 +235,7 @@ class Dask:
                 "look at the scheduler's log, its memory and the network; the same command resumes",
             )
         scheduler.close(self.client)
-        self.client, self._seen = self.connect(), (-1e9, None, -1e9)
+        self.client, self._seen, self._deaths = self.connect(), (-1e9, None, -1e9), None
 
     def start_missing(self) -> None:
         """Starts missing workers of a cluster on this machine. Whoever runs the cluster starts external workers."""
@@ -232,7 +267,7 @@ async def _open_missing(cluster: Any, workers: int) -> None:
 
 @contextmanager
 def elsewhere(
-    runtime: Runtime, needs: Mapping[str, float], shared: Path | str | None, listener: Listener
+    runtime: Runtime, needs: Mapping[str, float], shared: Path | str | None, listener: Listener, memory: int = 0
 ) -> Iterator[Dask]:
     """Connects to the external scheduler that the job names, checks its workers, and gives an executor on them."""
     from distributed.utils import silence_logging_cmgr
@@ -241,7 +276,7 @@ def elsewhere(
     with silence_logging_cmgr(level=50):
         workers = Dask(runtime, place.connect(), needs, place.connect, listener)
         try:
-            scheduler.check_workers(workers.client, runtime.start_timeout, needs, shared)
+            scheduler.check_workers(workers.client, runtime.start_timeout, needs, shared, memory)
             yield workers
         finally:
             scheduler.close(workers.client)

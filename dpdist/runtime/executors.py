@@ -60,11 +60,16 @@ class Serial:
 
 @contextmanager
 def executor(
-    runtime: Runtime, stan: bool = False, shared: Path | str | None = None, listener: Listener = silent
+    runtime: Runtime,
+    stan: bool = False,
+    shared: Path | str | None = None,
+    listener: Listener = silent,
+    memory: int = 0,
 ) -> Iterator[Executor]:
     """Makes the executor that a job asks for. A local cluster ends with the block, and its workers end with this process.
 
-    `stan` is true if tasks start subprocesses of Stan. `shared` is a folder or URL that external workers must reach too.
+    `stan` is true if tasks start subprocesses of Stan. `shared` is a folder or URL that external workers must reach too,
+    and `memory` is the number of bytes that each of them needs for the largest task.
     """
     if runtime.executor == "serial":
         yield Serial(runtime, listener)
@@ -76,5 +81,5 @@ def executor(
         with local(runtime, needs, listener) as workers:
             yield workers
     else:
-        with elsewhere(runtime, needs, shared, listener) as workers:
+        with elsewhere(runtime, needs, shared, listener, memory) as workers:
             yield workers

@@ -20,7 +20,9 @@ from multiprocessing.spawn import get_executable
 from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from typing import Any
 
-from distributed import Nanny, Status
+from distributed import Status
+
+from dpdist.runtime.deaths import WatchingNanny
 
 _PROGRAM = """
 import json, sys
@@ -38,7 +40,7 @@ Answer = tuple[str, str] | Exception | None
 """A worker's address and folder, the error that kept it from starting, or None if its process has ended."""
 
 
-class LocalNanny(Nanny):
+class LocalNanny(WatchingNanny):
     """Watches a worker of this machine: starts it again when it dies, and ends it when it takes too much memory."""
 
     async def instantiate(self) -> Status:

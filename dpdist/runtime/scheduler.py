@@ -115,8 +115,22 @@ def deaths(client: Any) -> list[tuple[float, frozenset[str]]]:
     return [(when, frozenset(map(str, said["processing-tasks"]))) for when, said in died]
 
 
-def check_workers(client: Any, timeout: float, needs: Mapping[str, float], shared: Path | str | None) -> None:
-    """Waits for a first worker. Refuses workers on which tasks would wait for ever, fail, or write to another place."""
+def memory_of_workers(client: Any) -> int:
+    """The smallest limit of memory, in bytes, of the connected workers; 0 if none has one. Raises `Lost`."""
+    try:
+        limits = [facts.get("memory_limit") or 0 for facts in client.scheduler_info()["workers"].values()]
+    except broken_links() as error:
+        raise Lost from error
+    return min(filter(None, limits), default=0)
+
+
+def check_workers(
+    client: Any, timeout: float, needs: Mapping[str, float], shared: Path | str | None, memory: int = 0
+) -> None:
+    """Waits for a first worker. Refuses workers on which tasks would wait for ever, fail, or write to another place.
+
+    A worker is also refused if it has less memory than the largest task needs, in bytes.
+    """
     try:
         client.wait_for_workers(1, timeout=timeout)
     except TimeoutError:
@@ -128,6 +142,11 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
     reached, info = _asked(client, timeout, shared)
     for worker, facts in sorted(reached.items()):
         _check_worker(worker, facts, needs, shared, info.get(worker, {}))
+        limit = info.get(worker, {}).get("memory_limit") or memory
+        if limit < memory:
+            fault = f"a task needs {memory / 2**20:,.0f} MiB, worker {worker} has {limit / 2**20:,.0f} MiB"
+            remedy = "give workers at least that (`dpdist cluster size JOB` prints their limits), or fit finer strata"
+            raise ClusterError(fault, remedy, 2)
 
 
 def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict[str, Any], Mapping[str, Any]]:

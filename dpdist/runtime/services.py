@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.core.errors import ClusterError
+from dpdist.core.this_process import container_memory
 from dpdist.runtime import scheduler as remote
 from dpdist.runtime.json_logs import log_as_json
 from dpdist.runtime.tls import Credentials, address_here, connect
@@ -28,6 +29,19 @@ _HTTP_ROUTES = {
     f"distributed.{side}.http.routes": [f"distributed.http.{side}.prometheus", "distributed.http.health"]
     for side in ("scheduler", "worker")
 }
+
+
+NANNY_BYTES = 128 * 2**20
+"""Memory, in bytes, of the process that watches a worker and restarts it."""
+
+
+def memory_of_tasks() -> int | str:
+    """Memory, in bytes, of a worker in this container: its limit, less the process that watches the worker.
+
+    So this process ends its worker before the kernel ends both. Without such a limit, it is the machine's share.
+    """
+    limit = container_memory()
+    return "auto" if limit is None else max(limit - NANNY_BYTES, NANNY_BYTES)
 
 
 def serve_scheduler(host: str, port: int, tls: Path, http: str, json_logs: bool = False) -> None:
@@ -74,7 +88,8 @@ def serve_worker(
     uses the next port.
     """
     import dask
-    import distributed
+
+    from dpdist.runtime.deaths import WatchingNanny
 
     security = Credentials(tls.absolute()).security()
     if json_logs:
@@ -82,14 +97,14 @@ def serve_worker(
 
     def begun() -> Any:
         """Returns the process that watches the worker, to be awaited until the worker has started."""
-        return distributed.Nanny(
+        return WatchingNanny(
             address,
             host=host or address_here(address),
             name=name,
             worker_port=port,
             port=port + 1 if port else 0,
             nthreads=1,
-            memory_limit=memory or "auto",
+            memory_limit=memory or memory_of_tasks(),
             security=security,
             protocol="tls://",
             resources={"stan": 1.0},

@@ -23,6 +23,7 @@ from dpdist.models.protocol import Improper
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
+from dpdist.runtime.heartbeat import beat
 from dpdist.runtime.json_logs import note
 from dpdist.sampling import Unconverged
 from dpdist.storage.byproducts import Superseded
@@ -198,6 +199,7 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
     except Superseded:
         return Outcome(stratum, None)
     finally:  # for all strata alike, because which stratum failed depends on the records
+        beat()
         note("stratum", {"fit": fit.address.name, "stratum": stratum})
     return Outcome(stratum, None)
 

@@ -61,16 +61,20 @@ def _close(link: Connection, worker: Any) -> None:
 PR_SET_PDEATHSIG = 1
 
 
-def dask_setup(worker: object) -> None:
+def dask_setup(worker: Any) -> None:
     """Makes the worker ignore Ctrl-C, and asks the kernel (on Linux) to kill it when the driver ends.
+
+    Its heartbeat brings signs that its tasks work.
 
     Files that a worker writes are confidential. So only their owner may read them, whatever the umask was.
     """
     import dask
 
     import dpdist.runtime.tasks  # noqa: F401 - imported before the first task
+    from dpdist.runtime.heartbeat import SIGNS, signs_of
     from dpdist.runtime.json_logs import log_as_json
 
+    worker.metrics[SIGNS] = signs_of
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if dask.config.get("dpdist.json-logs", False):

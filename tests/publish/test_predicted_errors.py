@@ -18,12 +18,12 @@ from dpdist.cli.report import report
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Floats
 from dpdist.core.table_cells import cell_name, counted_and_named, cross, is_margin
+from dpdist.models.outputs import DRAWS
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.noise_of_counts import in_words
 from dpdist.publish.folder import grounds_of
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED, beyond_direct, cautions, entry, predicted, within_cells
 from dpdist.publish.public_bounds import expectations
-from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import Spread, Spreads
 from dpdist.publish.tables import Grounds
