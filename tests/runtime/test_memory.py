@@ -193,7 +193,7 @@ def look():
     while True:
         for child in psutil.Process().children(recursive=True):
             try:
-                workers[child.pid] = peak(child.pid)
+                workers[child.pid] = max(peak(child.pid), workers.get(child.pid, 0))  # one that has ended has none
             except OSError:
                 pass
         time.sleep(0.2)
