@@ -1,4 +1,4 @@
-"""Protocols of optional outputs that mechanisms' `post` hands to `publish`: laws of estimates, measurements, donors, …
+"""Protocols of optional outputs that mechanisms' `post` hands to `publish`: laws, measurements, donors, own tables.
 
 Publication asks a model for these outputs, and knows no mechanism; a model implements those it has.
 """

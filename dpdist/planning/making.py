@@ -149,7 +149,7 @@ def _check_worker(plan: Plan) -> None:
 
 
 def _refuse_beyond(job: Job, task: str, needed: int, remedy: str) -> None:
-    """Raises `JobError` if a task needs more bytes than a worker has. Its size is not told where sizes are secret."""
+    """Raises `JobError` if a task needs more bytes than a worker has. It leaves the amount out where sizes are secret."""
     given = int(job.runtime.memory_per_worker)
     if needed > given:
         amount = "more" if job.sizes_secret else f"{ceil(needed / 2**20):,} MiB"

@@ -1,7 +1,7 @@
 """For `runtime.dask_executor`: deaths of workers, the tasks that they had, and whether memory ended them.
 
 A nanny ends its worker at a share of the worker's memory, and the kernel ends it beyond that of the container or machine.
-Nannies tell the scheduler of both. All other deaths (a drained machine, a signal) have no such event.
+Nannies report both to the scheduler. All other deaths (a drained machine, a signal) have no such event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_BY_MEMORY = 2
 
 
 class WatchingNanny(Nanny):
-    """Watches a worker, and tells the scheduler if the kernel ended it for want of memory."""
+    """Watches a worker, and reports to the scheduler if the kernel ended it for want of memory."""
 
     _kills_before = 0
     _address: str | None = None
@@ -74,25 +74,25 @@ class Deaths:
     def by_memory(self) -> list[frozenset[str]]:
         """The tasks that each worker had which memory has ended since the last call.
 
-        A worker's removal and the event that tells of memory may come in either order.
+        A worker's removal and the event on its memory may come in either order.
         """
         if not self._waiting:
             return []
         removals = [
-            (when, str(said["worker"]), frozenset(map(str, said["processing-tasks"])))
-            for when, said in self._client.get_events(REMOVED)
-            if isinstance(said, dict) and said.get("action") == "remove-worker"
+            (when, str(content["worker"]), frozenset(map(str, content["processing-tasks"])))
+            for when, content in self._client.get_events(REMOVED)
+            if isinstance(content, dict) and content.get("action") == "remove-worker"
         ]
-        found = []
+        deaths = list[frozenset[str]]()
         for event in list(self._waiting):
             for when, worker, tasks in removals:
                 same = worker == event[1] and abs(when - event[0]) < SAME_DEATH
                 if same and (when, worker) not in self._counted:
                     self._counted.add((when, worker))
                     self._waiting.remove(event)
-                    found.append(tasks)
+                    deaths.append(tasks)
                     break
-        return found
+        return deaths
 
 
 def first_to_blame(names: Iterable[str], tasks: frozenset[str]) -> str | None:

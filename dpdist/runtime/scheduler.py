@@ -49,6 +49,8 @@ def settings(start_timeout: float) -> dict[str, Any]:
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.pause": False,
+        # Samples of what a worker does are kept for an hour, and would take 90 kB of it a second.
+        "distributed.worker.profile.enabled": False,
     }
 
 
