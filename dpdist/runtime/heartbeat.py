@@ -70,7 +70,7 @@ class Pulse:
         if SIGNS not in metrics:
             return False
         when, (steps, seconds) = float(metrics["time"]), metrics[SIGNS]
-        before = self._before.setdefault(worker, (when, steps, seconds))
+        before = self._before.get(worker, (when - 1.0, 0, 0.0))  # of a new worker, all is new
         if when <= before[0]:
             return False
         self._before[worker] = when, steps, seconds

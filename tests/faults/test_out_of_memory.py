@@ -104,10 +104,10 @@ def test_a_worker_that_is_killed_for_another_reason_is_replaced_again(tmp_path: 
 
 def test_a_task_that_works_is_not_stalled_and_one_that_waits_is() -> None:
     """Neither its own work nor that of a program it started. Control: a task that only waits for as long."""
-    with executor(Runtime(executor="dask", workers=1, stall_timeout=3)) as workers:
-        assert list(workers.map(Compute(9.0, elsewhere=False), [1])) == [1]
-        assert list(workers.map(Compute(9.0, elsewhere=True), [1])) == [1]
-        with pytest.raises(TaskError, match="no task finished for 3 s"):
+    with executor(Runtime(executor="dask", workers=1, stall_timeout=5)) as workers:
+        assert list(workers.map(Compute(12.0, elsewhere=False), [1])) == [1]
+        assert list(workers.map(Compute(12.0, elsewhere=True), [1])) == [1]
+        with pytest.raises(TaskError, match="no task finished for 5 s"):
             list(workers.map(Wait(60.0), [1]))
 
 
