@@ -178,8 +178,9 @@ class Column(Frozen):
 class Keep(Frozen):
     """A public filter: a record belongs to the universe if its column has one of these values.
 
-    Filters are applied in turn. Values of a declared column must be levels, and its rule of missing values applies. Of
-    another column, a missing value is outside the universe, and a value that is spelled almost as a kept one is refused.
+    Filters are applied in turn. Values of a declared column must be levels, and its rule of missing values applies. Only a
+    filter that keeps every level leaves other values out. Of a column that is not declared, a missing value is outside
+    the universe. A value that is spelled almost as a kept one is refused.
     """
 
     column: str = Field(description="a column of the file")

@@ -140,7 +140,7 @@ def _restrict(keep: Keep, declared: Column | None, b: Batch, codes: dict[str, Co
     """Leaves records outside the universe out, and adds a declared column's `codes`.
 
     Values of a declared column are held to its levels and rules. A missing value that is left out, or of a column that is
-    not declared, is outside the universe.
+    not declared, is outside the universe. So is a value that is no level, where the filter keeps every level.
     """
     rule = f"{keep.column}: outside the universe"
     if declared is None or declared.levels is None:
@@ -150,8 +150,9 @@ def _restrict(keep: Keep, declared: Column | None, b: Batch, codes: dict[str, Co
         _nearly(keep.column, kept, place, b, declare)
         b.drop(place < 0, rule)
         return
-    codes[keep.column] = _category(keep.column, declared, b, rule)
     levels = list(map(str, declared.levels))
+    everything = set(levels) <= set(map(str, keep.keep))
+    codes[keep.column] = _category(keep.column, declared, b, rule, others_outside=everything)
     b.drop(~np.isin(codes[keep.column], [levels.index(level) for level in map(str, keep.keep)]), rule)
 
 
@@ -338,10 +339,11 @@ def _read(plain: pa.Array, levels: Sequence[Level], b: Batch) -> pa.Array:
     return whole_as_levels(plain, levels) if b.text_only else plain
 
 
-def _category(name: str, column: Column, b: Batch, dropped: str = "") -> Codes:
+def _category(name: str, column: Column, b: Batch, dropped: str = "", others_outside: bool = False) -> Codes:
     """Positions of a column's values in its levels, after its rules; −1 for values that are refused or left out.
 
-    `dropped` is the rule under which dropped records are counted, by default that of missing values.
+    `dropped` is the rule under which dropped records are counted, by default that of missing values. With
+    `others_outside`, values that resemble no level are dropped under it, too.
     """
     assert column.levels is not None
     levels, absent = column.levels, column.missing == "category"
@@ -362,7 +364,11 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "") -> Codes:
         moved = (codes < 0) & (nearest >= 0)
         b.findings.rule(f"{name}: no level, counted in the nearest one", int((moved & b.keep).sum()))
         codes = np.where(moved, nearest, codes)
-    as_numbers = _nearly(name, levels, codes, b)
+    declare = f"add the level to columns.{name}.levels, or correct the file" if others_outside else ""
+    as_numbers = _nearly(name, levels, codes, b, declare)
+    if others_outside:
+        b.drop(codes < 0, dropped)
+        return codes
     counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
     clip = "; or state outside: clip there, if levels count something, as sizes do;" if counts else ","
     remedy = as_numbers or f"add the level to columns.{name}.levels{clip} or correct the file"

@@ -139,3 +139,18 @@ def test_a_later_filter_holds_only_records_that_pass_the_earlier_ones(tmp_path: 
     assert counted(first, path) == int((frame["employed"] == "yes").sum())
     with pytest.raises(DataError, match="employed: missing values"):
         counted(turned, path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_filter_that_keeps_every_level_leaves_other_values_out(kind: str, tmp_path: Path) -> None:
+    """As of a file of all ages a table of adults. Controls: another spelling, a missing value, a part of the levels."""
+    text = JOB.replace('["yes", "no"]', '["yes"]')
+    assert counted(parse_job(text), written(people(), kind, tmp_path)) == EMPLOYED
+    frame, wrong = people(), {"Yes": "capital letters", None: "missing values"}
+    for value, told in wrong.items():
+        path = written(frame.assign(employed=frame["employed"].where(frame.index != 7, value)), kind, tmp_path)
+        with pytest.raises(DataError, match=told):
+            counted(parse_job(text), path)
+    other = written(frame.assign(employed=frame["employed"].where(frame.index != 7, "retired")), kind, tmp_path)
+    with pytest.raises(DataError, match="employed: values that are not declared levels"):
+        counted(parse_job(JOB), other)
