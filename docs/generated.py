@@ -229,6 +229,8 @@ WAYS = (
     Way("reference_tables", reference=REFERENCE),
     Way("table_package", reference=REFERENCE),
     Way("table_package", "noise: gaussian", reference=REFERENCE),
+    Way("tables", reference=REFERENCE),
+    Way("tables", "noise: gaussian", reference=REFERENCE),
     Way("laplace_strict"),
     Way("weight_regularisation"),
     Way("sanitized_statistics", keys=MODEL, reference=REFERENCE),

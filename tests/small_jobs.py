@@ -47,6 +47,7 @@ _MECHANISMS: dict[str, Said] = {
     "weight_regularisation": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
     "reference_tables": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
     "table_package": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
+    "tables": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
     "flat_laplace": {"weight": CLIPPED_WEIGHT, "constants": _BINS},

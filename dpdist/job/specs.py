@@ -31,6 +31,7 @@ PLACES = {
     "weight_regularisation": "dpdist.mechanisms.weight_regularisation.spec:WeightRegularisation",
     "reference_tables": "dpdist.mechanisms.reference_tables.spec:ReferenceTables",
     "table_package": "dpdist.mechanisms.table_package.spec:TablePackage",
+    "tables": "dpdist.mechanisms.tables.spec:Tables",
     "sanitized_statistics": "dpdist.mechanisms.sanitized_lognormal.spec:SanitizedStatistics",
     "modips": "dpdist.mechanisms.modips.spec:Modips",
     "flat_laplace": "dpdist.mechanisms.partitions.spec:FlatLaplace",

@@ -42,12 +42,12 @@ def base_estimates(posterior: Posterior, noisy: Floats, bounds: Sequence[tuple[f
         whole = workload.count * workload.weight
     totals = []
     for (above, below), (low, high), alone in zip(pairs, bounds, counts, strict=True):
-        agreed = above if alone is whole else _within(above, below, (high - low) * whole, workload)
+        agreed = above if alone is whole else within(above, below, (high - low) * whole, workload)
         totals.append(agreed + low * whole)
     return BaseEstimates(whole, np.column_stack(totals))
 
 
-def _within(above: Floats, below: Floats, size: Floats, workload: Workload) -> Floats:
+def within(above: Floats, below: Floats, size: Floats, workload: Workload) -> Floats:
     """`above`, raked until it adds up to `size` with `below`, with both former sums over measured tables' cells."""
     tables = [workload.groups(by) for by in workload.measured]
     wanted = [[np.bincount(group, weights=part) for part in (above, below)] for group in tables]

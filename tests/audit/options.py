@@ -71,6 +71,7 @@ PLAIN: dict[str, Said] = {
         "model": {"family": "lognormal"},
     },
     "table_package": {"reference": {"path": "before.parquet"}},
+    "tables": {"reference": {"path": "before.parquet"}},
     "laplace_strict": {},
     "laplace_composed": {"mechanism": {"sensitivity": "public"}},
     "weight_regularisation": {},
@@ -134,6 +135,12 @@ VARIANTS: dict[str, list[Said]] = {
         PROTECTED | HOUSEHOLD | {"tables": CROSSING, "mechanism": {"strategy": "per_table"}},
         SECRET | {"outcome": ["pay", "kids"], "tables": CROSSING, "mechanism": {"strategy": "per_table"}},
         SECRET | {"mechanism": {"noise": "gaussian"}},
+    ],
+    "tables": [
+        {"mechanism": {"noise": "gaussian"}},
+        {"tables": CROSSING},
+        {"outcome": ["pay", "kids"], "tables": CROSSING},
+        HOUSEHOLD | {"tables": CROSSING},
     ],
     "laplace_strict": [{"survey": {}}],
     "laplace_composed": [

@@ -38,7 +38,7 @@ REFUSED = {
     "a weight has no rules": "weights that are clipped, without bounds that noise follows",
 }
 """Why a job is refused, by what its message says."""
-OWN_LIMITS = ("perturbed_histogram", "reference_tables", "table_package", "sanitized_statistics")
+OWN_LIMITS = ("perturbed_histogram", "reference_tables", "table_package", "tables", "sanitized_statistics")
 """Mechanisms without weights, or with limits of their own from a reference."""
 table: dict[tuple[str, str, str], float] = {}
 

@@ -88,6 +88,7 @@ SAID: dict[str, dict[str, str]] = {
     "laplace_strict": {"strata": "strata: [field]"},
     "reference_tables": {"more": REFERENCE},
     "table_package": {"more": REFERENCE},
+    "tables": {"more": REFERENCE},
     "sanitized_statistics": {"model": LOGNORMAL, "more": REFERENCE},
     "modips": {"mechanism": "modips, law: normal"},
     "flat_laplace": {"mechanism": "flat_laplace, bins: {salary: 4}", "strata": "strata: [field]"},

@@ -1,0 +1,1 @@
+"""Tables by difference measurement: noisy sums of residuals from a public prediction, and one posterior for all cells."""

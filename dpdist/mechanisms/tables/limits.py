@@ -1,0 +1,352 @@
+"""Limits of residual sums by table cell, from public residual laws and sizes.
+
+In a cell a record adds u = ((r − c)/L, ρ_k/H_k), scaled into the L1 unit ball: u · min(1, 1/‖u‖₁). Here r = w − m_w,
+and ρ_k = w(y_k − μ_k) − m_w(m_k − μ_k) with the cell's predicted mean μ_k. c, L and H minimise the predicted error of a
+cell's count and means in direct standard errors: noise against what is clipped. What no reference record shows lies
+beyond with the probability of one record more, by a power law of exponent 4 up to the public range. So limits reach the
+range as the budget grows, and the estimate is then the direct one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.mechanisms.tables.prediction import Prediction
+
+OWN, POOLED, BEYOND = 96, 32, 5
+"""Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
+POOL_WORTH = 30.0
+"""Number of records that the residuals of all records count for in a cell."""
+CANDIDATES = 14
+"""Number of limits that are tried at a time."""
+SWEEPS = 2
+NEGLIGIBLE = 0.02
+"""Noise in direct standard errors below which limits are as wide as that noise allows."""
+TAIL = 4.0
+"""Exponent of the power law beyond the largest residual of the reference."""
+CENTRES = (0.0, 0.8, 0.95, 1.0)
+"""Quantiles of a cell's residuals of weights that are tried as centres, besides 0."""
+PLANNED_DRIFT = 0.05
+"""Relative drift of a cell's weights and outcomes that limits have room for."""
+
+
+@dataclass(frozen=True)
+class TableLimits:
+    """Limits of a table's cells. `centre` and `weight` are c and L, (cell,); `outcome` is H, (cell, outcome).
+
+    `mean` is μ, (cell, outcome). `beyond` is the expected clipped part of a record's residuals, (cell, 1 + outcome), and
+    `loss` the variance of the clipped part of the cell's sums about it.
+    """
+
+    cell: Ints
+    """The cell of every base cell."""
+    size: Floats
+    """Public numbers of records, (cell,)."""
+    mean: Floats
+    centre: Floats
+    weight: Floats
+    outcome: Floats
+    beyond: Floats
+    loss: Floats
+
+    @property
+    def scale(self) -> Floats:
+        """L and H side by side, (cell, 1 + outcome)."""
+        return np.column_stack([self.weight, self.outcome])
+
+    def contributions(self, base: Ints, weight: Floats, outcomes: Floats, prediction: Prediction) -> Floats:
+        """u of every record in whole units of 1/UNIT, (record, 1 + outcome); the L1 norm is at most UNIT.
+
+        Rounding is towards 0. Any weights and outcomes are allowed, except NaN.
+        """
+        cell, means = self.cell[base], prediction.means[base]
+        about = self.mean[cell]
+        with np.errstate(over="ignore", invalid="ignore"):
+            r = weight - means[:, 0]
+            rho = weight[:, None] * (outcomes - about) - means[:, :1] * (means[:, 1:] - about)
+            u = np.column_stack([r - self.centre[cell], rho]) / self.scale[cell]
+            # Values beyond this are at the ball's surface, whatever the others are.
+            u = np.clip(np.nan_to_num(u, nan=0.0), -1e9, 1e9)
+            scaled: Floats = np.trunc(u * (UNIT / np.maximum(np.abs(u).sum(axis=1), 1.0))[:, None])
+        # Division may round a norm up to a last digit above 1; one unit less in the largest coordinate mends it.
+        above = np.flatnonzero(np.abs(scaled).sum(axis=1) > UNIT)
+        largest = np.abs(scaled[above]).argmax(axis=1)
+        scaled[above, largest] -= np.sign(scaled[above, largest])
+        return scaled
+
+    def observed(self, sums: Floats) -> Floats:
+        """Residual sums of cells from sums of contributions, (cell, 1 + outcome), with the expected clipped part."""
+        whole = sums * self.scale + self.size[:, None] * self.beyond
+        whole[:, 0] += self.size * self.centre
+        return whole
+
+
+def predicted_means(cell: Ints, size: Floats, prediction: Prediction) -> Floats:
+    """Predicted means of outcomes by cell of a table, (cell, outcome)."""
+    weight = size * prediction.means[:, 0]
+    held = np.bincount(cell, weights=weight)
+    sums = [np.bincount(cell, weights=weight * mean) for mean in prediction.means[:, 1:].T]
+    return np.asarray(np.column_stack([total / held for total in sums]))
+
+
+def direct_variances(adding: scipy.sparse.csr_array, size: Floats, mean: Floats, prediction: Prediction) -> Floats:
+    """Variances of direct counts and of means times counts given numbers of records, of rows of base cells.
+
+    `adding` is (row, cell), `mean` are predicted means (row, outcome); the result is (row, 1 + outcome). Records of a
+    row differ by their residuals, and by what is predicted of them.
+    """
+    weight, spread, number = prediction.means[:, 0], prediction.spread, np.maximum(adding @ size, 1e-300)
+    average = adding @ (size * weight) / number
+    columns = [adding @ (size * (spread[:, 0] ** 2 + weight**2)) - number * average**2]
+    square = spread[:, 0] ** 2 + weight**2
+    for k in range(1, 1 + mean.shape[1]):
+        m, about = prediction.means[:, k], mean[:, k - 1]
+        both = prediction.correlation[0, k] * spread[:, 0] * spread[:, k]
+        # The square of R + (m - μ) w, whose terms are constant, linear and quadratic in μ.
+        constant = adding @ (size * (spread[:, k] ** 2 + 2.0 * both * m + square * m**2))
+        linear = adding @ (size * (both + square * m))
+        columns.append(constant - 2.0 * about * linear + about**2 * (adding @ (size * square)))
+    return np.asarray(np.maximum(np.column_stack(columns), 0.0))
+
+
+def _quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats]:
+    """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1."""
+    u = (np.arange(number) + 0.5) / number
+    place = start[:, None] + np.floor(np.maximum(count, 1)[:, None] * (1.0 - (1.0 - u) ** 3)).astype(np.int64)
+    share = 3.0 * (1.0 - u) ** 2
+    return place, share / share.sum()
+
+
+def residual_samples(
+    cell: Ints, of_reference: Ints, size: Floats, mean: Floats, prediction: Prediction, drift: float
+) -> tuple[Floats, Floats, Floats]:
+    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), and the
+    number of reference records, (cell,).
+
+    `of_reference` is the cell of every reference record, -1 for those in none.
+    """
+    cells, z = int(cell.max()) + 1, prediction.residuals
+    largest = np.abs(z).max(axis=1)
+    order = np.lexsort((largest, of_reference))
+    order = order[of_reference[order] >= 0]
+    count = np.bincount(of_reference[order], minlength=cells)
+    start = np.concatenate([[0], np.cumsum(count)[:-1]])
+    place, share = _quantile_ranks(start, count, OWN)
+    rank = np.argsort(largest, kind="stable")
+    pool_place, pool_share = _quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    of_cell = z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((cells, OWN, z.shape[1]))
+    pool = np.broadcast_to(z[rank[pool_place[0]]], (cells, POOLED, z.shape[1]))
+    sample = np.concatenate([of_cell, pool], axis=1)
+    shares = np.concatenate([count[:, None] * share, np.broadcast_to(POOL_WORTH * pool_share, (cells, POOLED))], axis=1)
+    # Every residual is that of one of the cell's base cells, in turn by their sizes.
+    by_cell = np.argsort(cell, kind="stable")
+    reach = np.cumsum(size[by_cell])
+    ends = np.bincount(cell, weights=size, minlength=cells)
+    first = np.concatenate([[0.0], np.cumsum(ends)[:-1]])
+    number = OWN + POOLED
+    steps = (np.arange(number) * 0.6180339887498949) % 1.0
+    base = by_cell[np.minimum(np.searchsorted(reach, first[:, None] + steps * ends[:, None], side="right"), len(cell) - 1)]
+    spread, means = prediction.spread[base], prediction.means[base]
+    # Errors of the prediction and planned drift move residuals of all records of a base cell.
+    error = np.stack([np.sqrt((load**2).sum(axis=1)) for load in prediction.loadings], axis=1)
+    error = np.hypot(error, prediction.alone)[base]
+    sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
+    moved = np.hypot(
+        error * spread,
+        drift * means[..., :1] * np.concatenate([np.ones_like(means[..., :1]), _size(means, spread)], axis=-1),
+    )
+    residual = sample * spread + sign * moved
+    r = np.maximum(residual[..., 0], -means[..., 0])
+    about = means[..., 1:] - mean[:, None, :]
+    rho = residual[..., 1:] + about * r[..., None]
+    return np.concatenate([r[..., None], rho], axis=-1), shares, np.asarray(count + POOL_WORTH, dtype=np.float64)
+
+
+def _size(means: Floats, spread: Floats) -> Floats:
+    """What outcomes' drift is relative to: the mean, and the spread of outcomes."""
+    return np.hypot(means[..., 1:], spread[..., 1:] / np.maximum(means[..., :1], 1e-300))
+
+
+def choose(
+    cell: Ints,
+    of_reference: Ints,
+    size: Floats,
+    prediction: Prediction,
+    noise: float,
+    highest: Floats,
+    lowest: Floats,
+    drift: float = PLANNED_DRIFT,
+) -> TableLimits:
+    """Limits of a table's cells. `noise` is the variance of noise on a sum of contributions; `highest` and `lowest` are
+    public bounds of weight and outcomes, (1 + outcome,).
+    """
+    cells = int(cell.max()) + 1
+    number = np.bincount(cell, weights=size, minlength=cells).astype(np.float64)
+    mean = predicted_means(cell, size, prediction)
+    sample, share, records = residual_samples(cell, of_reference, size, mean, prediction, drift)
+    share = share / share.sum(axis=1, keepdims=True)
+    ends = _ranges(cell, prediction, mean, highest, lowest)
+    adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(cells, len(cell)))
+    direct = np.maximum(
+        direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
+    )
+    sample, share = _with_tails(sample, share, len(prediction.residuals), ends)
+    best: tuple[Floats, ...] | None = None
+    for quantile in (None, *CENTRES):
+        centre = np.zeros(cells) if quantile is None else _quantile(sample[..., 0], share, quantile, ends[:, 0])
+        candidate = _descend(sample, share, centre, number, records, noise, direct, ends)
+        if best is None:
+            best = candidate
+        else:
+            better = candidate[0] < best[0]
+            best = tuple(
+                np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in zip(candidate, best, strict=True)
+            )
+    assert best is not None
+    _, centre, scale = best
+    # A limit whose noise is far below the direct error costs nothing, and hides less.
+    scale = np.maximum(scale, np.minimum(ends, NEGLIGIBLE * np.sqrt(direct / noise)))
+    _, loss, _ = _clipped(sample, share, centre, scale, number, records)
+    beyond = _beyond(
+        of_reference, prediction, mean, centre, scale, sample[:, OWN : OWN + POOLED], share[:, OWN : OWN + POOLED]
+    )
+    return TableLimits(cell, number, mean, centre, scale[:, 0], scale[:, 1:], beyond, loss)
+
+
+def _beyond(
+    of_reference: Ints, prediction: Prediction, mean: Floats, centre: Floats, scale: Floats, pool: Floats, share: Floats
+) -> Floats:
+    """Expected clipped part of a record, (cell, 1 + outcome): of the cell's reference records, and of the pool."""
+    inside = np.flatnonzero(of_reference >= 0)
+    cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
+    residual = prediction.residuals[inside] * spread
+    rho = residual[:, 1:] + (means[:, 1:] - mean[cell]) * residual[:, :1]
+    lost = _lost(np.column_stack([residual[:, 0], rho])[:, None], centre[cell], scale[cell])[:, 0]
+    number = np.bincount(cell, minlength=len(mean))
+    sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
+    of_pool = np.einsum("cs,csk->ck", share, _lost(pool, centre, scale)) / share.sum(axis=1, keepdims=True)
+    return np.asarray((sums + POOL_WORTH * of_pool) / (number[:, None] + POOL_WORTH))
+
+
+def _lost(residual: Floats, centre: Floats, scale: Floats) -> Floats:
+    """The clipped part of residuals (row, place, 1 + outcome)."""
+    moved = residual.copy()
+    moved[..., 0] -= centre[:, None]
+    norm = (np.abs(moved) / scale[:, None, :]).sum(axis=-1)
+    return np.asarray(moved * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
+
+
+def _ranges(cell: Ints, prediction: Prediction, mean: Floats, highest: Floats, lowest: Floats) -> Floats:
+    """The largest |r| and |ρ| of any record of a cell, (cell, 1 + outcome)."""
+    cells = mean.shape[0]
+    most = np.zeros(cells)
+    np.maximum.at(most, cell, np.maximum(highest[0] - prediction.means[:, 0], prediction.means[:, 0]))
+    reach = highest[0] * np.maximum(highest[1:] - mean, mean - lowest[1:])
+    far = np.zeros_like(mean)
+    np.maximum.at(far, cell, prediction.means[:, :1] * np.abs(prediction.means[:, 1:] - mean[cell]))
+    return np.column_stack([most, reach + far])
+
+
+def _with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
+    """The sample with values beyond its largest residuals, which one record more than all of the reference's would take."""
+    cells, _, coordinates = sample.shape
+    largest = np.abs(sample).max(axis=1)
+    extra, parts = [], []
+    steps = (np.arange(BEYOND) + 0.5) / BEYOND
+    one = 1.0 / (records + 1.0)
+    for k in range(coordinates):
+        ratio = np.maximum(ends[:, k] / np.maximum(largest[:, k], 1e-300), 1.0)
+        size = largest[:, k, None] * ratio[:, None] ** steps
+        worth = (
+            (size / np.maximum(size[:, :1], 1e-300)) ** -TAIL
+            if (size > 0.0).all()
+            else np.where(size > 0.0, (size / np.maximum(size[:, :1], 1e-300)) ** -TAIL, 0.0)
+        )
+        worth = worth / np.maximum(worth.sum(axis=1, keepdims=True), 1e-300) * one
+        for sign in (1.0,) if k == 0 else (1.0, -1.0):
+            place = np.zeros((cells, BEYOND, coordinates))
+            place[..., k] = sign * size
+            extra.append(place)
+            parts.append(worth if k == 0 else worth / 2.0)
+    shares = np.concatenate([share * (1.0 - coordinates * one), *parts], axis=1)
+    return np.concatenate([sample, *extra], axis=1), shares
+
+
+def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> Floats:
+    order = np.argsort(values, axis=1)
+    reach = np.cumsum(np.take_along_axis(share, order, axis=1), axis=1)
+    # The quantile of 1 is the largest residual of the sample, without values beyond.
+    wanted = quantile * reach[:, -1] if quantile < 1.0 else 0.998 * reach[:, -1]
+    place = np.minimum((reach < wanted[:, None]).sum(axis=1), values.shape[1] - 1)
+    return np.asarray(np.clip(values[np.arange(len(values)), order[np.arange(len(values)), place]], -most, most))
+
+
+def _clipped(
+    sample: Floats, share: Floats, centre: Floats, scale: Floats, number: Floats, records: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Expected clipped part of a record, variance of the clipped part of a cell's sums, and variance of what is kept."""
+    lost = _lost(sample, centre, scale)
+    seen = slice(OWN + POOLED)
+    first = np.einsum("cs,csk->ck", share[:, seen], lost[:, seen])
+    second = np.einsum("cs,csk->ck", share[:, seen], lost[:, seen] ** 2) - first**2
+    beyond = np.einsum("cs,csk->ck", share[:, OWN + POOLED :], lost[:, OWN + POOLED :] ** 2)
+    kept = np.einsum("cs,csk->ck", share, (sample - lost) ** 2)
+    variance = np.maximum(second, 0.0) * (number + number**2 / records)[:, None] + beyond * number[:, None]
+    return first, variance, kept * number[:, None]
+
+
+def _risk(
+    sample: Floats,
+    share: Floats,
+    centre: Floats,
+    scale: Floats,
+    number: Floats,
+    records: Floats,
+    noise: float,
+    direct: Floats,
+) -> Floats:
+    """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
+    _, loss, kept = _clipped(sample, share, centre, scale, number, records)
+    added = noise * scale**2
+    return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=1))
+
+
+def _descend(
+    sample: Floats,
+    share: Floats,
+    centre: Floats,
+    number: Floats,
+    records: Floats,
+    noise: float,
+    direct: Floats,
+    ends: Floats,
+) -> tuple[Floats, Floats, Floats]:
+    """Coordinate descent over limits for given centres: the risk, the centres, and the limits (cell, 1 + outcome)."""
+    coordinates = sample.shape[2]
+    moved = np.abs(sample)
+    moved[..., 0] = np.abs(sample[..., 0] - centre[:, None])
+    typical = np.sqrt(np.einsum("cs,csk->ck", share, np.minimum(moved, np.quantile(moved, 0.9, axis=1)[:, None]) ** 2))
+    low = np.maximum(0.3 * typical, 1e-9 * ends)
+    high = np.maximum(ends * 1.0, low * 1.001)
+    high[:, 0] += np.abs(centre)
+    scale = np.minimum(3.0 * np.maximum(typical, low), high)
+    grid = np.linspace(0.0, 1.0, CANDIDATES)
+    risk = _risk(sample, share, centre, scale, number, records, noise, direct)
+    # The first sweep looks at limits of residuals' own sizes, the second at all up to the public range.
+    for sweep in range(SWEEPS):
+        for k in range(coordinates):
+            top = high[:, k] if sweep else np.minimum(high[:, k], 40.0 * low[:, k])
+            best_scale = scale[:, k].copy()
+            for part in grid:
+                trial = scale.copy()
+                trial[:, k] = low[:, k] * (top / low[:, k]) ** part
+                value = _risk(sample, share, centre, trial, number, records, noise, direct)
+                better = value < risk
+                risk = np.where(better, value, risk)
+                best_scale = np.where(better, trial[:, k], best_scale)
+            scale[:, k] = best_scale
+    return risk, centre, scale

@@ -1,0 +1,444 @@
+"""Public half of `tables`, for `query` and `publish`: base cells from noisy sums, their errors, and synthetic records.
+
+The reference's records are released as donors. Publication computes prediction, limits and posterior anew from them and
+the noisy sums. Estimates of base cells are released, so that tables need none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from dpdist.core.digests import digest
+from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
+from dpdist.core.table_cells import codes_of
+from dpdist.estimation.donors import AbsentRecords, Donors
+from dpdist.job import Job, NoiseName, Statistic
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
+from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
+from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
+from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
+from dpdist.mechanisms.tables.sensitivity import joint_query
+from dpdist.mechanisms.tables.spec import Tables
+from dpdist.mechanisms.tables.system import TableSystem, parts_of
+from dpdist.mechanisms.tables.words import DEFINITIONS, WORDS
+from dpdist.models.design import counted, patterns
+from dpdist.models.on_reference import ErrorsOfCells
+from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
+from dpdist.models.public_model import PublicModel
+from dpdist.packages.estimates import projected, within
+from dpdist.packages.workload import PackageTable, Workload
+from dpdist.privacy.queries import NoisyQuery, neighbour_of
+
+__all__ = ["DEFINITIONS", "WORDS", "ResidualCells", "figures", "model_of"]
+
+LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+MOST_SUMS = 8_000
+"""Largest number of sums that one posterior can hold."""
+BEYOND_REFERENCE = 10.0
+"""Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
+PREDICTED = ("count", "mean", "total")
+"""Statistics whose errors are predicted."""
+ALL = "all records"
+"""Name of the measurement of all records."""
+
+
+class Learned(NamedTuple):
+    """What the mechanism learned from the reference: the system, and donors for synthetic records."""
+
+    system: TableSystem
+    donors: Donors
+
+
+@dataclass(frozen=True)
+class ResidualCells(PublicModel):
+    """Base cells of the file, with the tables over them."""
+
+    labels: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...]
+    """Public bounds of every outcome."""
+    columns: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]
+    """Names of the levels of every column."""
+    codes: Codes
+    """Levels of the tables' columns in every cell, (cell, column)."""
+    count: Floats
+    """Sample records of every cell, public."""
+    tables: tuple[PackageTable, ...]
+    statistics: tuple[tuple[str, tuple[Statistic, ...]], ...]
+    """Statistics of every table, by its name."""
+    joint: NoisyQuery
+    """The query for all measurements together."""
+    moved: Fraction
+    """Distance by which neighbouring files move a measurement, in units of 1/UNIT."""
+    one_weight: bool
+    public_weights: tuple[float, float]
+    """Public bounds of the weight."""
+    weighted: bool = True
+    donors: Donors | None = None
+    """Records of the reference, once they are known."""
+    absent: AbsentRecords | None = None
+    """Records of the reference in crosses that the file lacks, before they are learned from."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+        columns, mechanism = job.cell_columns, job.mechanism
+        assert isinstance(mechanism, Tables)
+        cells = patterns(frame, columns, rows)
+        first = np.unique(cells.pattern, return_index=True)[1] + rows.start
+        codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
+        bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
+        tables = tuple(
+            PackageTable(
+                *(table.name, tuple(columns.index(name) for name in table.by), table.margins, 1.0),
+                tuple(
+                    sorted(
+                        (columns.index(name), codes_of(frame.levels[name], kept)) for name, kept in table.universe.items()
+                    )
+                ),
+            )
+            for table in job.tables
+        )
+        joint = joint_query(job, mechanism.noise)
+        return cls(
+            *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
+            tuple(tuple(map(str, frame.levels[name])) for name in columns),
+            *(codes.astype(np.int32), counted(frame, rows, cells), tables),
+            tuple((table.name, tuple(table.statistics)) for table in job.tables),
+            joint,
+            joint.moved.by(neighbour_of(job)),
+            bool(job.survey.one_weight_in),
+            public_weights(job),
+        )
+
+    @property
+    def workload(self) -> Workload:
+        sizes = tuple(map(len, self.levels))
+        return Workload(self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns, len(self.outcomes))
+
+    @property
+    def measured(self) -> tuple[tuple[int, ...], ...]:
+        """Columns of every table that is measured, and no other contains; universes count as columns."""
+        return tuple(by for by in self.workload.measured if by)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the measurements, that of all records first."""
+        return (ALL, *map(self.workload.named, self.measured))
+
+    @property
+    def sums(self) -> int:
+        cells = sum(self.workload.number_of_groups(by) for by in self.measured)
+        return (1 + len(self.outcomes)) * (1 + cells)
+
+    @property
+    def scales(self) -> tuple[Fraction, ...]:
+        """The largest scale of noise, in units of 1/UNIT."""
+        return (max(self.joint.share("", part).scale for part in parts_of(len(self.measured))),)
+
+    @property
+    def largest_sum(self) -> int:
+        """The largest sum of any file of as many records, in units of 1/UNIT."""
+        return UNIT * int(self.count.sum())
+
+    @property
+    def too_large(self) -> str:
+        """The reason why the tables cannot be estimated together; empty if they can."""
+        return f"{self.sums:,} sums to measure, and 'tables' may have {MOST_SUMS:,}" if self.sums > MOST_SUMS else ""
+
+    def cost(self, records: int) -> Cost:
+        """The projected cost of a run, from public sizes."""
+        sums, cells = float(self.sums), float(len(self.count))
+        seconds = 2.5 + 6.0e-4 * sums + 2.5e-9 * sums**3 + 2.0e-4 * cells
+        held = 3.0e8 + 8.0 * (8.0 * sums**2 + 60.0 * sums * 200.0 + cells * 2_000.0) + 300.0 * records
+        return Cost(seconds, records * 1.0e-5, int(held))
+
+    @property
+    def identified(self) -> int:
+        """A reference needs more than one record. Cells without one are predicted from others."""
+        return 1
+
+    @property
+    def first(self) -> list[int]:
+        """The first frame row of every cell."""
+        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (Parameter("means", (("cell", self.labels), ("mean", ("weight", *self.outcomes)))),)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Suffixes of statistics' names, by outcome: the outcome's name, or nothing if there is one outcome."""
+        return tuple(f" {name}" for name in self.outcomes) if len(self.outcomes) > 1 else ("",)
+
+    def with_absent(self, absent: AbsentRecords) -> Self:
+        """This model, which also learns from these records."""
+        return replace(self, absent=absent)
+
+    def with_donors(self, donors: Donors) -> Self:
+        """This model with the reference's records."""
+        return replace(self, donors=donors)
+
+    def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> Learned:
+        """Prediction and limits that a reference gives. Raises `Improper` if the reference is too small."""
+        donors = Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied)
+        if not len(donors):
+            raise Improper("the reference has no record with a weight above 0 in the cells of the tables")
+        if self.absent is not None:
+            donors = replace(donors, absent=self.absent.by(self.columns))
+        return Learned(self.with_donors(donors).system, donors)
+
+    def relearned(self, learned: Learned) -> Learned:
+        """What is learned under another budget: the prediction is the same."""
+        system = self.with_donors(learned.donors).system
+        system.__dict__["prediction"] = learned.system.prediction
+        return learned._replace(system=system)
+
+    @property
+    def system(self) -> TableSystem:
+        """Measured tables with the reference's records."""
+        assert self.donors is not None
+        return _system_of(
+            _Problem(digest((self.codes, self.count, self.tables, self.joint, self.bounds, self.donors)), self)
+        )
+
+    def built(self) -> TableSystem:
+        """`system`, computed anew."""
+        assert self.donors is not None
+        donors, codes = self.donors, self.codes.astype(np.int64)
+        absent = donors.absent
+        reference = ReferenceSample(codes[donors.cell], donors.weight, donors.outcomes)
+        if absent is not None:
+            reference = ReferenceSample(
+                *(np.concatenate([reference.codes, absent.codes.astype(np.int64)]),),
+                np.concatenate([reference.weight, absent.weight]),
+                np.concatenate([reference.outcomes, absent.outcomes]),
+            )
+        tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Ints]()
+        every = Workload(
+            np.concatenate([codes, reference.codes]),
+            *(tuple(map(len, self.levels)), np.ones(len(codes) + len(reference.codes)), self.tables, self.columns),
+        )
+        for by in self.measured:
+            both = every.groups(by)
+            of_file, of_reference = both[: len(codes)], both[len(codes) :]
+            present, cell = np.unique(of_file, return_inverse=True)
+            place = np.full(int(both.max()) + 1, -1)
+            place[present] = np.arange(len(present))
+            tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
+            placed.append(place[of_reference])
+        low, high = self.public_weights
+        most = min(high, BEYOND_REFERENCE * float(reference.weight.max()))
+        lowest, highest = ([end, *ends] for end, ends in zip((low, most), zip(*self.bounds, strict=True), strict=True))
+        return TableSystem(
+            *(codes, tuple(map(len, self.levels)), self.count, tuple(tables), tuple(placed), reference),
+            *(np.array(lowest, dtype=float), np.array(highest, dtype=float)),
+            self.joint,
+        )
+
+    def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
+        """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
+        errors_of_tables = list[ErrorsOfCells]()
+        for table, (name, statistics) in zip(self.tables, self.statistics, strict=True):
+            wanted = [one for one in statistics if one.name in PREDICTED]
+            matrix = self.workload.published(table)
+            errors = learned.system.errors_of_rows(matrix) if wanted else None
+            for one in wanted:
+                assert errors is not None
+                k = 0 if one.name == "count" else 1 + self.outcomes.index(one.variable or self.outcomes[0])
+                error, alone, direct = errors.totals(k) if one.name == "total" else errors.means(k)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    shown = [np.where(direct > 0.0, value / direct, np.nan) for value in (error, alone)]
+                errors_of_tables.append(ErrorsOfCells(name, one, shown[0], shown[1], np.full(len(direct), np.inf)))
+        return errors_of_tables
+
+    def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
+        """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
+        posterior, observed = self._posterior(system, noisy)
+        z, prediction, low, high = posterior.estimate(observed), system.prediction, *np.array(self.bounds).T
+        count = self.count * prediction.means[:, 0] + z[:, 0]
+        about = self.count[:, None] * prediction.means[:, :1] * prediction.means[:, 1:]
+        totals = about + prediction.means[:, 1:] * z[:, :1] + z[:, 1:]
+        count, totals = self._within_bounds(count, totals)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(count[:, None] > 0.0, totals / count[:, None], prediction.means[:, 1:])
+        values = {"means": np.column_stack([count / self.count, np.clip(mean, low, high)]), "noisy": noisy}
+        return Draws({name: value[None] for name, value in values.items()})
+
+    def _within_bounds(self, count: Floats, totals: Floats) -> tuple[Floats, Floats]:
+        """Counts of at least 0 and totals within bounds, raked to the former sums of measured tables' cells."""
+        workload = self.workload
+        least = self.public_weights[0]
+        spare = projected(count - least * self.count, workload)
+        count = spare + least * self.count
+        columns = []
+        for total, (low, high) in zip(totals.T, self.bounds, strict=True):
+            above, below = (projected(part, workload) for part in (total - low * count, high * count - total))
+            columns.append(within(above, below, (high - low) * count, workload) + low * count)
+        return count, np.column_stack(columns)
+
+    def _posterior(self, system: TableSystem, noisy: Floats) -> tuple[Posterior, Floats]:
+        calibrated, limits = self.limits(system, noisy)
+        sums = [part / UNIT for part in self.by_measurement(noisy)]
+        rows, observed, errors = system.observed(calibrated, limits, sums)
+        return system.posterior(rows, observed, errors), observed
+
+    def limits(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
+        """The calibrated prediction, and limits of tables after the first."""
+        return system.limits(system.calibration(noisy[0] / UNIT))
+
+    def by_measurement(self, noisy: Floats) -> list[Floats]:
+        """Noisy sums of every measurement, (cell, 1 + outcome)."""
+        return np.split(noisy, np.cumsum([1, *map(self.workload.number_of_groups, self.measured)])[:-1])
+
+    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
+        if "products" in theta.values:
+            weight, product = theta["weights"], theta["products"][..., outcome]
+        else:
+            weight, product = theta["means"][..., 0], theta["means"][..., 0] * theta["means"][..., 1 + outcome]
+        return weight[:, self.design.pattern], product[:, self.design.pattern]
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        means = theta["means"][0, self.pattern(frame_row)]
+        return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
+
+    def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
+        """Synthetic records that are copies of donors, moved to the estimates of base cells."""
+        return Drawn.of(release, self, stratum)
+
+    def distribution(self, release: ReleaseView, stratum: int) -> OfDonors:
+        """The distributions of the reference's records, moved to the estimates of base cells."""
+        return OfDonors.of_cells(release, self, stratum)
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Base cells under other samples of the file's records, without noise.
+
+        `shape` (draw, cell) is the error of the donors' shapes, in standard deviations: one for all cells that use them.
+        """
+        posterior = self.posterior(theta)
+        moved = self._moved(theta, posterior.answers(posterior.prior.sampled(draws, rng)))
+        assert self.donors is not None
+        group = self.donors.by_cell(self.codes).group
+        shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
+        return Draws({**moved.values, "shape": shape})
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Base cells under other noise, other errors of the prediction, and other drift, for standard errors only."""
+        posterior = self.posterior(theta)
+        z = posterior.prior.deviated(draws, rng)
+        size = (len(posterior.noise), draws)
+        noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.joint.law == "laplace" else rng.standard_normal(size)
+        return self._moved(theta, posterior.answers(z, np.sqrt(posterior.noise)[:, None] * noise) - z)
+
+    def posterior(self, theta: Draws) -> Posterior:
+        """The posterior of the released noisy sums."""
+        key = digest((self.codes, self.count, self.tables, self.joint, self.bounds, self.donors, theta["noisy"]))
+        return _posterior_of(_Problem(key, self, theta))
+
+    def _moved(self, theta: Draws, z: Floats) -> Draws:
+        """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
+        means, predicted = theta["means"][0], self.system.prediction.means
+        weight, totals = z[:, 0].T, z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
+        weights = means[:, 0] + weight / self.count
+        products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / self.count[:, None]
+        return Draws({"weights": weights, "products": products})
+
+    def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
+        """The levels of every measured cell, by the table's columns; universes' columns are those that do not vary."""
+        group = self.workload.groups(by)
+        first = np.unique(group, return_index=True)[1]
+        columns = [column for column in by if column < len(self.columns)]
+        return [{self.columns[k]: self.levels[k][self.codes[cell, k]] for k in columns} for cell in first]
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        of_law = "b" if self.joint.law == "laplace" else "sigma"
+        return {
+            **describe_draws(self.parameters, theta),
+            "noisy": theta["noisy"][0].tolist(),
+            "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
+        }
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        values = dict(recall_draws(self.parameters, described).values)
+        return Draws({**values, "noisy": np.array([described["noisy"]], dtype=np.float64)})
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """A model with the released parameters; publication asks for the same posterior several times."""
+
+    key: str
+    model: ResidualCells
+    theta: Draws | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Problem) and other.key == self.key
+
+
+@lru_cache(maxsize=2)
+def _system_of(problem: _Problem) -> TableSystem:
+    return problem.model.built()
+
+
+@lru_cache(maxsize=2)
+def _posterior_of(problem: _Problem) -> Posterior:
+    assert problem.theta is not None
+    return problem.model._posterior(problem.model.system, problem.theta["noisy"][0])[0]
+
+
+def model_of(job: Job) -> type[ResidualCells]:
+    """The model of every job under the mechanism."""
+    return ResidualCells
+
+
+def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy sums of every measurement, cell by cell."""
+    limits = _Limits(model, theta)
+    statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)]
+    sums, parts = model.by_measurement(theta["noisy"][0]), parts_of(len(model.measured))
+    for number, (name, by) in enumerate(zip(model.names, ((), *model.measured), strict=True)):
+        yield Figures(
+            cells=model.groups(by),
+            statistics=statistics,
+            values=sums[number],
+            scales=[model.joint.share("", parts[number]).scale] * len(statistics),
+            limits=partial(limits, number),
+            law=LAW_NAMES[model.joint.law],
+            table=name,
+            sensitivity=float(model.moved / UNIT),
+        )
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The limits of measurements, computed when they are first asked for."""
+
+    model: ResidualCells
+    theta: Draws
+
+    @cached_property
+    def tables(self) -> tuple[TableLimits, ...]:
+        system = self.model.system
+        return (system.first, *self.model.limits(system, self.theta["noisy"][0])[1])
+
+    def __call__(self, table: int, cell: int, statistic: int) -> tuple[float | None, float | None, float | None]:
+        """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""
+        of_table = self.tables[table]
+        if statistic == 0:
+            return float(of_table.centre[cell]), float(of_table.weight[cell]), None
+        return float(of_table.mean[cell, statistic - 1]), None, float(of_table.outcome[cell, statistic - 1])

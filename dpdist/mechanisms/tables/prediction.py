@@ -1,0 +1,387 @@
+"""Public model of weights and outcomes: E(w|x) and E_w(y|x) by base cell, with its own errors, from reference records.
+
+Main effects come from a penalised log-linear fit, which keeps the reference's totals by level. Random effects of cells
+of tables and of pairs of columns, and of base cells, shrink what main effects leave (best linear unbiased prediction).
+Variance components solve the moment equations of products of residuals of two distinct records (MINQUE(0), non-
+negative). So the prediction is between main effects and the reference's own cells, and states its error. Residuals of
+reference records are leave-one-out: their record's own influence is taken out exactly, as in any linear smoother.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats, Ints
+
+MOST_STEPS = 30
+"""Largest number of Fisher scoring steps."""
+RIDGE = 0.25
+"""Prior precision of log effects of levels, in records' information at a relative variance of 1."""
+BINS = 12
+"""Number of bins of predictions by which the spread of residuals is learned."""
+MOST_EFFECTS = 2_500
+"""Largest number of random effects of pairs of columns that no table needs."""
+ROUNDS = 3
+"""Rounds of the moment equations of variance components."""
+LEAST_SHARE = 0.1
+"""Smallest predicted weight, relative to that of main effects."""
+MOST_INFLUENCE = 0.99
+"""Largest influence of a record on its own prediction that is taken out."""
+SMALLEST = 1e-6
+"""Smallest relative spread of residuals."""
+
+
+class ReferenceSample(NamedTuple):
+    """Records of the reference: codes (record, column), weight (record,), outcomes (record, outcome)."""
+
+    codes: Ints
+    weight: Floats
+    outcomes: Floats
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Prediction at base cells of the file; coordinate 0 is the weight, the others are outcomes.
+
+    `means` (cell, 1 + outcome) are E(w|x) and E_w(y|x). `spread` (cell, 1 + outcome) is the standard deviation of one
+    record's residual w − m_w, and of w(y − m_y). The error of a cell's residual sum is n times `spread` times (`loadings` @
+    standard normals, plus a normal of standard deviation `alone`).
+    """
+
+    means: Floats
+    spread: Floats
+    loadings: tuple[Floats, ...]
+    """Loadings of every coordinate, (cell, effect)."""
+    alone: Floats
+    """Lone errors of every coordinate, (cell, 1 + outcome)."""
+    correlation: Floats
+    """Correlations of standardised residuals, (1 + outcome, 1 + outcome)."""
+    residuals: Floats
+    """Leave-one-out residuals of reference records in standard deviations, (record, 1 + outcome)."""
+    places: Ints
+    """The base cell of every reference record, -1 if the file has none such."""
+    at_reference: Floats
+    """`means` and `spread` at every reference record, (record, 2, 1 + outcome)."""
+
+    def rescaled(self, factors: Floats) -> Prediction:
+        """The prediction after a common drift: weights times the first factor, outcomes times the others."""
+        scale = np.concatenate([factors[:1], factors[:1] * factors[1:]])
+        return Prediction(
+            self.means * factors,
+            self.spread * scale,
+            *(
+                self.loadings,
+                self.alone,
+                self.correlation,
+                self.residuals,
+                self.places,
+                self.at_reference * np.stack([factors, scale]),
+            ),
+        )
+
+
+def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats) -> Floats:
+    """Coefficients β of E(total) = size exp(design β): Poisson scores with a ridge on all but the first column."""
+    mean = total.sum() / max(size.sum(), 1e-300)
+    beta = np.zeros(design.shape[1])
+    if mean <= 0.0:
+        beta[0] = -np.inf
+        return beta
+    beta[0], scale = np.log(mean), 1.0 / mean
+    ridge = np.full(design.shape[1], RIDGE)
+    ridge[0] = 1e-9
+    start = beta.copy()
+
+    def objective(coefficients: Floats) -> float:
+        eta = design @ coefficients
+        return float(scale * (size @ np.exp(eta) - total @ eta) + 0.5 * ridge @ (coefficients - start) ** 2)
+
+    value = objective(beta)
+    for _ in range(MOST_STEPS):
+        fitted = size * np.exp(design @ beta)
+        score = scale * (design.T @ (total - fitted)) - ridge * (beta - start)
+        information = scale * (design.T @ scipy.sparse.diags_array(fitted) @ design).toarray() + np.diag(ridge)
+        step = scipy.linalg.solve(information, score, assume_a="pos")
+        step *= min(1.0, 5.0 / max(np.abs(step).max(), 1e-300))
+        while (next_value := objective(beta + step)) > value + 1e-12 * abs(value) and np.abs(step).max() > 1e-10:
+            step *= 0.5
+        beta = beta + step
+        if value - next_value < 1e-10 * (1.0 + abs(value)):
+            break
+        value = next_value
+    return beta
+
+
+def one_hot(codes: Ints, sizes: Sequence[int]) -> scipy.sparse.csr_array:
+    """An intercept, and an indicator of every level of every column, (row, 1 + levels)."""
+    rows, starts = len(codes), 1 + np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int)
+    columns = np.column_stack([np.zeros(rows, dtype=int), codes + starts[None]]) if len(sizes) else np.zeros((rows, 1), int)
+    width = columns.shape[1]
+    pointer = np.arange(0, rows * width + 1, width)
+    return scipy.sparse.csr_array((np.ones(rows * width), columns.ravel(), pointer), shape=(rows, 1 + int(sum(sizes))))
+
+
+class Spread(NamedTuple):
+    """Standard deviation of residuals as a function of a prediction, interpolated in logarithms between bins."""
+
+    centres: Floats
+    value: Floats
+
+    @classmethod
+    def of(cls, prediction: Floats, squares: Floats) -> Spread:
+        """From squared residuals in units of what they are relative to."""
+        ends = np.unique(np.quantile(prediction, np.linspace(0.0, 1.0, BINS + 1)))
+        place = np.clip(np.searchsorted(ends, prediction, side="right") - 1, 0, max(len(ends) - 2, 0))
+        number = np.bincount(place, minlength=1)
+        whole = squares.mean()
+        # Bins of few records are mixed with all records, as if these were another 10.
+        mean = (np.bincount(place, weights=squares) + 10.0 * whole) / (number + 10.0)
+        centres = np.bincount(place, weights=prediction) / np.maximum(number, 1)
+        used = number > 0
+        return cls(centres[used], np.sqrt(mean[used]))
+
+    def __call__(self, prediction: Floats) -> Floats:
+        return np.interp(prediction, self.centres, self.value)
+
+
+def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
+    """Cells of columns, tables and pairs of columns, each as an index over all rows of `codes`."""
+    columns = codes.shape[1]
+    single = [(k,) for k in range(columns)]
+    pairs = [(a, b) for a in range(columns) for b in range(a + 1, columns)]
+    wanted = dict.fromkeys([*single, *(tuple(sorted(set(by))) for by in tables)])
+    kept, effects = list[Ints](), 0
+    for by in wanted:
+        if 0 < len(by) < columns or columns == 1:
+            kept.append(cell_index(codes[:, list(by)]))
+            effects += int(kept[-1].max()) + 1
+    others = sorted(
+        (cell_index(codes[:, list(by)]) for by in pairs if by not in wanted), key=lambda index: int(index.max())
+    )
+    for index in others if columns > 2 else ():
+        effects += int(index.max()) + 1
+        if effects > MOST_EFFECTS:
+            break
+        kept.append(index)
+    return kept
+
+
+def cell_index(codes: Ints) -> Ints:
+    """Numbers of the distinct rows, (row,)."""
+    if codes.shape[1] == 0:
+        return np.zeros(len(codes), dtype=np.int64)
+    key = np.zeros(len(codes), dtype=np.int64)
+    for column in codes.T:
+        key = np.unique(key * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1].reshape(-1)
+    return key
+
+
+def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints]) -> Floats:
+    """Variance components by family, in units of a record's residual variance, from residuals by group of records.
+
+    `mean` and `squares` are mean residuals and sums of squared residuals, `size` numbers of records, (group,). The last
+    component is that of groups. Products within a cell count by the precision of the cell's mean, learned in a first round.
+    """
+    every = [*index, np.arange(len(mean))]
+    numbers = [np.bincount(family, weights=size) for family in every]
+    totals = [np.bincount(family, weights=mean * size) for family in every]
+    own_squares = [np.bincount(family, weights=squares) for family in every]
+    crossings = {}
+    for j, family in enumerate(every):
+        for k, other in enumerate(every):
+            if k <= j:
+                both, first = np.unique(family * (int(other.max()) + 1) + other, return_inverse=True, return_index=True)[1:]
+                shared = np.bincount(first.reshape(-1), weights=size)
+                crossings[j, k] = shared * shared - shared, family[both], other[both]
+    variance = np.full(len(every), 0.01)
+    for _ in range(ROUNDS):
+        worth = [1.0 / (1.0 + number * tau) ** 2 for number, tau in zip(numbers, variance, strict=True)]
+        left, right = np.zeros((len(every), len(every))), np.zeros(len(every))
+        for j, (number, total, square) in enumerate(zip(numbers, totals, own_squares, strict=True)):
+            right[j] = worth[j] @ (total * total - square)
+            scale = 1.0 / np.sqrt(max(float(worth[j] ** 2 @ (number * number - number)), 1e-300))
+            for k in range(len(every)):
+                pairs, a, b = crossings[max(j, k), min(j, k)]
+                left[j, k] = worth[j][a if j >= k else b] @ pairs
+            left[j], right[j] = left[j] * scale, right[j] * scale
+        variance = scipy.optimize.nnls(left, right)[0]
+    return variance
+
+
+class Effects(NamedTuple):
+    """Posterior of random effects of one coordinate, at all cells, in spreads."""
+
+    shift: Floats
+    """Posterior means, (cell,)."""
+    loading: Floats
+    """Errors that cells share: factors of their covariance, (cell, effect)."""
+    alone: Floats
+    """Standard deviations of errors that no other cell shares, (cell,)."""
+    influence: Floats
+    """Influence of one reference record on its own prediction, of cells with records."""
+
+
+def effects_of(mean: Floats, size: Floats, index: Sequence[Ints], variance: Floats, rows: int) -> Effects:
+    """Best linear unbiased prediction at `rows` cells, the first of which have records with these means and sizes.
+
+    `index` are families' cells of all rows.
+    """
+    used = [(cells, tau) for cells, tau in zip(index, np.sqrt(variance[:-1]), strict=True) if tau > 0.0]
+    base, with_records = float(variance[-1]), len(mean)
+    blocks = [
+        scipy.sparse.csr_array((np.full(rows, tau), (np.arange(rows), cells)), shape=(rows, int(cells.max()) + 1))
+        for cells, tau in used
+    ]
+    design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()
+    occurs = np.flatnonzero(np.bincount(design[:with_records].indices, minlength=design.shape[1]))
+    seen = design[:, occurs]
+    total = np.asarray(design.power(2).sum(axis=1)).ravel()
+    unseen = np.maximum(total - np.asarray(seen.power(2).sum(axis=1)).ravel(), 0.0)
+    within = 1.0 / (1.0 / size + base)
+    gram = (
+        np.eye(seen.shape[1]) + (seen[:with_records].T @ scipy.sparse.diags_array(within) @ seen[:with_records]).toarray()
+    )
+    root = scipy.linalg.cholesky(gram, lower=True)
+    effect = scipy.linalg.cho_solve((root, True), np.asarray(seen[:with_records].T @ (within * mean)))
+    loading = scipy.linalg.solve_triangular(root, seen.toarray().T, lower=True).T
+    shift = np.asarray(seen @ effect)
+    shrinkage = base / (base + 1.0 / size)
+    shift[:with_records] += shrinkage * (mean - shift[:with_records])
+    from_records = np.zeros(rows)
+    from_records[:with_records] = shrinkage
+    shared = (loading[:with_records] ** 2).sum(axis=1)
+    influence = (shrinkage + (1.0 - shrinkage) * shared * within) / size
+    return Effects(shift, loading * (1.0 - from_records)[:, None], np.sqrt(base * (1.0 - from_records) + unseen), influence)
+
+
+class _Cells(NamedTuple):
+    """Cells of reference and file, those with reference records first, with the place of each record and base cell."""
+
+    place: Ints
+    """The cell of every reference record."""
+    of_file: Ints
+    """The cell of every base cell of the file."""
+    size: Floats
+    """Numbers of reference records, of cells that have any."""
+    design: scipy.sparse.csr_array
+    families: list[Ints]
+
+    @classmethod
+    def of(cls, records: Ints, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]) -> _Cells:
+        every, inverse = np.unique(np.concatenate([records, cells]), axis=0, return_inverse=True)
+        place, of_file = np.split(inverse.reshape(-1), [len(records)])
+        number = np.bincount(place, minlength=len(every))
+        order = np.argsort(number == 0, kind="stable")
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        size = number[order][: int((number > 0).sum())].astype(np.float64)
+        every = every[order]
+        return cls(rank[place], rank[of_file], size, one_hot(every, sizes), families(tables, every))
+
+    def added(self, values: Floats) -> Floats:
+        """Sums of records' values by cell with records, (cell,)."""
+        return np.bincount(self.place, weights=values, minlength=len(self.size)).astype(np.float64)
+
+    def fitted(self, counts: Floats, totals: Floats) -> Floats:
+        """Log-linear fit of records' totals to their counts, at all cells; records that count 0 are left out."""
+        beta = log_linear(self.design[: len(self.size)], self.added(counts), self.added(totals))
+        return np.asarray(np.exp(self.design @ beta))
+
+
+class _Coordinate(NamedTuple):
+    """Prediction of weights or of an outcome at all cells, and leave-one-out residuals of records in spreads."""
+
+    means: Floats
+    spread: Floats
+    loading: Floats
+    alone: Floats
+    residuals: Floats
+
+
+def _coordinate(
+    cells: _Cells, weight: Floats, outcome: Floats | None, predicted: Floats | None, bounds: tuple[float, float]
+) -> _Coordinate:
+    """Prediction of weights if there is no outcome, or of an outcome given `predicted` weights of all cells."""
+    low, high = bounds
+    place, half = cells.place, np.random.default_rng(0).permutation(len(cells.place)) % 2
+
+    def fit(rows: Floats) -> Floats:
+        if outcome is None:
+            coordinates = np.clip(cells.fitted(rows, rows * weight), low, high)
+            return np.maximum(coordinates, SMALLEST * max(float(weight.mean()), 1e-300))
+        return np.clip(cells.fitted(rows * weight, rows * weight * (outcome - low)) + low, low, high)
+
+    base = fit(np.ones(len(place)))
+    relative_to = base if predicted is None else predicted
+
+    def remainder(means: Floats) -> Floats:
+        """What a prediction leaves of every record, relative to its predicted weight."""
+        of_record = weight - means[place] if outcome is None else weight * (outcome - means[place])
+        return of_record / relative_to[place]
+
+    raw = remainder(base)
+    unit = np.maximum(Spread.of(base[place], raw**2)(base), SMALLEST * np.maximum(np.abs(base), 1e-12))
+    # What a fit to the other half leaves has no sums that cancel, and so shows the fit's errors.
+    others = [remainder(fit((half != side).astype(np.float64))) for side in (0, 1)]
+    crossed = np.where(half == 0, *others) / unit[place]
+    with_records, group = len(cells.size), 2 * place + half
+    count = np.bincount(group, minlength=2 * with_records).astype(np.float64)
+    some = np.flatnonzero(count)
+    mean = (np.bincount(group, weights=crossed, minlength=2 * with_records)[some] / count[some]).astype(np.float64)
+    squares = np.bincount(group, weights=crossed**2, minlength=2 * with_records)[some].astype(np.float64)
+    of_halves = [(np.repeat(index[:with_records], 2) * 2 + np.tile([0, 1], with_records))[some] for index in cells.families]
+    variance = components(mean, count[some], squares, of_halves)
+    z = raw / unit[place]
+    effects = effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base))
+    shifted = base + unit * (base if outcome is None else 1.0) * effects.shift
+    means = np.clip(shifted, np.maximum(low, LEAST_SHARE * base) if outcome is None else low, high)
+    residuals = (z - effects.shift[place]) / (1.0 - np.minimum(effects.influence[place], MOST_INFLUENCE))
+    return _Coordinate(means, unit * (means if predicted is None else predicted), effects.loading, effects.alone, residuals)
+
+
+def predict(
+    reference: ReferenceSample,
+    cells: Ints,
+    sizes: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    lowest: Floats,
+    highest: Floats,
+) -> Prediction:
+    """Fit to the reference and predict at base cells of the file.
+
+    `cells` (cell, column) are the file's codes, `tables` positions of columns by measured table, `lowest` and `highest`
+    public bounds of weight and outcomes, (1 + outcome,).
+    """
+    every = _Cells.of(reference.codes, cells, sizes, tables)
+    ends = list(zip(lowest.tolist(), highest.tolist(), strict=True))
+    of_weight = _coordinate(every, reference.weight, None, None, ends[0])
+    coordinates = [of_weight] + [
+        _coordinate(every, reference.weight, outcome, of_weight.means, bounds)
+        for outcome, bounds in zip(reference.outcomes.T, ends[1:], strict=True)
+    ]
+    z = np.column_stack([one.residuals for one in coordinates])
+    # The spread is that of residuals about the final prediction.
+    scale = np.sqrt((z**2).mean(axis=0))
+    scale[scale <= 0.0] = 1.0
+    z = z / scale
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.nan_to_num(np.corrcoef(z, rowvar=False).reshape(z.shape[1], z.shape[1]))
+    np.fill_diagonal(correlation, 1.0)
+    means, spread = (
+        np.column_stack([one.means for one in coordinates]),
+        np.column_stack([one.spread for one in coordinates]) * scale,
+    )
+    back = np.full(len(means), -1)
+    back[every.of_file] = np.arange(len(cells))
+    return Prediction(
+        *(means[every.of_file], spread[every.of_file]),
+        tuple(one.loading[every.of_file] / by for one, by in zip(coordinates, scale, strict=True)),
+        np.column_stack([one.alone for one in coordinates])[every.of_file] / scale,
+        *(correlation, z, back[every.place]),
+        np.stack([means[every.place], spread[every.place]], axis=1),
+    )

@@ -1,0 +1,101 @@
+"""Confidential half of `tables`, for `engine`: noisy sums of residuals from a public prediction, by tables' cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.job import Job
+from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
+from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, Summing, released_sets
+from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.post import Learned, ResidualCells
+from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.sensitivity import joint_query
+from dpdist.mechanisms.tables.spec import Tables as Settings
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+
+SCALED = (
+    "In every measured table a record adds its residuals from a public prediction to one cell: that of its weight, "
+    "and that of its weighted outcome about the cell's predicted mean, each over a limit. They are scaled until the "
+    "sum of their sizes is at most 1. So switching a record off moves a measurement by at most 1, and other values at "
+    "the same x by at most 2."
+)
+LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
+GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
+SHARED = (
+    "The prediction and all limits follow from the job, the reference, public sizes and earlier noisy sums. The parts "
+    "of the budget sum to 1, so that all measurements together cost the budget. All tables follow from them by post- "
+    "processing."
+)
+SHAPE = (
+    "What limits hide is taken from the reference, with its error. How far the file has drifted from the prediction "
+    "follows from the noisy sums. A tail that has grown since the reference beyond the limits is in no figure."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualSums(Summing):
+    """Kernel: sums of contributions by cell of one or several tables, (cell, 1 + outcome), tables below each other."""
+
+    pattern: Codes
+    """The base cell of every frame row."""
+    prediction: Prediction
+    tables: tuple[TableLimits, ...]
+
+    def sums(self, records: Records) -> Floats:
+        base, added = self.pattern[records.frame].astype(np.int64), list[Floats]()
+        for limits in self.tables:
+            cell = limits.cell[base]
+            parts = limits.contributions(base, records.weight, records.outcomes, self.prediction)
+            added.append(np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.size)) for part in parts.T]))
+        return np.concatenate(added)
+
+
+class Tables(NoisySums[Settings, ResidualCells]):
+    """Tables by difference measurement: strict, pure with δ = 0 or zCDP (docs/methods.md, §9d)."""
+
+    spec, sums = Settings, ResidualCells
+
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        return (joint_query(job, settings.noise),)
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
+        law = GAUSSIAN if settings.gaussian else LAPLACE
+        return promise_of(job, per_set(total, job), f"{SCALED} {law}", SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
+
+    def rounds(
+        self, job: Job, settings: Settings, model: ResidualCells, recorder: StratumRecorder, learned: Learned
+    ) -> Rounds:
+        system, joint = learned.system, joint_query(job, settings.noise)
+        if min(system.parts) <= 0 or sum(system.parts) > 1:
+            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(system.parts))}")
+
+        def defined(name: str, limits: TableLimits, part: Fraction, sums: Floats, number: int) -> Defined:
+            bound = (limits.cell, limits.mean, limits.centre, limits.scale)
+            return Defined.by_content((bound, name))
+
+        pattern = model.design.pattern
+        exact = yield Pass(ResidualSums(pattern, system.prediction, (system.first,)), "sum")
+        stated = joint.share(f"sums of {model.names[0]}", system.parts[0])
+        first = yield defined(model.names[0], system.first, system.parts[0], exact, 1).sums(exact, stated, 1)
+        calibrated, limits = system.limits(system.calibration(first[0]))
+        exact = yield Pass(ResidualSums(pattern, calibrated, limits), "sum")
+        ends = np.cumsum([len(one.size) for one in limits])[:-1]
+        noisy = [first]
+        for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=1):
+            name, part = model.names[number], system.parts[number]
+            stated = joint.share(f"sums of {name}", part)
+            answer = yield defined(name, one, part, sums, number + 1).sums(sums, stated, number + 1)
+            noisy.append(answer)
+        theta = model.estimated(system, np.concatenate(noisy))
+        return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"tables": Tables()}

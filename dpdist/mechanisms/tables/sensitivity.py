@@ -1,0 +1,36 @@
+"""For `tables.query` and `post`: sensitivity of sums of residuals over the cells of several tables.
+
+In every measured table a record is in one cell, and adds u = ((r − c)/L, ρ_1/H_1, …, ρ_K/H_K) to its sums, times min(1,
+1/‖u‖₁). r, ρ, c, L and H follow from its own values and public numbers: the prediction, the limits, and for tables
+after the first the noisy sums of all records, which are released. So the L1 norm of what it adds is at most 1, whatever
+its values are, and in whole units of 1/UNIT exactly so: coordinates are rounded towards 0. Switching the record off
+leaves nothing, and moves a measurement by at most 1 in L1: attained by w so large that |r − c| ≥ L with ρ = 0 (the
+outcome whose w(y − μ) is m_w(m − μ)). Other values at the same x move it by at most 2, attained by r − c ≥ L and r − c
+≤ −L, or by outcomes on both sides whose ‖u‖₁ ≥ 1 comes from ρ alone. The L2 norm is not larger than the L1 norm, so the
+distances hold under Gaussian noise as well. A privacy unit of k records moves sums by k times as much.
+
+All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
+tables depend on the first noisy sums: sequential composition allows that, since the distance is 1 under any limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from dpdist.core.records import UNIT
+from dpdist.job import Job, NoiseName
+from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho
+
+MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
+"""Distance by which neighbouring files change a measurement in L1; the L2 distance is no larger."""
+NAME = "sums of residuals by tables' cells"
+
+
+def joint_query(job: Job, law: NoiseName) -> NoisyQuery:
+    """The query for all measurements together, as one measurement with the whole budget."""
+    if law == "gaussian":
+        query = NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho_of_tables), neighbour_of(job))
+    else:
+        query = NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
+    return replace(query, in_parts=True)

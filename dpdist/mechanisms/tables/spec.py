@@ -1,0 +1,66 @@
+"""Job section of `tables`, read by `query` and `post`: the law of noise, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, JobView
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Guarantee, NoiseName
+
+
+class Tables(Noisy):
+    """Noisy sums of residuals from a public prediction, by cell of every table."""
+
+    name: Literal["tables"] = Field(
+        description="one table or many from one budget: noisy sums of what a prediction leaves of weights and outcomes"
+    )
+    noise: NoiseName = Field(
+        default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
+    )
+    statistics: ClassVar[str | None] = "residuals"
+    by_cell: ClassVar[bool] = True
+    fills_empty_cells: ClassVar[bool] = True
+    sums_weights_of_zero: ClassVar[bool] = True
+    crosses_tables: ClassVar[bool] = True
+    tabulates: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[str] = "predicts weights and outcomes from a reference's records"
+    donates: ClassVar[bool] = True
+    several_outcomes: ClassVar[bool] = True
+    shape_of_reference: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
+    @property
+    def gaussian(self) -> bool:
+        return self.noise == "gaussian"
+
+    def against_noisy_frame(self, job: JobView) -> str:
+        return "its predictions are for public numbers of records"
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.synthetic_sets != 1:
+            fault = f"'{self.name}' releases one estimate of all tables, on which the whole budget is best spent"
+            yield Contradiction(("synthetic_sets",), fault, "write 1")
+        if job.strata:
+            fault = f"'{self.name}' measures the tables of the whole file"
+            yield Contradiction(("strata",), fault, "leave strata out, and put these columns into tables")
+        if job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere":
+            where = "exchange" if job.budget.adjacency != "add_remove" else "adjacency"
+            fault = f"'{self.name}' takes numbers of records as public"
+            remedy = "take adjacency: substitution or zero_out without exchange: anywhere, or take table_package"
+            yield Contradiction(("budget", where), fault, remedy)
+        if job.survey.measured_weight is None:
+            fault = f"'{self.name}' measures weights together with outcomes"
+            yield Contradiction(("survey", "weight"), fault, "name a weight column, or take table_package")
+        if job.reference is not None and job.reference.earlier is not None:
+            fault = f"'{self.name}' predicts from records of a public file alone"
+            yield Contradiction(("reference", "release"), fault, "name a public file under reference.path")
+        if job.rake:
+            yield Contradiction(("rake",), f"'{self.name}' does not rake to public totals", "leave rake out")

@@ -1,0 +1,198 @@
+"""Measured tables of a file, what public data teach of them, and estimates from noisy sums: for `query` and `post`.
+
+All records are one table without columns, measured first with limits wide enough for drift. Its noisy sums calibrate
+the prediction from which records' residuals in the other tables are taken. The posterior stays about the reference's
+prediction, with drift as terms of its own: Σ(w − m') = Σ(w − m) − Σ(m' − m) for the calibrated m', so that no error of
+the calibration is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances
+from dpdist.mechanisms.tables.posterior import Posterior, Prior, Rows, learned, rows_about, rows_of, stacked
+from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
+from dpdist.privacy.queries import NoisyQuery
+
+FIRST = Fraction(1, 20)
+"""Part of the budget that measures all records first."""
+WIDE_DRIFT = 0.2
+"""Relative drift of weights and outcomes that the limits of the first measurement have room for."""
+PLANNED = (0.02, 0.05)
+"""Relative drift that predicted errors provide for: of levels and cells, and of all cells together."""
+
+
+def parts_of(tables: int) -> tuple[Fraction, ...]:
+    """Parts of the budget: of all records first, then of every table."""
+    return (FIRST, *[(1 - FIRST) / tables] * tables) if tables else (Fraction(1),)
+
+
+class Calibration(NamedTuple):
+    """Factors of weights and outcomes since the reference, shrunk by the noise, and their standard deviation."""
+
+    factors: Floats
+    deviation: float
+
+
+@dataclass(frozen=True, eq=False)
+class TableSystem:
+    """Base cells and measured tables, with the reference.
+
+    `codes` (cell, column) are levels, `sizes` their numbers, `count` (cell,) public numbers of records. `tables` holds the
+    columns and the cell of every base cell by measured table, `placed` those of reference records, -1 for none.
+    """
+
+    codes: Ints
+    sizes: tuple[int, ...]
+    count: Floats
+    tables: tuple[tuple[tuple[int, ...], Ints], ...]
+    placed: tuple[Ints, ...]
+    reference: ReferenceSample
+    lowest: Floats
+    highest: Floats
+    """Public bounds of weight and outcomes, (1 + outcome,)."""
+    joint: NoisyQuery
+    """The query for all measurements together, in units of 1/UNIT."""
+
+    def variance(self, part: Fraction) -> float:
+        """Variance of the noise on a sum of contributions under a part of the budget."""
+        return self.joint.share("", part).variance / UNIT**2
+
+    @property
+    def parts(self) -> tuple[Fraction, ...]:
+        return parts_of(len(self.tables))
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        wanted = [by for by, _ in self.tables]
+        return predict(self.reference, self.codes, self.sizes, wanted, self.lowest, self.highest)
+
+    @cached_property
+    def first(self) -> TableLimits:
+        """Limits of all records as one cell."""
+        whole = np.zeros(len(self.count), dtype=np.int64)
+        placed = np.zeros(len(self.reference.weight), dtype=np.int64)
+        return self._limits(whole, placed, self.prediction, FIRST, WIDE_DRIFT)
+
+    def _limits(self, cell: Ints, placed: Ints, prediction: Prediction, part: Fraction, drift: float) -> TableLimits:
+        noise = self.variance(part)
+        return choose(cell, placed, self.count, prediction, noise, self.highest, self.lowest, drift)
+
+    def calibration(self, sums: Floats) -> Calibration:
+        """From the first noisy sums, (1 + outcome,)."""
+        limits, prediction = self.first, self.prediction
+        moved = limits.observed(sums[None])[0]
+        errors = self.variance(FIRST) * limits.scale[0] ** 2 + limits.loss[0]
+        weight = float(self.count @ prediction.means[:, 0])
+        held = max(weight + moved[0], 0.1 * weight)
+        relative = np.concatenate([moved[:1] / weight, moved[1:] / held])
+        scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-300)])
+        relative, variance = relative / scale, errors / (weight * scale) ** 2
+        trust = WIDE_DRIFT**2 / (WIDE_DRIFT**2 + variance)
+        factors = np.clip(1.0 + trust * relative, 0.5, 2.0)
+        return Calibration(factors, float(np.sqrt((trust * variance).max())))
+
+    def limits(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
+        """The calibrated prediction and the limits of every table."""
+        calibrated = self.prediction.rescaled(calibration.factors)
+        drift = float(np.hypot(PLANNED_DRIFT, calibration.deviation))
+        of_tables = [
+            self._limits(cell, placed, calibrated, part, drift)
+            for (_, cell), placed, part in zip(self.tables, self.placed, self.parts[1:], strict=True)
+        ]
+        return calibrated, tuple(of_tables)
+
+    @cached_property
+    def prior(self) -> Prior:
+        return Prior.of(self.prediction, self.count, list(self.codes.T), [cell for _, cell in self.tables])
+
+    def observed(
+        self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
+    ) -> tuple[Rows, Floats, Floats]:
+        """Rows of all measurements, residual sums about the reference's prediction, and variances of their errors.
+
+        `sums` (cell, 1 + outcome) are noisy sums of contributions, of all records first.
+        """
+        rows, values, errors = list[Rows](), list[Floats](), list[Floats]()
+        for one, noisy, part in zip((self.first, *limits), sums, self.parts, strict=True):
+            value = one.observed(noisy)
+            if one is not self.first:
+                value = value + self._offset(one, calibrated)
+            rows.append(rows_of(one.cell, one.mean, self.prediction))
+            values.append(value.T.ravel())
+            errors.append((self.variance(part) * one.scale**2 + one.loss).T.ravel())
+        return stacked(rows), np.concatenate(values), np.concatenate(errors)
+
+    def _offset(self, limits: TableLimits, calibrated: Prediction) -> Floats:
+        """What residual sums gain by the reference's prediction in place of the calibrated one, (cell, 1 + outcome)."""
+        cells, about = len(limits.size), limits.mean[limits.cell]
+
+        def predicted(prediction: Prediction) -> Floats:
+            weight, outcomes = prediction.means[:, :1], prediction.means[:, 1:]
+            return self.count[:, None] * np.column_stack([weight, weight * (outcomes - about)])
+
+        gained = predicted(calibrated) - predicted(self.prediction)
+        return np.column_stack([np.bincount(limits.cell, weights=column, minlength=cells) for column in gained.T])
+
+    def posterior(self, rows: Rows, observed: Floats, errors: Floats) -> Posterior:
+        return learned(self.prior, rows, observed, errors)
+
+    @cached_property
+    def planned(self) -> Posterior:
+        """The posterior before the current file is read, under the planned drift."""
+        calibrated, limits = self.limits(Calibration(np.ones(len(self.lowest)), 0.0))
+        every = [np.zeros((len(one.size), len(self.lowest))) for one in (self.first, *limits)]
+        rows, _, errors = self.observed(calibrated, limits, every)
+        return Posterior(self.prior.drifting(*PLANNED), rows, errors)
+
+    def errors_of_rows(self, published: scipy.sparse.csr_array) -> PredictedErrors:
+        """Predicted errors of published cells, given as rows of base cells, (published cell, cell)."""
+        prediction, weight = self.prediction, self.count * self.prediction.means[:, 0]
+        held = np.maximum(published @ weight, 1e-300)
+        mean = np.column_stack([published @ (weight * one) / held for one in prediction.means[:, 1:].T])
+        rows = rows_about(published, mean, prediction)
+        variance = self.planned.variances(rows).reshape(1 + mean.shape[1], len(held)).T
+        total_rows = rows_about(published, np.zeros_like(mean), prediction)
+        of_totals = self.planned.variances(total_rows).reshape(1 + mean.shape[1], len(held)).T
+        direct = direct_variances(published, self.count, mean, prediction)
+        places = prediction.places[prediction.places >= 0]
+        of_reference = published @ np.bincount(places, minlength=len(weight)).astype(float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(of_reference > 0.0, published @ self.count / of_reference, np.nan)
+        return PredictedErrors(held, mean, variance, of_totals, direct, ratio)
+
+
+class PredictedErrors(NamedTuple):
+    """Predicted variances of published cells: of counts and of means times counts, of totals, and direct ones, (cell, 1 +
+    outcome) each. `ratio` (cell,) is the number of the file's records over the reference's.
+    """
+
+    held: Floats
+    mean: Floats
+    variance: Floats
+    of_totals: Floats
+    direct: Floats
+    ratio: Floats
+
+    def means(self, k: int) -> tuple[Floats, Floats, Floats]:
+        """Errors of the release and of the reference alone, and direct standard errors, of counts (0) or of means."""
+        size = self.held if k == 0 else self.held * np.abs(self.mean[:, k - 1])
+        return self._roots(self.variance[:, k], self.direct[:, k], PLANNED[1] * size)
+
+    def totals(self, k: int) -> tuple[Floats, Floats, Floats]:
+        """The same of totals."""
+        about = self.mean[:, k - 1]
+        direct = self.direct[:, k] + about**2 * self.direct[:, 0]
+        return self._roots(self.of_totals[:, k], direct, PLANNED[1] * self.held * np.abs(about))
+
+    def _roots(self, variance: Floats, direct: Floats, drift: Floats) -> tuple[Floats, Floats, Floats]:
+        return np.sqrt(variance), np.sqrt(direct * (1.0 + self.ratio) + drift**2), np.sqrt(direct)
