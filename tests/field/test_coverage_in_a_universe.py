@@ -213,17 +213,23 @@ def test_intervals_miss_where_the_universe_is_taken_for_the_sample() -> None:
 
 
 MANY = 200
+ALIKE = ("no strata",)
 WIDE = {"modips, secret sizes", "flat_laplace", "universal_histogram", "steps", "weighted_marginals", "privbayes"}
 """Errors are upper bounds: sums of weights without their squares, or a Poisson sample."""
 TOTALS = {"weighted", "unweighted", "weighted_e", "sanitized_statistics", "reference_tables", "table_package"}
 """Errors of totals hold how outcomes vary within cells; elsewhere they hold the composition of the sample and noise."""
 
 
+CASES = [
+    (name, design) for name, said in MECHANISMS.items() for design in DESIGNS if design in ALIKE or "survey" not in said
+]
+"""Mechanisms without weights estimate the population's figures from samples alike in all strata only."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("design", DESIGNS)
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("mechanism", "design"), CASES)
 def test_intervals_of_every_mechanism_hold_the_population(mechanism: str, design: str) -> None:
-    found = published(mechanism, design, MANY)
+    found = published(mechanism, design, FEW if mechanism == "table_package" else MANY)
     known = found[found["count known"] & found["total known"]]
     coverage = {name: float(known[name].mean()) for name in ("count", "total")}
     print(f"\n{mechanism}, {design}: {coverage['count']:.3f} {coverage['total']:.3f} of {len(known)}")
