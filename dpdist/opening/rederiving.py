@@ -40,6 +40,7 @@ CLAMPED = "clamped_"
 """Start of a law's name, for figures set to the nearest end of their range after noise was added."""
 NO_RECORD = "the claim by its queries: the release has no proof record, as those of 0.1.1 and earlier"
 NO_FIGURES = "noise of published figures: the release has none whose noise is public"
+WORDS = f"words of {PROOF}: this version words its queries, composition or formulas otherwise"
 HIDDEN = "queries whose answers are not among the noisy figures: {}"
 MORE = "{:,} noisy figures have a scale of noise that no query states: that it is no less than their query's is not checked"
 DRAWN = "that this noise was drawn, and no other: `dpdist audit --black-box` tries it on files of your own"
@@ -71,7 +72,9 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     faults, hidden = _noise(public, job, due["queries"], number_of_queries(job))
     faults = [*_less(statement, again), *faults]
     holds = [] if due["holds"] == "for every file" else [CLAIM.format(due["holds"], due["guarantee"])]
-    return Rederivation(faults, _words(again, statement, len(record["queries"])), [*holds, *hidden, DRAWN, MOVED, RECORDS])
+    words = [WORDS] if _worded(record) != _worded(due) else []
+    derived = _words(again, statement, len(record["queries"]))
+    return Rederivation(faults, derived, [*holds, *words, *hidden, DRAWN, MOVED, RECORDS])
 
 
 def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> Rederivation:
@@ -91,6 +94,12 @@ def as_run(public: Path, job: Job) -> Job:
     if reference is None or "chain" not in (promise.get("reference") or {}):
         return job
     return job.model_copy(update={"reference": ReleaseReference(release="left out", histogram=reference.paid)})
+
+
+def _worded(record: Mapping[str, Any]) -> list[Any]:
+    """The words of a record, which may differ between versions."""
+    names = [query.get("name") for query in record["queries"]]
+    return [record.get("holds"), record.get("composition"), record.get("formulas"), names]
 
 
 def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:

@@ -34,7 +34,7 @@ from dpdist.privacy.claims import promised
 from dpdist.publish.folder import publish, versions
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject, public_frame, read_released
 
-RELATIVE, ABSOLUTE = 1e-6, 1e-9
+RELATIVE, ABSOLUTE = 1e-6, 1e-13
 """Largest difference of a decimal number, relative to itself, and relative to the largest one of its column."""
 PROMISE = "released/promise.json"
 OF_THE_RUN = {"sampler", "reference", "readers", "metered", "date", "protected_by", "acceptance"}
@@ -42,7 +42,7 @@ OF_THE_RUN = {"sampler", "reference", "readers", "metered", "date", "protected_b
 OTHER = "not what its released/ gives"
 REST = {
     "released/job.json": "that this job was run, and no other",
-    PROMISE: "day, version, sampler and ledger of the run, the reference's checksum and cautions, noisy values of gates",
+    PROMISE: "day, version, sampler, readers and ledger of the run, the reference's checksum and cautions, values of gates",
     "released/frame.parquet": "that its numbers are those of the sample, and of the noise that was drawn",
     "released/seed": "that it was drawn at random",
     f"released/{DISTRIBUTIONS}": "that it has the distributions of the reference",
@@ -258,5 +258,6 @@ def _numbers_close(line: str, due: str) -> bool:
 
 def _decimal_close(one: str, other: str) -> bool:
     """True for two decimal numbers that are equal but for last digits; whole numbers must be equal."""
-    a, b = float(one.replace(",", "")), float(other.replace(",", ""))
-    return not (one.lstrip("-").isdigit() and other.lstrip("-").isdigit()) and abs(a - b) <= RELATIVE * max(abs(a), abs(b))
+    one, other = one.replace(",", ""), other.replace(",", "")
+    whole = one.lstrip("-").isdigit() and other.lstrip("-").isdigit()
+    return not whole and abs(float(one) - float(other)) <= RELATIVE * max(abs(float(one)), abs(float(other)))

@@ -7,6 +7,7 @@ reader of the folder can see them, and verify names the file. Control: without a
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,21 @@ def numbers(factor: float) -> Forger:
     return edited(SET, lambda described: described.update(strata=scaled(described["strata"], factor)))
 
 
+def smallest_moved(table: pd.DataFrame) -> pd.DataFrame:
+    values = table["estimate"].to_numpy(copy=True)
+    values[np.nanargmin(np.abs(values))] *= 1.0001
+    return table.assign(estimate=values)
+
+
+def whole_number_moved(page: Path) -> None:
+    """The last digit of the first number with a comma, such as 1,234."""
+    content = page.read_text(encoding="utf-8")
+    found = re.search(r">(\d{1,3}(?:,\d{3})+)<", content)
+    assert found is not None
+    digit = "1" if found[1][-1] == "0" else "0"
+    page.write_text(content.replace(found[0], f">{found[1][:-1]}{digit}<", 1), encoding="utf-8")
+
+
 def downgraded(public: Path) -> None:
     (public / "released" / "proof.json").unlink()
     both(lambda stated: stated.update(protected_by="0.1.1"))(public)
@@ -156,6 +172,11 @@ FORGERIES: dict[str, tuple[str, Forger]] = {
         PACKAGE,
         lambda public: rows(first(public, "tables/*.parquet"), times("estimate", 3.0))(public),
     ),
+    "the smallest figure of a table, by a ten-thousandth": (
+        PACKAGE,
+        lambda public: rows(first(public, "tables/*.parquet"), smallest_moved)(public),
+    ),
+    "a whole number on the page, by one": (PACKAGE, lambda public: whole_number_moved(public / "index.html")),
     "a standard error of a table": (
         DRAWS,
         lambda public: rows(first(public, "tables/*.parquet"), times("standard_error", 0.5))(public),

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
-from dpdist.opening.verifying import problems
+from dpdist.opening.verifying import problems, verified
 
 PROOF, JOB_FILE, PROMISE = "released/proof.json", "released/job.json", "released/promise.json"
 
@@ -182,6 +182,7 @@ def test_a_record_with_other_words_is_the_same(public: Path) -> None:
     of_query(name="sums")(public)
     vouch(public)
     assert problems(public) == []
+    assert any(line.startswith(f"words of {PROOF}") for line in verified(public).unchecked)
 
 
 def test_a_release_without_a_record_is_one_of_an_earlier_version(public: Path) -> None:
