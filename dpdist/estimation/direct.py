@@ -22,6 +22,7 @@ from dpdist.estimation.estimators import (
     group_sums,
     record_sums,
     stratum_sizes,
+    summable,
 )
 from dpdist.estimation.variance import Replication, Stage, Stages, df_in_cells, met_units
 from dpdist.job import Lonely
@@ -86,14 +87,15 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
     low_w, high_w, low_p, high_p = (np.full(rows, v) for v in (np.inf, -np.inf, np.inf, -np.inf))
     clusters: list[pd.DataFrame] = []
     for block in blocks:
-        product = block.weight * block.outcome
-        sums = sums.plus(record_sums(block.frame, block.weight, block.outcome, rows))
-        np.minimum.at(low_w, block.frame, block.weight)
-        np.maximum.at(high_w, block.frame, block.weight)
+        weight, outcome = summable(block.weight), summable(block.outcome)
+        product = weight * outcome
+        sums = sums.plus(record_sums(block.frame, weight, outcome, rows))
+        np.minimum.at(low_w, block.frame, weight)
+        np.maximum.at(high_w, block.frame, weight)
         np.minimum.at(low_p, block.frame, product)
         np.maximum.at(high_p, block.frame, product)
         if clustered:
-            part = pd.DataFrame({"frame": block.frame, "psu": block.psu, "records": 1, "a": block.weight, "b": product})
+            part = pd.DataFrame({"frame": block.frame, "psu": block.psu, "records": 1, "a": weight, "b": product})
             part = part.assign(aa=part.a**2, ab=part.a * part.b, bb=part.b**2)
             clusters.append(part.groupby(["frame", "psu"], as_index=False).sum())
     psu = pd.concat(clusters).groupby(["frame", "psu"], as_index=False).sum() if clustered else None

@@ -45,8 +45,15 @@ Figures = tuple[Estimate, Estimate, Estimate]
 """Estimates of Σw, Σwy/Σw and Σwy; jobs call them count, mean and total."""
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
 """Names of the three figures in a job."""
+LARGEST_VALUE = 1e50
+"""Largest weight or outcome before clipping that estimates use. Squares of products of two of them can be added up."""
 NORMAL_90, NORMAL_95 = 1.6448536269514722, 1.959963984540054
 """Half widths of the normal law's 90 % and 95 % intervals, in standard errors: its quantiles of .95 and .975."""
+
+
+def summable(values: Floats) -> Floats:
+    """Weights or outcomes before clipping; those beyond `LARGEST_VALUE` are set to it, so that no sum overflows."""
+    return np.clip(values, -LARGEST_VALUE, LARGEST_VALUE)
 
 
 def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:

@@ -24,8 +24,6 @@ from dpdist.survey.spelling import AS_NUMBERS, causes, garbled, is_missing_elsew
 
 LARGEST_WEIGHT = 1e15
 """Largest weight. With larger weights, a float64 sum would not change by a record of weight 1."""
-LARGEST_VALUE = 1e50
-"""Largest value before clipping, of an outcome or a weight. Squares of products of two such values can be added up."""
 LARGEST_NAME = 2.0**53
 """Largest whole number that names a unit. Beyond it, float64 merges neighbouring whole numbers."""
 
@@ -266,16 +264,11 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
         b.findings.rule(f"{name}: {CLIPPED}", int((outside & b.keep).sum()))
         support, clipped = family_facts(job).support, np.clip(values, low, high)
         _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
-        return _summable(values), clipped
+        return values, clipped
     _supported(job, b, name, values)
     remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
     b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
     return values, values
-
-
-def _summable(values: Floats) -> Floats:
-    """Values as a clipped column has them in the file, but for those whose direct estimates float64 could not hold."""
-    return np.clip(values, -LARGEST_VALUE, LARGEST_VALUE)
 
 
 def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
@@ -329,7 +322,7 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     outside = (values < low) | (values > high)
     if declared.outside == "clip":
         b.findings.rule(f"{name}: {CLIPPED}", int((outside & b.keep).sum()))
-        return _summable(values), np.clip(values, low, high)
+        return values, np.clip(values, low, high)
     remedy = f"widen columns.{name}.bounds"
     b.wrong(outside, name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)
     return values, values

@@ -20,6 +20,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.direct import Replicated
 from dpdist.estimation.domains import replication
+from dpdist.estimation.estimators import summable
 from dpdist.estimation.variance import crossed_products, replicate_df
 from dpdist.job import Job
 from dpdist.survey.batches import Tick, changed_while_read, checked_batches, frame_key
@@ -124,7 +125,7 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
         if declared.df is None:
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
-        np.add.at(b, row, checked.replicates * checked.outcome_in_file(outcome)[:, None])
+        np.add.at(b, row, checked.replicates * summable(checked.outcome_in_file(outcome))[:, None])
     return Replicated(a, b, replication(declared), declared.df or replicate_df(products))
 
 
