@@ -14,9 +14,9 @@ falls with s_v, so for every λ ≥ 0
 The files count as the same if K is less than half of its expectation and this bound is less than FALSE_ALARM. Files
 with few distinct values always overlap; only the order of records distinguishes them.
 
-A copy of which one column was moved, by adding or multiplying, has other values. So the values of each column are also
-set beside each other in records that agree in everything else, and outcomes of files of one size by their ranks. In a copy
-nearly all differences, or nearly all ratios, are one number.
+A copy of which one column was moved, by adding a number or into another decimal unit, has other values. So the values of
+each column are also set beside each other in records that agree in everything else, and outcomes of files of one size by
+their ranks. In a copy nearly all differences, or nearly all ratios, are one number.
 
 For large files, only values are compared whose hash number is a multiple of a power of two. These are the same values
 in both files, with all their records, so the bound still holds.
@@ -141,47 +141,47 @@ def column_values(job: Job, source: Source, largest: int = LARGEST) -> list[Colu
 
 
 def moved_records(current: Sequence[ColumnValues], reference: Sequence[ColumnValues], outcomes: int) -> bool:
-    """True if one file holds nearly all records of the other, with a column moved by adding or multiplying.
+    """True if one file holds nearly all records of the other, with a column moved by adding, or in another decimal unit.
 
-    The first `outcomes` parts are those of outcomes, and the last one may be that of the weight.
+    The first `outcomes` parts are those of outcomes. The last one may be that of the weight, which any factor may move.
     """
     for number, (ours, others) in enumerate(zip(current, reference, strict=True)):
         divisor = max(ours.divisor, others.divisor)
         a, b = ours.thinned(divisor), others.thinned(divisor)
-        if (
-            number < outcomes
-            and divisor == 1
-            and len(a.key) == len(b.key)
-            and _moved_ranks(np.sort(a.value), np.sort(b.value))
-        ):
+        whole = number < outcomes and divisor == 1 and len(a.key) == len(b.key)
+        if whole and _moved_ranks(np.sort(a.value), np.sort(b.value)):
             return True
         size, ours, others = min(len(a.key), len(b.key)), a.single(), b.single()
         _, mine, theirs = np.intersect1d(ours.key, others.key, assume_unique=True, return_indices=True)
         x, y = ours.value[mine], others.value[theirs]
-        if (
-            len(x) >= max(TURNS, SHARED * size)
-            and len(np.unique(x)) >= TURNS
-            and (_one(y - x) or _one(y[x != 0] / x[x != 0]))
-        ):
+        if len(x) < max(TURNS, SHARED * size) or len(np.unique(x)) < TURNS:
+            continue
+        factor = _common(y[x != 0] / x[x != 0])
+        if np.isfinite(_common(y - x)) or (_decimal(factor) if number < outcomes else np.isfinite(factor)):
             return True
     return False
 
 
-def _one(values: Floats) -> bool:
-    """True if nearly all values are one number."""
-    middle = np.median(values) if len(values) else np.nan
-    return bool(np.isclose(values, middle, rtol=ROUNDED, atol=ROUNDED).mean() > HELD) if np.isfinite(middle) else False
+def _common(values: Floats) -> float:
+    """The number that nearly all values are; NaN if there is none."""
+    middle = float(np.median(values)) if len(values) else np.nan
+    return middle if np.isclose(values, middle, rtol=ROUNDED, atol=ROUNDED).mean() > HELD else np.nan
+
+
+def _decimal(factor: float) -> bool:
+    """True if a factor is between decimal units, as thousands: prices that all rose alike are another file's."""
+    return bool(factor > 0 and abs(np.log10(factor) - np.round(np.log10(factor))) < ROUNDED)
 
 
 def _moved_ranks(a: Floats, b: Floats) -> bool:
-    """True if sorted values rise by the same steps at the same ranks, but for one factor."""
+    """True if sorted values rise by the same steps at the same ranks, but for a decimal unit."""
     steps, others = np.diff(a), np.diff(b)
     rises = steps > 0
     if rises.sum() < TURNS:
         return False
-    factor = np.median(others[rises] / steps[rises])
+    factor = float(np.median(others[rises] / steps[rises]))
     same = np.isclose(others, factor * steps, rtol=ROUNDED, atol=ROUNDED * factor)
-    return bool(factor > 0 and same[rises].mean() > HELD and (rises.all() or same[~rises].mean() > HELD))
+    return _decimal(factor) and bool(same[rises].mean() > HELD and (rises.all() or same[~rises].mean() > HELD))
 
 
 def _size(parts: Sequence[Hashed]) -> int:

@@ -56,12 +56,14 @@ COPIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "both + 1": lambda rows: shuffled(rows.assign(pay=rows["pay"] + 1, w=rows["w"] + 1)),
     "pay + 1, other weights": lambda rows: shuffled(rows.assign(pay=rows["pay"] + 1, w=np.arange(len(rows)) + 1.0)),
     "pay + 1, joined to others": lambda rows: shuffled(pd.concat([rows.assign(pay=rows["pay"] + 1), survey(9, 3000)])),
+    "weights times 2.5, joined": lambda rows: pd.concat([rows.assign(w=rows["w"] * 2.5), survey(9, 900, step=0.01)]),
     "a part, pay + 1": lambda rows: shuffled(rows.assign(pay=rows["pay"] + 1)).head(300),
 }
 OTHERS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "another year": lambda rows: survey(2),
     "another year, larger": lambda rows: survey(3, 5000),
     "the same people and weights with other pay": lambda rows: rows.assign(pay=survey(4)["pay"].to_numpy()),
+    "pay that rose by a tenth for everybody": lambda rows: rows.assign(pay=rows["pay"] * 1.1),
     "a panel whose pay has risen": lambda rows: rows.assign(
         pay=(rows["pay"] * np.random.default_rng(5).uniform(0.9, 1.3, len(rows)) / 10).round() * 10
     ),
