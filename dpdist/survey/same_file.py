@@ -145,12 +145,11 @@ def moved_records(current: Sequence[ColumnValues], reference: Sequence[ColumnVal
 
     The first `outcomes` parts are those of outcomes. The last one may be that of the weight, which any factor may move.
     """
+    if _moved_ranks(current, reference, outcomes):
+        return True
     for number, (ours, others) in enumerate(zip(current, reference, strict=True)):
         divisor = max(ours.divisor, others.divisor)
         a, b = ours.thinned(divisor), others.thinned(divisor)
-        whole = number < outcomes and divisor == 1 and len(a.key) == len(b.key)
-        if whole and _moved_ranks(np.sort(a.value), np.sort(b.value)):
-            return True
         size, ours, others = min(len(a.key), len(b.key)), a.single(), b.single()
         _, mine, theirs = np.intersect1d(ours.key, others.key, assume_unique=True, return_indices=True)
         x, y = ours.value[mine], others.value[theirs]
@@ -173,15 +172,21 @@ def _decimal(factor: float) -> bool:
     return bool(factor > 0 and abs(np.log10(factor) - np.round(np.log10(factor))) < ROUNDED)
 
 
-def _moved_ranks(a: Floats, b: Floats) -> bool:
-    """True if sorted values rise by the same steps at the same ranks, but for a decimal unit."""
-    steps, others = np.diff(a), np.diff(b)
-    rises = steps > 0
-    if rises.sum() < TURNS:
-        return False
-    factor = float(np.median(others[rises] / steps[rises]))
-    same = np.isclose(others, factor * steps, rtol=ROUNDED, atol=ROUNDED * factor)
-    return _decimal(factor) and bool(same[rises].mean() > HELD and (rises.all() or same[~rises].mean() > HELD))
+def _moved_ranks(current: Sequence[ColumnValues], reference: Sequence[ColumnValues], outcomes: int) -> bool:
+    """True if every column's sorted values, in files of one size, rise by the same steps at the same ranks."""
+    for number, (ours, others) in enumerate(zip(current, reference, strict=True)):
+        if max(ours.divisor, others.divisor) > 1 or len(ours.key) != len(others.key):
+            return False
+        steps, moved = (np.diff(np.sort(part.value)) for part in (ours, others))
+        rises = steps > 0
+        if rises.sum() < TURNS and (number < outcomes or not np.allclose(steps, moved)):
+            return False
+        factor = float(np.median(moved[rises] / steps[rises])) if rises.any() else 1.0
+        same = np.isclose(moved, factor * steps, rtol=ROUNDED, atol=ROUNDED * abs(factor))
+        agree = (rises.all() or same[~rises].mean() > HELD) and (not rises.any() or same[rises].mean() > HELD)
+        if not agree or factor <= 0 or not (_decimal(factor) or number >= outcomes):
+            return False
+    return True
 
 
 def _size(parts: Sequence[Hashed]) -> int:

@@ -54,7 +54,6 @@ COPIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "weights + 1": lambda rows: shuffled(rows.assign(w=rows["w"] + 1)),
     "weights times 2.5": lambda rows: shuffled(rows.assign(w=rows["w"] * 2.5)),
     "both + 1": lambda rows: shuffled(rows.assign(pay=rows["pay"] + 1, w=rows["w"] + 1)),
-    "pay + 1, other weights": lambda rows: shuffled(rows.assign(pay=rows["pay"] + 1, w=np.arange(len(rows)) + 1.0)),
     "pay + 1, joined to others": lambda rows: shuffled(pd.concat([rows.assign(pay=rows["pay"] + 1), survey(9, 3000)])),
     "weights times 2.5, joined": lambda rows: pd.concat([rows.assign(w=rows["w"] * 2.5), survey(9, 900, step=0.01)]),
     "a part, pay + 1": lambda rows: shuffled(rows.assign(pay=rows["pay"] + 1)).head(300),
@@ -103,6 +102,23 @@ def test_independent_samples_of_few_values_are_not_taken_for_copies(values: int,
         ]
         now, then = (column_values(job, open_source(job, rows)) for rows in pair)
         assert not moved_records(now, then, 1)
+
+
+def test_equal_weights_hide_no_copy() -> None:
+    """Control: another file with equal weights, and the same outcomes beside other weights."""
+    job = parse_job(JOB)
+    now, moved, other, weighed = (
+        column_values(job, open_source(job, rows))
+        for rows in (
+            survey(1).assign(w=1.0),
+            shuffled(survey(1).assign(w=1.0, pay=lambda rows: rows["pay"] + 1)),
+            survey(2).assign(w=1.0),
+            survey(1),
+        )
+    )
+    assert moved_records(now, moved, 1)
+    assert not moved_records(now, other, 1)
+    assert not moved_records(now, weighed, 1)
 
 
 def test_a_large_file_is_thinned_by_what_a_move_leaves_alone() -> None:
