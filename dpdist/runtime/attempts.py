@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpdist.core.errors import DpdistError, TaskError
+from dpdist.core.progress import reporting_parts
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
+from dpdist.runtime.heartbeat import beat
 from dpdist.runtime.json_logs import note, noting
 
 
@@ -30,7 +32,7 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
         unit = unit_of(task, key) if noting() else {}
         if unit:
             note("begin", unit)
-        with single_threaded():
+        with single_threaded(), reporting_parts(beat):
             value = task(key)
         seconds = time.perf_counter() - began
         if unit:
@@ -44,6 +46,8 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
         if not isinstance(error, DpdistError):
             error.add_note("on a worker: " + "".join(traceback.format_exception(error)))
         return Attempt(None, _sendable(error), time.perf_counter() - began)
+    finally:
+        beat()  # the next task has done nothing yet
 
 
 def unit_of(task: object, key: int) -> Mapping[str, int | str]:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from dpdist.core.errors import ClusterError, TaskError
 from dpdist.core.files import scratch
-from dpdist.core.progress import Event, Listener, silent
+from dpdist.core.progress import Event, Listener, part, silent
 from dpdist.job import Runtime
 from dpdist.runtime import scheduler
 from dpdist.runtime.attempts import attempt, killed, not_started, raise_together, stop_or_note, unit_of
@@ -169,7 +169,7 @@ class Dask:
         while (left := deadline - time.monotonic()) > 0:
             self.listener(Event("alive", ""))
             self.start_missing()
-            self._report_losses(pending, task)
+            self._look(pending, task)
             self._refuse_what_memory_ends(names)
             if time.monotonic() > look:
                 look = time.monotonic() + pause
@@ -185,8 +185,11 @@ class Dask:
                 raise scheduler.Lost from None
         raise self._stalled(set(pending))
 
-    def _report_losses(self, pending: Mapping[Any, int], task: Callable[[int], R]) -> None:
-        """Tells of workers that died since the last look, each with the task that it had been given first."""
+    def _look(self, pending: Mapping[Any, int], task: Callable[[int], R]) -> None:
+        """Tells of workers that died since the last look, each with the task that it had been given first.
+
+        Of a task that runs alone, it also tells how much is done.
+        """
         looked, before, until = self._seen
         if time.monotonic() - looked < _CHECK_INTERVAL:
             return
@@ -197,6 +200,8 @@ class Dask:
                     key = next((key for future, key in pending.items() if future.key in tasks), None)
                     self.listener(Event("lost", "", unit={} if key is None else unit_of(task, key)))
                 until = max(until, when)
+            if len(pending) == 1:
+                part(scheduler.part(self.client))
             self._seen = time.monotonic(), here, until
 
     def _refuse_what_memory_ends(self, names: Sequence[str]) -> None:

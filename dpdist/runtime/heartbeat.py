@@ -20,14 +20,22 @@ LEAST_SHARE = 0.02
 _OTHER_THREADS = ("MainThread", "Profile")
 """Threads of a worker that are not its tasks': Dask's loop, and the thread that samples what tasks do."""
 
+PART = "dpdist_part"
+"""Name of the figure in a worker's heartbeat that has the finished share of its task."""
+
 _steps = count(1)
-_reported = 0
+_reported, _share = 0, 0.0
 
 
-def beat() -> None:
-    """Reports that the task of this process has finished a step."""
-    global _reported
-    _reported = next(_steps)
+def beat(share: float = 0.0) -> None:
+    """Reports that the task of this process has finished a step, and which share of it is done, if that is known."""
+    global _reported, _share
+    _reported, _share = next(_steps), share
+
+
+def part_of(worker: object) -> float:
+    """The finished share of the task that this process runs; 0 if it is not known."""
+    return _share
 
 
 def signs_of(worker: object) -> tuple[int, float]:

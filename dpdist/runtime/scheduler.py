@@ -15,6 +15,7 @@ from typing import Any
 from dpdist.core.errors import ClusterError, WorkspaceError
 from dpdist.job import Runtime
 from dpdist.runtime.attempts import ALLOWED_DEATHS
+from dpdist.runtime.heartbeat import PART
 from dpdist.runtime.tls import Credentials, connect
 from dpdist.storage.objects import Objects, is_url
 
@@ -115,6 +116,15 @@ def deaths(client: Any) -> list[tuple[float, frozenset[str]]]:
         raise Lost from error
     died = [(when, said) for when, said in events if said.get("action") == "remove-worker" and not said["expected"]]
     return [(when, frozenset(map(str, said["processing-tasks"]))) for when, said in died]
+
+
+def part(client: Any) -> float:
+    """Returns the finished share of a task that runs alone, as its worker's heartbeat had it. Raises `Lost`."""
+    try:
+        workers = client.scheduler_info()["workers"].values()
+    except broken_links() as error:
+        raise Lost from error
+    return max((float(facts["metrics"].get(PART, 0.0)) for facts in workers), default=0.0)
 
 
 def memory_of_workers(client: Any) -> int:

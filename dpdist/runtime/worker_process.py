@@ -64,17 +64,17 @@ PR_SET_PDEATHSIG = 1
 def dask_setup(worker: Any) -> None:
     """Makes the worker ignore Ctrl-C, and asks the kernel (on Linux) to kill it when the driver ends.
 
-    Its heartbeat brings signs that its tasks work.
+    Its heartbeat brings signs that its tasks work, and the share of its task that is done.
 
     Files that a worker writes are confidential. So only their owner may read them, whatever the umask was.
     """
     import dask
 
     import dpdist.runtime.tasks  # noqa: F401 - imported before the first task
-    from dpdist.runtime.heartbeat import SIGNS, signs_of
+    from dpdist.runtime.heartbeat import PART, SIGNS, part_of, signs_of
     from dpdist.runtime.json_logs import log_as_json
 
-    worker.metrics[SIGNS] = signs_of
+    worker.metrics |= {SIGNS: signs_of, PART: part_of}
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if dask.config.get("dpdist.json-logs", False):

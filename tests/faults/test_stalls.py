@@ -19,7 +19,7 @@ import pytest
 from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, survivors, wait_until, workers_among
 
 from dpdist.core.errors import FitError, TaskError
-from dpdist.core.progress import Event
+from dpdist.core.progress import Event, part, stage
 from dpdist.job import Runtime
 from dpdist.runtime import dask_executor
 from dpdist.runtime.attempts import ALLOWED_DEATHS
@@ -64,6 +64,17 @@ class Die(NamedTuple):
         if key == self.key and len(os.listdir(self.folder)) < self.times:
             Path(self.folder, str(os.getpid())).touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        return key
+
+
+class Half(NamedTuple):
+    """Task: reports that half of it is done, and ends when that was heard."""
+
+    heard: str
+
+    def __call__(self, key: int) -> int:
+        part(0.5)
+        wait_until(Path(self.heard).exists)
         return key
 
 
@@ -134,6 +145,19 @@ def test_each_death_of_a_worker_is_told_with_its_task(tmp_path: Path) -> None:
     work = [event.unit["key"] for event in heard if event.kind == "work"]
     assert work[:2] == [0, 1] or work[:1] == [0]
     assert 5 in work
+
+
+def test_the_share_of_a_task_that_is_done_is_told_while_its_worker_works(tmp_path: Path, workers: Serial | Dask) -> None:
+    heard = list[Event]()
+
+    def hear(event: Event) -> None:
+        heard.append(event)
+        if event.kind == "part":
+            (tmp_path / "heard").touch()
+
+    with stage(hear, "reference", 1):
+        assert list(workers.map(Half(str(tmp_path / "heard")), [3])) == [3]
+    assert [(event.stage, event.share) for event in heard if event.kind == "part"] == [("reference", 0.5)]
 
 
 @pytest.mark.long
