@@ -107,12 +107,11 @@ def _fits(frame: Frame) -> bool:
     """True if numbers of drawn records are of declared design strata, and at least those of the frame's records."""
     assert frame.sampled is not None
     levels = [frame.levels[name] for name in frame.design_strata]
-    known = all(
-        len(label) == len(levels) and all(level in of for level, of in zip(label, levels, strict=True)) and number >= 0
-        for label, number in frame.sampled.items()
-    )
+    for label, number in frame.sampled.items():
+        if len(label) != len(levels) or not all(level in of for level, of in zip(label, levels, strict=True)) or number < 0:
+            return False
     inside = np.bincount(frame.design_stratum, weights=frame.count)
-    return known and sum(frame.sampled.values()) <= MOST and bool((frame.sampled_records >= inside).all())
+    return sum(frame.sampled.values()) <= MOST and bool((frame.sampled_records >= inside).all())
 
 
 def _codes(values: Sequence[Level], levels: Sequence[Level]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
