@@ -85,7 +85,7 @@ class Tables(NoisySums[Settings, ResidualCells]):
         exact = yield Pass(ResidualSums(pattern, system.prediction, (system.first,)), "sum")
         stated = joint.share(f"sums of {model.names[0]}", system.parts[0])
         first = yield defined(model.names[0], system.first, system.parts[0], exact, 1).sums(exact, stated, 1)
-        calibrated, limits = system.limits(system.calibration(first[0]))
+        calibrated, limits = model.limits(system, first)
         exact = yield Pass(ResidualSums(pattern, calibrated, limits), "sum")
         ends = np.cumsum([len(one.size) for one in limits])[:-1]
         noisy = [first]
