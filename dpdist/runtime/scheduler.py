@@ -111,11 +111,11 @@ def deaths(client: Any) -> list[tuple[float, frozenset[str]]]:
     Raises `Lost`.
     """
     try:
-        events = [(when, said) for when, said in client.get_events("all") if isinstance(said, dict)]
+        events = [(when, fact) for when, fact in client.get_events("all") if isinstance(fact, dict)]
     except broken_links() as error:
         raise Lost from error
-    died = [(when, said) for when, said in events if said.get("action") == "remove-worker" and not said["expected"]]
-    return [(when, frozenset(map(str, said["processing-tasks"]))) for when, said in died]
+    died = [(when, fact) for when, fact in events if fact.get("action") == "remove-worker" and not fact["expected"]]
+    return [(when, frozenset(map(str, fact["processing-tasks"]))) for when, fact in died]
 
 
 def part(client: Any) -> float:
