@@ -62,7 +62,7 @@ def read_job(folder: Path, name: str) -> Job:
     """Reads the job of a release. Raises `Damaged`."""
     text = read_json(folder, name)
     try:
-        return Job.model_validate_json(text)
+        return Job.stored(text)
     except ValidationError as error:
         if of_earlier_form(read_object(folder, name)):
             raise Damaged(name, "a job of an earlier form", "a job as this dpdist publishes it", EARLIER_FORM) from None

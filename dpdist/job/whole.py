@@ -162,10 +162,11 @@ class JobKeys(Frozen):
         description="figures are withheld whose standard error is above this part of their size, and of the table's median "
         "size; null: none are",
     )
-    publish: Annotated[Literal["always", "unless_refused"], Field(exclude_if=lambda when: when == "always")] = Field(
-        default="always",
+    publish: Literal["always", "unless_refused"] = Field(
+        default="unless_refused",
         description="unless_refused: where the confidential verdict says `do not publish`, the release is held until "
-        "`dpdist approve` publishes it. This choice is in no ε",
+        "`dpdist approve` publishes it. This choice is in no ε. Left out, it is always where no verdict decides: beside "
+        "`accept`, and for figures without standard errors",
     )
     presentation: Presentation = Field(
         default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
@@ -270,6 +271,22 @@ class Job(BudgetShares):
             histogram = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
         return self
+
+    @model_validator(mode="after")
+    def _publication_resolved(self) -> Self:
+        """Publishes always where no verdict can decide, unless the job says otherwise: `job.checks` then refuses it."""
+        if "publish" not in self.model_fields_set and (self.accept is not None or self.local):
+            object.__setattr__(self, "publish", "always")
+        return self
+
+    @classmethod
+    def stored(cls, text: str | bytes) -> Self:
+        """Reads the job of a release or a workspace. Up to 0.2.0 one that does not state `publish` was published always.
+
+        Raises `ValidationError`.
+        """
+        job = cls.model_validate_json(text)
+        return job if "publish" in job.model_fields_set else job.model_copy(update={"publish": "always"})
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -521,6 +538,8 @@ class Job(BudgetShares):
                 (),
             )
         )
+        if self.publish == "always":  # as it was stored when this was the default
+            del settings["publish"]
         places = {"mechanism": "mechanism", "weight rule": "mechanism.weights", "family": "model"}
         return settings | {
             f"{places[part]}.third_party.{key}": text

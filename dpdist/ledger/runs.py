@@ -108,7 +108,7 @@ class Charged:
         key = space.read_key()
         space.refuse_damaged(["records"], MADE_AGAIN, only=space.job)
         try:
-            place = place_of(Job.model_validate_json(space.job.read_bytes()))
+            place = place_of(Job.stored(space.job.read_bytes()))
         except ValidationError:
             raise WorkspaceError(space.place, "confidential/job.json is damaged", MADE_AGAIN, exit_code=2) from None
         return None if place is None else cls(space, place or beside(space.place), run_of(key))

@@ -168,6 +168,8 @@ def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
     differs. The error states the cost of a new release of the job.
     """
     before, after = released.job.public, job.public
+    if "publish" not in job.model_fields_set:
+        after = after | {"publish": before["publish"]}
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
     cost = UNDO.format(epsilon=budget_text(job.budget.epsilon), adjacency=job.budget.adjacency)
     problems = [

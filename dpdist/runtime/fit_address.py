@@ -166,7 +166,7 @@ def _job(space: Workspace) -> Job:
 
     Raises `WorkspaceError` unless it is the job with which the run began, even if the file matches its completion record.
     """
-    job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
+    job = Job.stored(space.job.read_text(encoding="utf-8"))
     began = space.read_identity()
     if began is None or job.identity != {
         name: setting for name, setting in began.job.items() if not name.startswith(OF_FILES)

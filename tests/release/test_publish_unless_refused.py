@@ -1,4 +1,4 @@
-"""`publish: unless_refused`: a release whose confidential verdict says "do not publish" waits for the custodian."""
+"""A release whose confidential verdict says "do not publish" waits for the custodian; `publish: always` must be written."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ import dpdist.release
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.public_files import UNFIT
+from dpdist.job import Job
 from dpdist.storage.workspace import Workspace
 
 UNLESS = "publish: unless_refused\n"
+"""What a job without the key has, too."""
 GOOD = JOB.replace('"3"', '"300"')
 """Noise is a hundredth of the sampling error, so no verdict is bad by chance: at ε = 3 one in a few dozen is."""
 CLIPPED = JOB.replace("salary: {bounds: [0, 200000]", "salary: {bounds: [0, 30000]").replace('"3"', '"30"')
 """Nine salaries in ten are clipped, so all means are far below the direct ones."""
+GATED = 'accept: {epsilon: "0.3", gates: [{measure: largest, of: count, limit: 0.3}]}\n'
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     survey(300).to_parquet(tmp_path / "survey.parquet")
-    (tmp_path / "clipped.yaml").write_text(CLIPPED + UNLESS)
-    (tmp_path / "good.yaml").write_text(GOOD + UNLESS)
+    (tmp_path / "clipped.yaml").write_text(CLIPPED)
+    (tmp_path / "good.yaml").write_text(GOOD)
     return tmp_path
 
 
@@ -70,14 +73,41 @@ def test_control_a_release_without_a_fault_is_public_at_once(folder: Path) -> No
     assert not (folder / "ws" / "public" / UNFIT).exists()
 
 
-def test_control_always_publishes_what_the_verdict_refuses(folder: Path) -> None:
-    """Statement and job of a release whose job says nothing name neither the key nor a choice."""
-    for text in ("", "publish: always\n"):
-        (folder / "clipped.yaml").write_text(CLIPPED + text)
-        assert run(folder).exit_code == 0
+def test_always_is_written_and_publishes_what_the_verdict_refuses(folder: Path) -> None:
+    """Its statement names no choice. Control: what the key's absence means can be written."""
+    (folder / "clipped.yaml").write_text(CLIPPED + "publish: always\n")
+    assert run(folder).exit_code == 0
     release = dpdist.open_release(folder / "ws")
     assert "publication" not in release.statement
-    assert "publish" not in json.loads((release / "manifest.json").read_text())["job"]
+    assert json.loads((release / "manifest.json").read_text())["job"]["publish"] == "always"
+    assert dpdist.parse_job(CLIPPED) == dpdist.parse_job(CLIPPED + UNLESS)
+
+
+LOCAL = (
+    JOB.replace("laplace_strict", "laplace")
+    .replace("strata: [field]\n", "")
+    .replace(", outside: clip}\nsurvey", "}\nsurvey")
+)
+"""Noise by the file's own sensitivities: no standard errors are published, so there is no verdict on them."""
+
+
+@pytest.mark.parametrize("job", [LOCAL, JOB + GATED])
+def test_where_no_verdict_can_decide_the_default_is_always(job: str) -> None:
+    assert dpdist.parse_job(job).publish == "always"
+
+
+def test_a_release_of_a_version_without_the_default_was_published_always(folder: Path) -> None:
+    """The stored job of 0.2.0 has no such key; neither do tables made again from it say that a verdict decided."""
+    (folder / "clipped.yaml").write_text(CLIPPED + "publish: always\n")
+    run(folder)
+    released = folder / "ws" / "public" / "released" / "job.json"
+    before = json.loads(released.read_text())
+    assert before.pop("publish") == "always"
+    stored = Job.stored(json.dumps(before))
+    assert (stored.publish, stored.identity) == ("always", dpdist.load_job(folder / "clipped.yaml").identity)
+    (folder / "labels.yaml").write_text(CLIPPED + "presentation: {title: Salaries}\n")
+    assert command("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Published again")
+    assert "publication" not in dpdist.open_release(folder / "ws").statement
 
 
 def test_python_returns_a_release_that_says_that_it_is_held(folder: Path) -> None:
@@ -137,7 +167,7 @@ def test_what_the_custodian_refused_stays_held(folder: Path) -> None:
 def test_published_again_it_stays_where_it_was(folder: Path) -> None:
     """`publish` sees no record, so it makes no new verdict: held stays held, public stays public."""
     run(folder)
-    (folder / "labels.yaml").write_text(CLIPPED + UNLESS + "presentation: {title: Salaries}\n")
+    (folder / "labels.yaml").write_text(CLIPPED + "presentation: {title: Salaries}\n")
     assert command("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Held")
     assert not (folder / "ws" / "public").exists()
     command("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
@@ -196,9 +226,6 @@ def test_beside_approval_every_release_is_held_for_a_key(folder: Path) -> None:
     assert command("approve", f"{folder}/ws", "--reason", "fine").exit_code == 2
     statement = dpdist.open_release(folder / "ws" / "held").statement
     assert ("approval" in statement, "publication" in statement) == (True, False)
-
-
-GATED = 'accept: {epsilon: "0.3", gates: [{measure: largest, of: count, limit: 0.3}]}\n'
 
 
 @pytest.mark.parametrize(
