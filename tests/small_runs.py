@@ -14,7 +14,6 @@ import dpdist
 from dpdist.testing import losses
 from dpdist.testing.small import survey
 
-
 PUBLIC = {"publish": "always"}
 """Releases of a few records are recorded whatever their verdicts say."""
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,8 +37,17 @@ out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft
 RESUMES, ANEW = "; the same command resumes", "; the same command begins anew"
 
 
+class Failed(typer.Exit):
+    """The end of a command by an error. Any other exit code is a result, as of a check that found a fault."""
+
+
+def answer(document: Mapping[str, Any]) -> None:
+    """Prints what a verb with --json answers: one document on a line, and nothing else on standard output."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)
+
+
 def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = "") -> None:
-    """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last event.
+    """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last object.
 
     `afterwards` is RESUMES for a command that keeps its work, and ANEW for a long one that does not. Other commands pass
     nothing.
@@ -46,7 +55,7 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
     collect_from_here()
     try:
         _reporting_errors(act, show_values, afterwards)
-    except typer.Exit as end:
+    except Failed as end:
         if as_json:
             print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
         raise
@@ -71,34 +80,34 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
     except typer.Exit:  # a result, as of a check that found a fault
         raise
     except BrokenPipeError:
-        raise typer.Exit(1) from None
+        raise Failed(1) from None
     except DpdistError as error:
         err.print(error.text(show_values), markup=False)
-        raise typer.Exit(error.exit_code) from None
+        raise Failed(error.exit_code) from None
     except KeyboardInterrupt:
         raise _interrupted(afterwards) from None
     except MemoryError:
         err.print(f"Out of memory\n    remedy:  free some, or take a larger machine{afterwards}")
-        raise typer.Exit(1) from None
+        raise Failed(1) from None
     except OSError as error:
         where = error.filename or "workspace"
         message = error.strerror or type(error).__name__
         err.print(f"{message}: {where}\n    remedy:  {_remedy(error, afterwards)}", markup=False)
-        raise typer.Exit(1) from None
+        raise Failed(1) from None
     except Exception as error:  # a library's message may quote a confidential value
         if show_values:
             err.print(traceback.format_exc(), markup=False)
-            raise typer.Exit(INTERNAL) from None
+            raise Failed(INTERNAL) from None
         message = f"internal error: {_place(error)}"
         remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
         err.print(f"{message}\n    remedy:  {remedy}", markup=False)
-        raise typer.Exit(INTERNAL) from None
+        raise Failed(INTERNAL) from None
 
 
-def _interrupted(afterwards: str) -> typer.Exit:
+def _interrupted(afterwards: str) -> Failed:
     """Prints that the command was interrupted, and what the same command will do; returns exit code 130."""
     err.print(f"Interrupted{afterwards}.")
-    return typer.Exit(130)
+    return Failed(130)
 
 
 class Verbs(TyperGroup):
@@ -166,6 +175,11 @@ QuietButLedger = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only errors, and what a ledger failed to record.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
+"""Of a verb that makes something, and tells how far it is."""
+JsonAnswer = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on standard output; progress goes to standard error.")
+]
+"""Of a verb that answers."""
 ShowValues = Annotated[
     bool, typer.Option("--show-values", help="Show confidential values in error messages, on this screen only.")
 ]

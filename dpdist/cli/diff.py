@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.console import guarded, out
+from dpdist.cli.console import JsonAnswer, answer, guarded, out
 from dpdist.core.errors import DpdistError
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def diff(
     to: Annotated[
         Path | None, typer.Option("--out", help="Folder for differences between two periods with standard errors, as CSV.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    as_json: JsonAnswer = False,
 ) -> None:
     """Show what differs between two releases: guarantee, job, tables, versions, and figures that moved beyond their errors.
 
@@ -56,13 +55,13 @@ def diff(
             error.exit_code = TROUBLE
             raise
         if as_json:
-            print(json.dumps({"a": a, "b": b, **differing.as_json}, indent=2, ensure_ascii=False))
+            answer({"a": a, "b": b, **differing.as_json})
         else:
             _print(differing)
         if differing:
             raise typer.Exit(1)
 
-    guarded(act)
+    guarded(act, as_json=as_json)
 
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:

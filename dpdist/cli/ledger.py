@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dpdist.cli.console import guarded, out
+from dpdist.cli.console import JsonAnswer, answer, guarded, out
 from dpdist.core.errors import DpdistError, JobError, Problem
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ Place = Annotated[
 ]
 Dataset = Annotated[str | None, typer.Option("--dataset", help="The dataset whose limits are stated.")]
 ClassName = Annotated[str, typer.Option("--class", help="strict, zCDP or asymptotic: these are never added.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Workspaces = Annotated[
     list[str] | None, typer.Argument(metavar="[WORKSPACE]...", help="Runs whose receipts the ledger must have.")
 ]
@@ -62,7 +61,7 @@ def init(
 
 
 @app.command()
-def show(ledger: Place, as_json: Json = False) -> None:
+def show(ledger: Place, as_json: JsonAnswer = False) -> None:
     """Show by period what each dataset's releases were charged, and how much its limits leave."""
     from dpdist.cli.table_text import facts_text
     from dpdist.ledger.book import Ledger
@@ -72,7 +71,7 @@ def show(ledger: Place, as_json: Json = False) -> None:
         book = Ledger(ledger)
         accounts = pages(book.entries())
         if as_json:
-            print(json.dumps({"ledger": book.name, "accounts": [page.as_json for page in accounts]}, indent=2))
+            answer({"ledger": book.name, "accounts": [page.as_json for page in accounts]})
             return
         out.print(facts_text({"ledger": book.name, **({} if accounts else {"charged": "nothing yet"})}))
         for page in accounts:
@@ -82,7 +81,7 @@ def show(ledger: Place, as_json: Json = False) -> None:
 
 
 @app.command()
-def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -> None:
+def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = False) -> None:
     """Check every entry's place in the chain, and that the ledger has the receipts of these runs. Exit code 1: a fault."""
     from dpdist.ledger.book import Ledger
 
@@ -90,7 +89,7 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -
         book = Ledger(ledger)
         wrong = book.problems({place: _receipt(place) for place in workspaces or ()})
         if as_json:
-            print(json.dumps({"ledger": book.name, "problems": wrong}, indent=2))
+            answer({"ledger": book.name, "problems": wrong})
         elif wrong:
             for line in wrong:
                 out.print(line, markup=False)
@@ -99,24 +98,24 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -
         if wrong:
             raise typer.Exit(1)
 
-    guarded(act)
+    guarded(act, as_json=as_json)
 
 
 @app.command()
-def export(ledger: Place, as_json: Json = False) -> None:
-    """Print every entry: as CSV, or with --json as one complete entry per line with its SHA-256."""
+def export(ledger: Place, as_json: JsonAnswer = False) -> None:
+    """Print every entry: as CSV, or with --json as a list of complete entries, one a line, each with its SHA-256."""
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import exported
 
     def act() -> None:
         entries = Ledger(ledger).entries()
         if as_json:
-            for entry in entries:
-                print(json.dumps({**entry.content, "sha256": entry.sha256}, ensure_ascii=False))
+            lines = [json.dumps({**entry.content, "sha256": entry.sha256}, ensure_ascii=False) for entry in entries]
+            print("[\n" + ",\n".join(lines) + "\n]")
         else:
             print(exported(entries), end="")
 
-    guarded(act)
+    guarded(act, as_json=as_json)
 
 
 def _receipt(place: str) -> Receipt:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TextIO
 
 from rich.progress import (
     BarColumn,
@@ -135,7 +135,11 @@ class _Steady:
 
 
 class _JsonLines(_Steady):
-    """Prints events as JSON lines on standard output."""
+    """Prints events as JSON lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
 
     def show(self, event: Event) -> None:
         if event.kind not in SHOWN:
@@ -145,10 +149,14 @@ class _JsonLines(_Steady):
             line["share"] = round(event.share, 3)
         if event.sentence:
             line["note"] = event.sentence
-        _print_json(line)
+        self._print(line)
 
     def say(self, state: Mapping[str, Any]) -> None:
-        _print_json({"event": "alive", **state})
+        self._print({"event": "alive", **state})
+
+    def _print(self, event: Mapping[str, Any]) -> None:
+        self._stream.write(json.dumps(event) + "\n")
+        self._stream.flush()
 
 
 class _Lines(_Steady):
@@ -174,11 +182,6 @@ class _Quiet:
 
     def __exit__(self, *_: object) -> None:
         return None
-
-
-def _print_json(event: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
 
 
 class _Left(ProgressColumn):
@@ -223,10 +226,13 @@ class _Bars:
         self._progress.stop()
 
 
-def listening(quiet: bool, as_json: bool = False) -> _Steady | _Quiet | _Bars:
-    """Shows progress as JSON lines, as bars on a terminal, else as lines; `quiet` shows only notes marked `always`."""
+def listening(quiet: bool, as_json: bool = False, answers: bool = False) -> _Steady | _Quiet | _Bars:
+    """Shows progress as JSON lines, as bars on a terminal, else as lines; `quiet` shows only notes marked `always`.
+
+    JSON lines go to standard output, or to standard error beside a verb that `answers` with one document.
+    """
     if as_json:
-        return _JsonLines()
+        return _JsonLines(sys.stderr if answers else sys.stdout)
     if quiet:
         return _Quiet()
     return _Bars() if sys.stderr.isatty() else _Lines()

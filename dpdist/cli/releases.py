@@ -16,6 +16,7 @@ from dpdist.cli.console import (
     InputFile,
     JobFile,
     Json,
+    JsonAnswer,
     Log,
     Metrics,
     Quiet,
@@ -26,6 +27,7 @@ from dpdist.cli.console import (
     Traces,
     WithEvaluation,
     WorkspaceFolder,
+    answer,
     beside,
     guarded,
     out,
@@ -48,13 +50,13 @@ def validate(
     input: InputFile = None,
     settings: Settings = None,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: JsonAnswer = False,
     show_values: ShowValues = False,
 ) -> None:
     """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
 
     def act() -> None:
-        with listening(quiet, as_json) as listener:
+        with listening(quiet, as_json, answers=True) as listener:
             from dpdist.cli.cautions import advice, cautions
             from dpdist.cli.loading import loaded
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
@@ -68,7 +70,7 @@ def validate(
             all_cautions = [*cautions(plan), *warned(plan), *alarms_before(plan), *advice(plan.job)]
         if as_json:
             shares = {"clipped": clipped(plan)} if clipped(plan) else {}
-            print(json.dumps({"event": "done", "valid": True, **account, **shares, "cautions": all_cautions}))
+            answer({"valid": True, **account, **shares, "cautions": all_cautions})
         elif not quiet:
             out.print(valid_text(plan))
             for name, line in {**for_custodian(plan), **account}.items():
@@ -100,7 +102,7 @@ def plan(
     opened: Annotated[
         bool, typer.Option("--open", help="Write predicted errors to JOB.plan.html in the current folder, and open it.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonAnswer = False,
     show_values: ShowValues = False,
 ) -> None:
     """Show strata, memory, guarantee, cost and predicted errors of a run before it begins. Nothing is spent."""
@@ -121,22 +123,22 @@ def plan(
             raise JobError(
                 job, [Problem("--open", "with --for-error there is one figure, and no page", "one of both", remedy)]
             )
-        with listening(quiet=False, as_json=as_json) as listener:
+        with listening(quiet=False, as_json=as_json, answers=True) as listener:
             checked = validate_job(loaded(job, settings, input), input, listener)
             if error is not None:
-                answer = needed_text(checked, error, table, listener, public)
+                needed = needed_text(checked, error, table, listener, public)
             else:
                 prediction = predicted(checked, listener, public)
                 changes = alternatives(checked, listener) if others else []
         if error is not None:
-            print(json.dumps({"event": "done", **answer})) if as_json else out.print(answer["in_words"], markup=False)
+            answer(needed) if as_json else out.print(needed["in_words"], markup=False)
             return
         written = Path(f"{Path(job).stem}.plan.html").absolute()
         if opened:
             write_text(written, page(checked, prediction, public, changes))
         if as_json:
             shown = {"page": str(written)} if opened else {}
-            print(json.dumps({"event": "done", **plan_json(checked, prediction, changes), **shown}))
+            answer({**plan_json(checked, prediction, changes), **shown})
         else:
             out.print(plan_text(checked, prediction, changes), markup=False)
             if opened:
@@ -308,13 +310,13 @@ def report(
     guarded(act)
 
 
-def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
+def status(workspace: WorkspaceFolder, as_json: JsonAnswer = False) -> None:
     """Show how far a run is, or how it ended; works from another machine too. Shows nothing confidential."""
     from dpdist.cli.observing import read_status, status_lines
     from dpdist.cli.table_text import facts_text
 
     def act() -> None:
         facts = read_status(workspace)
-        out.print_json(data=facts) if as_json else out.print(facts_text(status_lines(facts)))
+        answer(facts) if as_json else out.print(facts_text(status_lines(facts)))
 
-    guarded(act)
+    guarded(act, as_json=as_json)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dpdist.cli.console import RESUMES, err, guarded, out
+from dpdist.cli.console import RESUMES, JsonAnswer, answer, err, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
@@ -20,7 +19,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or
 def verify(
     folder: Folder,
     key: Annotated[str | None, typer.Option("--key", help="Public key, or its file: who must have signed it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    as_json: JsonAnswer = False,
 ) -> None:
     """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not.
 
@@ -42,7 +41,7 @@ def verify(
         if as_json:
             named = {"advisories": [{"name": advisory.name, "words": advisory.words} for advisory in faults]}
             again = {"derived": derived, "not_checked": unchecked}
-            print(json.dumps({"whole": not wrong, "problems": wrong, **which, **named, **again}, indent=2))
+            answer({"whole": not wrong, "problems": wrong, **which, **named, **again})
         else:
             for line in wrong or [f"whole: {public}", *_corrects(which), *filter(None, [derived])]:
                 out.print(line, markup=False)
@@ -53,7 +52,7 @@ def verify(
         if wrong:
             raise typer.Exit(1)
 
-    guarded(act)
+    guarded(act, as_json=as_json)
 
 
 def _which(public: Path) -> dict[str, Any]:

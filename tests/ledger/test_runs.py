@@ -425,8 +425,9 @@ def test_the_pages_of_a_ledger(folder: Path) -> None:
     checked = CliRunner().invoke(app, ["ledger", "check", *place, str(folder / "one")])
     assert (checked.exit_code, checked.output) == (1, f"{folder}/one: the run was charged in another ledger\n")
     (folder / "away.sqlite").rename(folder / "ledger.sqlite")
-    lines = CliRunner().invoke(app, ["ledger", "export", "--json", *place]).output.splitlines()
-    entries = [json.loads(line) for line in lines]
+    exported = CliRunner().invoke(app, ["ledger", "export", "--json", *place]).output
+    entries = json.loads(exported)
+    assert len(entries) == len(exported.splitlines()) - 2, "one a line, between brackets"
     assert [entry["previous"] for entry in entries[1:]] == [entry["sha256"] for entry in entries[:-1]]
     table = CliRunner().invoke(app, ["ledger", "export", *place]).output.splitlines()
     assert len(table) == 9

@@ -121,7 +121,7 @@ def test_it_is_referred_to_and_its_charge_counts(
     made = dpdist.run(job, tmp_path / "second", input=survey(300))
     assert made.statement["reference"]["chain_epsilon"] == "6"
     exported = CliRunner().invoke(app, ["ledger", "export", "--json", "--ledger", str(tmp_path / "ledger.sqlite")])
-    entries = [json.loads(line) for line in exported.output.splitlines()]
+    entries = json.loads(exported.output)
     reserved = [entry for entry in entries if entry["kind"] == "reserve" and entry["dataset"] == "small"]
     charged = {entry["period"]: Fraction(entry["budget"]) for entry in reserved}
     assert charged == {"2021": 3, "2022": 3}
