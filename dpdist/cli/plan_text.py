@@ -35,7 +35,7 @@ from dpdist.quality.predicted.alternatives import Alternative, described
 from dpdist.quality.predicted.alternatives import in_words as others_in_words
 from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
-from dpdist.quality.predicted.words import alarms, in_words, proposals
+from dpdist.quality.predicted.words import alarms, in_words, proposals, worth
 from dpdist.survey.checks import CLIPPED
 from dpdist.survey.reference_file import ReferenceFile
 
@@ -45,7 +45,9 @@ CUSTODIAN = "confidential: for the custodian alone"
 def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] = ()) -> RenderableType:
     """Formats a plan: what the run would do, and what it would cost."""
     job = plan.job
+    better = next(worth(prediction), "")
     facts = {
+        **({"better than the reference": better} if better else {}),
         **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": records_text(plan),
@@ -124,6 +126,7 @@ def plan_json(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
         "predicted": prediction.described(),
         "curve": curve,
         "least_worth": prediction.least_worth,
+        "better_than_reference": next(worth(prediction), None),
         **({"alternatives": list(map(described, others))} if others else {}),
         **({"clipped": shares} if (shares := clipped(plan)) else {}),
         **terms(plan.job, plan.promise.total),

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
@@ -72,24 +74,43 @@ def noised(
 
 # - `laplace_finest`: noisy sums of base cells, as in `laplace_strict`. Weights are clipped at a high quantile of the
 #   reference's weights, outcomes at their public bounds.
-# - `reference_only`: the current file's public sizes times the reference's means.
+# - `reference_only`: the current file's public sizes times the reference's means in base cells. Records of base cells that
+#   the reference lacks have the means of the others in the table's cell. Where it has none of these, there is no figure.
 QUANTILE = 0.99
 REFERRED = ("laplace_finest", "reference_only")
+ABSENT = "missing: the reference has no record in this cell"
 
 
 class ReferenceBaselines(NamedTuple):
-    """Σw and Σwy of every base cell under each comparator, (cell, 2). `row` is a frame row of each cell."""
+    """Σw and Σwy of every base cell under each comparator, (cell, 2). `row` is a frame row of each cell.
+
+    `size` has each cell's current records. `reference` is 0 in cells of which the reference has no record: `absent`.
+    """
 
     row: Codes
+    size: Floats
+    absent: NDArray[np.bool_]
     finest: Floats
     reference: Floats
 
     def figures(self, how: str, cells: Cells) -> dict[StatisticName, Floats]:
         sums = self.finest if how == "laplace_finest" else self.reference
-        inside = cells.membership.tocsc()[:, self.row]
+        inside = self._inside(cells)
         count, total = (inside @ sums[:, k] for k in range(2))
         with np.errstate(divide="ignore", invalid="ignore"):
+            if how == "reference_only":
+                here, known = inside @ self.size, inside @ np.where(self.absent, 0.0, self.size)
+                grown = np.where(here == known, 1.0, np.where(known > 0, here / known, np.nan))
+                count, total = grown * count, grown * total
             return {"count": count, "mean": total / count, "total": total}
+
+    def notes(self, how: str, cells: Cells, guarantee: str) -> list[str]:
+        """The guarantee, or the reason why a cell has no figure."""
+        without = ~np.isfinite(self.figures(how, cells)["count"]) if how == "reference_only" else np.zeros(len(cells), bool)
+        return [ABSENT if missing else guarantee for missing in without]
+
+    def _inside(self, cells: Cells) -> scipy.sparse.csc_array:
+        return cells.membership.tocsc()[:, self.row]
 
 
 def reference_baselines(
@@ -105,7 +126,7 @@ def reference_baselines(
         weights.append(records.weight)
     size = group_sums(group, frame.count.astype(np.float64), cells)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = (size / held[:, 0])[:, None] * held[:, 1:]
+        scaled = np.nan_to_num((size / held[:, 0])[:, None] * held[:, 1:], posinf=0.0)
     bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
     pairs = np.zeros((cells, 2))
     for records in current:
@@ -114,4 +135,4 @@ def reference_baselines(
     noise = key.generator("compare laplace_finest", "all").laplace(
         0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape
     )
-    return ReferenceBaselines(row, bounds.sums(pairs + noise), scaled)
+    return ReferenceBaselines(row, size, held[:, 0] == 0, bounds.sums(pairs + noise), scaled)

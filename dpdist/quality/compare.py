@@ -89,7 +89,11 @@ def compare(
     clipped = {name: yardstick.estimates(yardstick.seen, frame, cells) for name, yardstick in yardsticks.items()}
     columns = _comparators(job, table, frame, cells, yardsticks, clipped, key, others, fits)
     notes = {
-        f"{how}_note": fits.notes(cells) if fits is not None and how in FITTED else guarantee_of(job, how)
+        f"{how}_note": fits.notes(cells)
+        if fits is not None and how in FITTED
+        else others.notes(how, cells, guarantee_of(job, how))
+        if others is not None and how in REFERRED
+        else guarantee_of(job, how)
         for how in job.compare
     }
     frames = []

@@ -24,7 +24,7 @@ import scipy
 from dpdist.core.records import TOTAL, Floats
 from dpdist.core.table_cells import cell_name
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.publish.predicted_errors import FAR, FAR_NAMED
+from dpdist.publish.predicted_errors import EXACT, FAR, FAR_NAMED
 from dpdist.quality.shared_errors import at_most, shared_errors
 
 # - `error_ratio`: the median ratio of published to direct standard errors, over a table's base cells with a positive
@@ -37,7 +37,7 @@ NOMINAL = 0.9
 REACH = NORMAL_90
 """Half width of a 90 % interval in standard errors."""
 SAME = 1e-9
-"""Relative difference below which two figures count as equal; a smaller relative standard error counts as 0."""
+"""Relative difference below which two figures count as equal."""
 LEAST_COVERED = 0.7
 SMALL_RATIO = NormalDist().inv_cdf((1.0 + LEAST_COVERED) / 2.0) / REACH
 """Ratio of a standard error to the right one at which 90 % intervals cover LEAST_COVERED."""
@@ -60,8 +60,12 @@ class Fixed(NamedTuple):
 
 
 def without_error(estimate: Floats, error: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True if a standard error is 0 but for rounding, (row,); False if it is unknown."""
-    return np.asarray(error <= SAME * np.abs(estimate))
+    """True if a standard error is 0 but for rounding, (row,); False if it is unknown.
+
+    A variance is a difference of sums of squares, known to the last digit ε of these. So a standard error of 0 comes out
+    as up to √ε = 1.5e-8 of the figure, times a few.
+    """
+    return np.asarray(error <= EXACT * np.abs(estimate))
 
 
 def error_ratio(base: pd.DataFrame) -> float:
@@ -346,7 +350,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     true if direct errors are those of PSUs or replicate weights.
     """
     alarm, grand, errors = FALSE_ALARM / statistics, _grand(rows), errors_of(rows)
-    judgeable = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
+    judgeable = (rows["records"] > 1) & (rows["synthetic_se"] > EXACT * rows["synthetic"].abs())
     judgeable &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
     if not judgeable.any():
         return None
@@ -440,7 +444,7 @@ def _grand(rows: pd.DataFrame) -> Grand | None:
     if len(whole) != 1 or not whole[["synthetic", "direct", "synthetic_se", "direct_se"]].notna().all(axis=None):
         return None
     row = whole.iloc[0]
-    if not (row["synthetic_se"] > SAME * abs(row["synthetic"]) and row["records"] > 1):
+    if not (row["synthetic_se"] > EXACT * abs(row["synthetic"]) and row["records"] > 1):
         return None
     gap, held = float(row["synthetic"] - row["direct"]), bool(holds_direct(whole)[0])
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -192,6 +192,24 @@ def test_the_page_of_a_plan_has_the_figures_of_its_json(monkeypatch: pytest.Monk
     assert set(re.findall(r"\w+://[^\"]*", html)) == {"http://www.w3.org/2000/svg"}, "it loads nothing"
 
 
+def test_the_first_line_of_a_plan_says_whether_the_release_beats_its_reference() -> None:
+    """At an ε of a thousandth it does not, and the line says from which ε on it would; at 50 it does. Also in JSON."""
+    for epsilon, first in (
+        ("0.001", "unless the survey has changed, the reference serves you as well"),
+        ("50", "yes: at ε = 50"),
+    ):
+        Path("job.yaml").write_text(JOB, encoding="utf-8")
+        code, shown = command("plan", "job.yaml", "--set", f"budget.epsilon={epsilon}")
+        assert code == 0, shown
+        line = " ".join(shown[shown.index("better than the reference") :].split())
+        assert shown.index("better than the reference") < shown.index("records")
+        assert line.startswith(f"better than the reference {first}"), line
+        answered = json.loads(
+            command("plan", "job.yaml", "--set", f"budget.epsilon={epsilon}", "--json")[1].splitlines()[-1]
+        )
+        assert answered["better_than_reference"].startswith(first)
+
+
 def test_the_page_of_counts_that_the_design_fixes_has_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seed in (("current", 5), ("earlier", 6)):
         people(seed, constant=True).to_parquet(f"{name}.parquet")

@@ -11,7 +11,7 @@ from scipy import stats
 
 from dpdist.core.records import TOTAL
 from dpdist.quality.summary import bias_line, bias_lines, in_words, large, overall
-from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, by_chance, judge, too_small
+from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, by_chance, judge, relative_to, too_small
 
 
 def evaluated(
@@ -398,3 +398,14 @@ def test_a_margin_that_alone_is_far_off_is_named_in_the_verdict() -> None:
     assert "More than 4 direct standard errors off: 1 margin (Total)." in in_words("mean", verdict(off))
     off.loc[3, "synthetic"] = off.loc[3, "direct"] + 9.0
     assert "off: 1 margin and 1 base cell (Total; r3)." in in_words("mean", verdict(off))
+
+
+@pytest.mark.parametrize("weight", [1.0, 37.3, 1 / 3])
+def test_a_standard_error_of_rounding_dust_is_none(weight: float) -> None:
+    """A variance of 0 as a difference of sums of squares: an error over its root is no figure. Control: a real one is."""
+    count, n = weight * 1000.0, 1000
+    dust = count * np.sqrt(np.finfo(float).eps)
+    errors = np.array([0.0, dust, 3.0 * dust, count / np.sqrt(n)])
+    in_errors, given, relative = relative_to(np.full(4, 0.28 * count), np.full(4, count), errors, errors)
+    assert np.isnan(in_errors).tolist() == np.isnan(given).tolist() == [True, True, True, False]
+    np.testing.assert_allclose(relative, 0.28)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, partial
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -145,9 +146,9 @@ class Prediction:
 
     @property
     def least_worth(self) -> float | None:
-        """The smallest ε of the curve from which releases beat the reference alone in BETTER of the cells."""
-        worth = [epsilon for epsilon in self.epsilons if self.better(epsilon) >= BETTER]
-        return min(worth, default=None)
+        """The smallest ε of the curve from which on releases beat the reference alone in BETTER of the cells."""
+        worth = list(takewhile(lambda epsilon: self.better(epsilon) >= BETTER, reversed(self.epsilons)))
+        return worth[-1] if worth else None
 
     def described(self) -> list[dict[str, Any]]:
         """Entries for `plan --json`; null for unknown figures."""

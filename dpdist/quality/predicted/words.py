@@ -20,9 +20,7 @@ UNIT = (
 
 
 def in_words(prediction: Prediction) -> Iterator[str]:
-    """Yields a plan's lines on every statistic, on other ε, and on the worth of its budget; or the reason why nothing
-    is known.
-    """
+    """Yields a plan's lines on every statistic and on other ε, or the reason why nothing is known."""
     if not prediction.computed:
         yield not_known(prediction)
         return
@@ -36,7 +34,6 @@ def in_words(prediction: Prediction) -> Iterator[str]:
             f"{_figure(one)} at ε = {epsilon:g}" for epsilon, one in zip(prediction.epsilons, points, strict=True)
         )
         yield f"{points[0].table}, {points[0].statistic}: median {listed}"
-    yield from worth(prediction)
 
 
 def not_known(prediction: Prediction) -> str:
@@ -63,15 +60,21 @@ def _figure(one: Statistics) -> str:
 
 
 def worth(prediction: Prediction) -> Iterator[str]:
-    """Yields the smallest ε at which a release beats its reference, if there is one."""
-    if not prediction.job.has_reference:
+    """Yields a plan's first line: whether the release beats its reference at the job's ε, and from which ε on it would.
+
+    There is none for a job without a reference, and if nothing is predicted.
+    """
+    epsilon, least = float(prediction.job.budget.epsilon), prediction.least_worth
+    if not prediction.job.has_reference or not prediction.computed or isnan(prediction.better(epsilon)):
         return
-    share, least = f"{BETTER:.0%} of the cells".replace("%", " %"), prediction.least_worth
-    if least is None:
-        most = max(prediction.epsilons)
-        yield f"no ε up to {most:g} brings figures nearer to direct ones than the reference alone in {share}"
+    nearer, needed = (f"{100.0 * share:.0f} %" for share in (prediction.better(epsilon), BETTER))
+    now = f"at ε = {epsilon:g} figures are nearer to direct ones than the reference alone in {nearer} of the cells"
+    none = f"no ε up to {max(prediction.epsilons):g} brings {needed}"
+    then = none if least is None else f"from ε = {least:g} on they are in {needed} or more"
+    if least is not None and least <= epsilon:
+        yield f"yes: {now}, and {then}"
     else:
-        yield f"from ε = {least:g} on, figures are nearer to direct ones than the reference alone in {share}"
+        yield f"unless the survey has changed, the reference serves you as well as this release: {now}, and {then}"
 
 
 def alarms(prediction: Prediction) -> Iterator[str]:
