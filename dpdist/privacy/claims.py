@@ -22,8 +22,8 @@ CONCENTRATED = (
     "Releases of one person's records add up in ρ. With a release of pure ε they add up as (ε, δ)."
 )
 STRICT = (
-    "For every file of the domain and each of its neighbours there: whatever is published is at most e^ε = {factor} times "
-    "as likely under the one as under the other. This is ε = {epsilon} for the whole release."
+    "For every file of the domain: {change} changes the probability of any published result by a factor of at most e^ε = "
+    "{factor}. This is ε = {epsilon} for the whole release."
 )
 EXACT_DRAWS = "This holds for exact draws only. The draws of this release are not proven exact (see assumptions)."
 ASYMPTOTIC = (
@@ -78,13 +78,21 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     times = factor(Fraction(epsilon))
     if promise["guarantee"] == "asymptotic":
         return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times), *_moves(job)])
-    claims = [STRICT.format(epsilon=epsilon, factor=times)]
+    claims = [STRICT.format(epsilon=epsilon, factor=times, change=_change(promise, job))]
     if "rho" in promise:
         here = f"Here ρ = {promise['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {promise['delta']}."
         claims = [CONCENTRATED, here, *filter(None, [large_delta(job, records)])]
     if promise["guarantee"] == "strict for exact draws":
         claims.append(EXACT_DRAWS)
     return " ".join([*claims, *_exchanged(promise, job), *_moves(job)])
+
+
+def _change(promise: Mapping[str, Any], job: Job) -> str:
+    """The difference between neighbouring files, in a few words."""
+    if promise["adjacency"] == "add_remove":
+        return f"adding or removing {whom(job)}"
+    verb = "changing" if promise["adjacency"] == "substitution" else "switching off"
+    return f"{verb} {listed(job.protected_components)} of {whom(job)}"
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:

@@ -20,7 +20,7 @@ from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.core.table_cells import codes_of
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
-from dpdist.publish.withholding import BECAUSE, NOTE
+from dpdist.publish.withholding import BECAUSE, NOTE, limit
 
 Flags = NDArray[np.str_]
 
@@ -360,6 +360,6 @@ def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats, *
     notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[shown]]
     notes += [MARGINS] if np.isfinite(margins).any() else []
     notes += [WITHOUT] if np.isnan(values).any() else []
-    notes += [NOTE.format(job.withhold_above)] if withheld else []
+    notes += [NOTE.format(limit(job.withhold_above))] if withheld else []
     notes += in_words(text.quality)
     return (*notes, f"Source: {text.source}.") if text.source else tuple(notes)

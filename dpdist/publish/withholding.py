@@ -24,18 +24,23 @@ from dpdist.job import Job, Statistic, Table
 
 BECAUSE = "withheld_because"
 """Column of a published table that says why a figure is withheld. A table without such figures lacks it."""
-REASON = "the standard error is above {:g} of the figure's size"
+REASON = "the standard error is larger than {}"
 IN_WORDS = (
-    "Figures whose standard error is above {:g} of their size are withheld. The rule, `withhold_above` of the job, was "
+    "Figures are withheld whose standard error is larger than {}. The rule, `withhold_above` of the job, was "
     "fixed before records were read. The size is the larger of the figure's own and the table's median of that statistic; "
     "a share's is its complement's, if that is larger. A difference is withheld with one of its figures. Limits stay. "
     "This rule protects nobody: it spares readers figures that say nothing."
 )
 CAUTION = (
-    "{}: {:,} of {:,} figures are withheld, because their standard errors are above {:g} of their size; `withheld` in "
+    "{}: {:,} of {:,} figures are withheld, because their standard errors are larger than {}; `withheld` in "
     "statement.json counts them"
 )
-NOTE = "Figures whose standard error is above {:g} of their size are withheld."
+NOTE = "Figures are withheld whose standard error is larger than {}."
+
+
+def limit(most: float | None) -> str:
+    """The largest standard error of a figure that is not withheld, in words."""
+    return "the figure" if most == 1.0 else f"{most:g} times the figure"
 
 
 def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
@@ -59,7 +64,7 @@ def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
     table = table.set_column(
         table.column_names.index("suppressed"), table.schema.field("suppressed"), pc.or_(table["suppressed"], mask)
     )
-    return table.append_column(BECAUSE, pc.if_else(mask, REASON.format(most), pa.scalar(None, pa.string())))
+    return table.append_column(BECAUSE, pc.if_else(mask, REASON.format(limit(most)), pa.scalar(None, pa.string())))
 
 
 def _withheld(job: Job, spec: Table, rows: pd.DataFrame, most: float) -> dict[Statistic, NDArray[np.bool_]]:
@@ -117,9 +122,9 @@ def stated(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) 
         withheld = rows[rows[BECAUSE].notna()]
         by_statistic = {statistic.text: int(_rows_of(withheld, statistic).sum()) for statistic in spec.statistics}
         counted[spec.name] = {text: number for text, number in by_statistic.items() if number}
-        cautions.append(CAUTION.format(spec.name, len(withheld), len(rows), job.withhold_above))
+        cautions.append(CAUTION.format(spec.name, len(withheld), len(rows), limit(job.withhold_above)))
     if not counted:
         return statement
     figures = sum(sum(by_statistic.values()) for by_statistic in counted.values())
-    entry = {"in_words": IN_WORDS.format(job.withhold_above), "above": job.withhold_above, "figures": figures}
+    entry = {"in_words": IN_WORDS.format(limit(job.withhold_above)), "above": job.withhold_above, "figures": figures}
     return {**statement, "cautions": cautions, "withheld": {**entry, "tables": counted}}

@@ -166,8 +166,8 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
         parts.append(f"{errors.given_n:.2g} {GIVEN_N}")
     if errors.fixed:
         parts.append(
-            f"the design fixes {errors.fixed:,} cells, which have no direct error: off by {100 * errors.relative:.2g} % in "
-            "the median"
+            f"{'1 cell is' if errors.fixed == 1 else f'{errors.fixed:,} cells are'} fixed by the design, without a direct "
+            f"error: off by {100 * errors.relative:.2g} % in the median"
         )
     if errors.fixed and np.isfinite(errors.largest_relative):
         parts[-1] += f", {100 * errors.largest_relative:.2g} % at most"

@@ -61,7 +61,7 @@ def test_a_figure_is_withheld_where_its_error_is_above_its_size_and_the_median_s
     assert set(withheld(made)) == {("count", "Total"), ("mean", "law"), ("mean", "Total")}
     blank = made[made[BECAUSE].notna()]
     assert set(zip(blank["statistic"], blank["field"], strict=True)) == {("count", "Total"), ("mean", "law")}
-    assert set(blank[BECAUSE]) == {"the standard error is above 1 of the figure's size"}
+    assert set(blank[BECAUSE]) == {"the standard error is larger than the figure"}
     assert blank["suppressed"].all()
     assert blank[["estimate", "standard_error", "df"]].isna().all(axis=None)
     assert blank[["lower", "upper"]].notna().all(axis=None)
@@ -123,7 +123,7 @@ def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: P
     observed = pd.read_csv(folder / "sdmx" / "counts.csv")
     assert (observed["OBS_STATUS"] == "Q").sum() == len(shown)
     assert observed.loc[observed["OBS_STATUS"] == "Q", "OBS_VALUE"].isna().all()
-    note = "Figures whose standard error is above 1 of their size are withheld."
+    note = "Figures are withheld whose standard error is larger than the figure."
     assert note in (folder / "index.html").read_text(encoding="utf-8")
     sheet = openpyxl.load_workbook(folder / "tables.xlsx")["Table 1"]
     assert any(cell.value == note for row in sheet.iter_rows() for cell in row)

@@ -295,7 +295,7 @@ def test_counts_that_the_design_fixes_have_relative_errors() -> None:
     assert np.isnan(count.median)
     assert 0.0 <= count.relative < 0.05
     assert mean.fixed == 0
-    assert any("the design fixes 5 cells" in line for line in in_words(prediction))
+    assert any("5 cells are fixed by the design" in line for line in in_words(prediction))
     described = prediction.described()[0]
     assert described["median"] is None
     assert described["relative"] is not None

@@ -38,19 +38,18 @@ from dpdist.privacy.noise import LARGEST_SCORE
 from dpdist.privacy.queries import NoisyQuery
 
 CLIPPED = (
-    "A record enters one group of base cells in every measurement, by what its clipped weight leaves of the limit, and "
-    "by its centred outcome times what it uses. Job, reference and public sizes fixed the limits. The L1 norm of the two "
-    "is at most 1. So switching a record off moves a measurement by at most 1, and other values at the same x by at most 2."
+    "Each record adds its clipped weight and its clipped, centred outcome to one sum of every measurement; together at "
+    "most 1. Job, reference and public sizes fixed the limits. So switching a record off moves a measurement by at most 1, "
+    "and other values at the same x by at most 2."
 )
 CLIPPED_KNOWN = (
-    "A record enters one group of base cells in every measurement, by its clipped and centred outcome alone: its v is 1. "
-    "Job, reference and public sizes fixed the limits. Its size is at most 1. So switching a record off moves a "
+    "Each record adds its clipped, centred outcome to one sum of every measurement; at most 1. Job, reference and public "
+    "sizes fixed the limits. So switching a record off moves a "
     "measurement by at most 1, and other values at the same x by at most 2. Counts follow from public weights and numbers."
 )
 CLIPPED_SECRET = (
-    "A record enters one group of base cells in every measurement. It adds what its clipped weight leaves of the limit. It "
-    "adds half of the clipped weight twice, plus and minus half of the centred outcome. Job and reference fixed the "
-    "limits. The L1 norm of the three is at most 1. So adding or removing a record moves a measurement by at most 1, and "
+    "Each record adds its clipped weight and its clipped, centred outcome to one sum of every measurement; together at "
+    "most 1. Job and reference fixed the limits. So adding or removing a record moves a measurement by at most 1, and "
     "exchanging it for any other by at most 2."
 )
 SHARED_SECRET = (
