@@ -36,6 +36,7 @@ synthetic_sets: 2
 tables:
   - {{name: shares, by: [region], statistics: [count, {{mean: y}}]}}
 record: {{log_lik: {log_lik}}}
+publish: always
 """
 
 CLASSES = {
