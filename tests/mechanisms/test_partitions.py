@@ -454,7 +454,6 @@ def test_codes_with_a_gap_are_refused_for_a_level_would_be_made_up() -> None:
         ('name: steps, order: [voted], selection: "1/2"', {}, "selects nothing"),
         ("name: universal_histogram, layers: 1", {}, "1 layers of 3"),
         (FLAT, {"outcome": "[voted, pay]"}, "'pay' has none"),
-        (FLAT + ", bins: {race: 3}", {}, "'race' has levels"),
         (FLAT + ", bins: {pay: 3}", {}, "'pay' is no outcome"),
         (FLAT, {"oldest": 500_000}, "cells, each with a noisy count"),
         (FLAT, {"oldest": 20.5}, "write whole bounds"),
