@@ -11,7 +11,6 @@ import typer
 
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.progress import Event, Listener
-from dpdist.job.loading import PERIOD, resolve
 
 Scheduled = Annotated[
     str | None,
@@ -69,6 +68,8 @@ def settings_of(
     """
     if period is None:
         return settings
+    from dpdist.job.loading import PERIOD, resolve
+
     problems = []
     if period not in _MONTHS:
         problems.append(Problem("--period", f"'{period:.80}'", ", ".join(_MONTHS), "write one of these"))
@@ -93,6 +94,8 @@ class NothingReleased(DpdistError):
     exit_code = 5
 
     def __init__(self, workspace: str, date: str, time: datetime):
+        from dpdist.job.loading import PERIOD
+
         remedy = f"name a new period, its input, and a workspace with {PERIOD} in its name; or give --period quarter"
         super().__init__(
             f"nothing was released: workspace {workspace} has the release of the run of {date}, and the schedule is of "
