@@ -31,7 +31,7 @@ from dpdist.storage.workspace import Workspace
 
 SUMS = "checksums.json"
 """Of a copy: every file of it, with its SHA-256."""
-LOCKS = {"lock", ".public.lock"}
+LOCKS = {"lock", ".public.lock", ".held.lock"}
 ONE_RUN = ("confidential/key", "confidential/identity.json")
 NOISE = ("confidential/noise/", "confidential/marks/noise-")
 

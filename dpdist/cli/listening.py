@@ -137,8 +137,8 @@ class _Steady:
 class _JsonLines(_Steady):
     """Prints events as JSON lines."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
+    def __init__(self, stream: TextIO, first: float = FIRST, every: float = EVERY) -> None:
+        super().__init__(first, every)
         self._stream = stream
 
     def show(self, event: Event) -> None:

@@ -130,7 +130,7 @@ def test_psu_codes_that_begin_again_in_every_stratum_are_foretold(tmp_path: Path
     rows["code"] = 2 * rows["block"] + rows["psu"]
     rows.to_parquet(path)
     text = JOB.replace("survey: {weight: weight}", "survey: {weight: weight, psu: psu}")
-    caution, *left_out = told(text, path)
+    *left_out, caution = told(text, path)
     assert [each.startswith("published standard errors leave out clustering") for each in left_out] == [True]
     assert caution.startswith("'psu' has fewer than 10 codes, and no design stratum is named.")
     assert "survey.design_strata" in caution

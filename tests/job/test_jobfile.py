@@ -564,7 +564,7 @@ OTHER_RESULT = [
     (("tables", 0, "margins"), False),
     (("tables", 0, "statistics"), ["count"]),
     (("approval",), "required"),
-    (("publish",), "unless_refused"),
+    (("publish",), "always"),
     (("correction",), {"version": 2, "of": "0" * 64, "reason": "a code was wrong"}),
     (("frame_minimum",), 5),
     (("withhold_above",), 0.5),
