@@ -15,12 +15,16 @@ import scipy
 from sized_package import people, sized_job
 
 import dpdist
+from dpdist.core.progress import silent
 from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.estimation.donors import Donors
 from dpdist.mechanisms.tables import limits
+from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import Posterior, rows_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index, predict
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
+from dpdist.planning.making import make_plan
 from dpdist.privacy.queries import NoisyQuery
 
 LEVELS = (4, 5, 3)
@@ -375,3 +379,47 @@ def test_a_release_of_a_large_budget_has_the_direct_figures(tmp_path: Path) -> N
                 mean = np.average(few[name], weights=few["w"])
                 error = np.sqrt((few["w"] ** 2 * (few[name] - mean) ** 2).sum()) / few["w"].sum()
                 assert abs(row["estimate"] - mean) <= 0.2 * error, (path.stem, dict(row))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "by"),
+    [(0.0, ["c0", "c1"]), (1000.0, ["c0", "c1"]), (100.0, ["c0", "c1"]), (None, []), (0.0, [])],
+    ids=["all at the lower bound", "all at the upper bound", "constant", "no columns", "no columns, all at the bound"],
+)
+def test_degenerate_outcomes_and_tables_are_released(tmp_path: Path, outcome: float | None, by: list[str]) -> None:
+    job = sized_job(tmp_path, (3, 4) if by else (), [by], 400, 1, mechanism={"name": "tables"}, publish="always")
+    for name in ("current", "earlier"):
+        records = pd.read_parquet(tmp_path / f"{name}.parquet")
+        if outcome is not None:
+            records.assign(y0=outcome).to_parquet(tmp_path / f"{name}.parquet")
+    dpdist.run(job, tmp_path / "work")
+    (path,) = (tmp_path / "work" / "public" / "tables").glob("*.parquet")
+    table = pd.read_parquet(path)
+    means = table[(table["estimator"] == "parameters") & (table["statistic"] == "mean")]["estimate"]
+    assert means.between(-1e-9, 1000.0 + 1e-9).all()
+    if outcome is not None:
+        assert means.to_numpy() == pytest.approx(outcome, abs=5.0)
+
+
+def test_an_outcome_whose_mean_is_0_leaves_limits_of_weights_alone() -> None:
+    """Balances about 0 have no relative drift. Deviations are then those of factors of weights, and not the widest."""
+    told = population(2)
+    balance = told.reference.outcome - np.average(told.reference.outcome, weights=told.reference.weight)
+    moved = told._replace(reference=told.reference._replace(outcome=balance))
+    system, _ = system_of(moved, 10.0)
+    assert system.calibration(np.zeros(2)).deviation < 0.1
+
+
+def test_jobs_that_differ_in_bounds_of_weights_or_levels_alone_have_systems_of_their_own(tmp_path: Path) -> None:
+    """In one process, as systems are kept. Control: the same job has its system again."""
+    job = dpdist.load_job(sized_job(tmp_path, (3, 4), [["c0", "c1"]], 400, 1, mechanism={"name": "tables"}))
+    model = make_plan(job, None, silent).model
+    assert isinstance(model, ResidualCells)
+    rng = np.random.default_rng(0)
+    donors = Donors.of(rng.integers(0, 12, 300), rng.uniform(20.0, 90.0, 300), rng.uniform(0.0, 900.0, (300, 1)))
+    model = model.with_donors(donors)
+    narrow = replace(model, public_weights=(1.0, 100.0))
+    longer = replace(model, levels=(*model.levels[:-1], (*model.levels[-1], "l4")))
+    assert [one.system.highest[0] for one in (model, narrow)] == [500.0, 100.0]
+    assert longer.system.sizes != model.system.sizes
+    assert replace(model).system is model.system

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
+from itertools import combinations
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -25,7 +26,7 @@ from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_we
 from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.posterior import Posterior
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
+from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.mechanisms.tables.spec import Tables
 from dpdist.mechanisms.tables.system import TableSystem, parts_of
@@ -158,10 +159,20 @@ class ResidualCells(PublicModel):
 
     def cost(self, records: int) -> Cost:
         """The projected cost of a run, from public sizes."""
-        sums, cells = float(self.sums), float(len(self.count))
-        seconds = 2.5 + 6.0e-4 * sums + 2.5e-9 * sums**3 + 2.0e-4 * cells
-        held = 3.0e8 + 8.0 * (8.0 * sums**2 + 60.0 * sums * 200.0 + cells * 2_000.0) + 300.0 * records
+        sums, cells, effects = float(self.sums), float(len(self.count)), float(self._most_effects)
+        coordinates = 1 + len(self.outcomes)
+        of_effects = 1.0e-10 * cells * effects**2
+        seconds = 2.5 + coordinates * (3.0e-4 * sums + 1.25e-9 * sums**3 + of_effects) + 2.0e-4 * cells
+        dense = (4.0 + 2.0 * coordinates) * sums**2 + 12_000.0 * sums + (1.0 + 2.0 * coordinates) * cells * effects
+        held = 3.0e8 + 8.0 * (dense + 500.0 * cells) + 300.0 * records
         return Cost(seconds, records * 1.0e-5, int(held))
+
+    @property
+    def _most_effects(self) -> int:
+        """Largest number of random effects of a prediction: of columns, of tables' cells, and of pairs of columns."""
+        sizes = list(map(len, self.levels))
+        pairs = sum(a * b for a, b in combinations(sizes, 2)) if len(sizes) > 2 else 0
+        return sum(sizes) + self.sums // (1 + len(self.outcomes)) + min(pairs, MOST_EFFECTS)
 
     @property
     def identified(self) -> int:
@@ -209,9 +220,13 @@ class ResidualCells(PublicModel):
     def system(self) -> TableSystem:
         """Measured tables with the reference's records."""
         assert self.donors is not None
-        return _system_of(
-            _Problem(digest((self.codes, self.count, self.tables, self.joint, self.bounds, self.donors)), self)
-        )
+        return _system_of(_Problem(digest(self._content), self))
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        """All that the system follows from."""
+        sizes = tuple(map(len, self.levels))
+        return (self.codes, sizes, self.count, self.tables, self.joint, self.bounds, self.public_weights, self.donors)
 
     def built(self) -> TableSystem:
         """`system`, computed anew."""
@@ -344,7 +359,7 @@ class ResidualCells(PublicModel):
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
-        key = digest((self.codes, self.count, self.tables, self.joint, self.bounds, self.donors, theta["noisy"]))
+        key = digest((self._content, theta["noisy"]))
         return _posterior_of(_Problem(key, self, theta))
 
     def _moved(self, theta: Draws, z: Floats) -> Draws:

@@ -73,7 +73,8 @@ class Prior:
             scipy.sparse.csr_array((np.ones(len(base)), (base, index)), shape=(len(base), int(index.max()) + 1))
             for index in (*levels, *cells)
         ]
-        return cls(prediction, size, scipy.sparse.hstack(blocks).tocsr())
+        none = scipy.sparse.csr_array((len(base), 0))
+        return cls(prediction, size, scipy.sparse.hstack([none, *blocks]).tocsr())
 
     def drifting(self, drift: float, common: float) -> Prior:
         """This law with drift of these sizes in every coordinate."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
@@ -77,23 +76,25 @@ class Tables(NoisySums[Settings, ResidualCells]):
         if min(system.parts) <= 0 or sum(system.parts) > 1:
             raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(system.parts))}")
 
-        def defined(name: str, limits: TableLimits, part: Fraction, sums: Floats, number: int) -> Defined:
+        def defined(name: str, limits: TableLimits, prediction: Prediction) -> Defined:
             bound = (limits.cell, limits.mean, limits.centre, limits.scale)
-            return Defined.by_content((bound, name))
+            return Defined.by_content((bound, prediction.means, name))
 
         pattern = model.design.pattern
         exact = yield Pass(ResidualSums(pattern, system.prediction, (system.first,)), "sum")
         stated = joint.share(f"sums of {model.names[0]}", system.parts[0])
-        first = yield defined(model.names[0], system.first, system.parts[0], exact, 1).sums(exact, stated, 1)
+        first = yield defined(model.names[0], system.first, system.prediction).sums(exact, stated, 1)
         calibrated, limits = model.limits(system, first)
-        exact = yield Pass(ResidualSums(pattern, calibrated, limits), "sum")
-        ends = np.cumsum([len(one.size) for one in limits])[:-1]
         noisy = [first]
-        for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=1):
-            name, part = model.names[number], system.parts[number]
-            stated = joint.share(f"sums of {name}", part)
-            answer = yield defined(name, one, part, sums, number + 1).sums(sums, stated, number + 1)
-            noisy.append(answer)
+        # Where all tables are of all records, the first sums are all.
+        if limits:
+            exact = yield Pass(ResidualSums(pattern, calibrated, limits), "sum")
+            ends = np.cumsum([len(one.size) for one in limits])[:-1]
+            for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=1):
+                name = model.names[number]
+                stated = joint.share(f"sums of {name}", system.parts[number])
+                answer = yield defined(name, one, calibrated).sums(sums, stated, number + 1)
+                noisy.append(answer)
         theta = model.estimated(system, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
 

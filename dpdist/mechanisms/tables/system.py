@@ -37,7 +37,7 @@ def parts_of(tables: int) -> tuple[Fraction, ...]:
 
 
 class Calibration(NamedTuple):
-    """Factors of weights and outcomes since the reference, shrunk by the noise, and their standard deviation."""
+    """Factors of weights and outcomes since the reference, shrunk by the noise, and the relative deviation they leave."""
 
     factors: Floats
     deviation: float
@@ -81,7 +81,7 @@ class TableSystem:
         """Limits of all records as one cell."""
         whole = np.zeros(len(self.count), dtype=np.int64)
         placed = np.zeros(len(self.reference.weight), dtype=np.int64)
-        return self._limits(whole, placed, self.prediction, FIRST, WIDE_DRIFT)
+        return self._limits(whole, placed, self.prediction, self.parts[0], WIDE_DRIFT)
 
     def _limits(self, cell: Ints, placed: Ints, prediction: Prediction, part: Fraction, drift: float) -> TableLimits:
         noise = self.variance(part)
@@ -91,15 +91,19 @@ class TableSystem:
         """From the first noisy sums, (1 + outcome,)."""
         limits, prediction = self.first, self.prediction
         moved = limits.observed(sums[None])[0]
-        errors = self.variance(FIRST) * limits.scale[0] ** 2 + limits.loss[0]
+        errors = self.variance(self.parts[0]) * limits.scale[0] ** 2 + limits.loss[0]
         weight = float(self.count @ prediction.means[:, 0])
         held = max(weight + moved[0], 0.1 * weight)
         relative = np.concatenate([moved[:1] / weight, moved[1:] / held])
-        scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-300)])
+        # An outcome whose mean is 0 has no relative drift: its error is then beyond all trust.
+        scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-100)])
         relative, variance = relative / scale, errors / (weight * scale) ** 2
         trust = WIDE_DRIFT**2 / (WIDE_DRIFT**2 + variance)
         factors = np.clip(1.0 + trust * relative, 0.5, 2.0)
-        return Calibration(factors, float(np.sqrt((trust * variance).max())))
+        # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
+        spread = self.count @ prediction.spread[:, 1:] / weight
+        part = np.concatenate([[1.0], scale[1:] / np.hypot(scale[1:], spread)])
+        return Calibration(factors, float((np.sqrt(trust * variance) * part).max()))
 
     def limits(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction and the limits of every table."""
