@@ -93,13 +93,13 @@ class NothingReleased(DpdistError):
 
     exit_code = 5
 
-    def __init__(self, workspace: str, date: str, time: datetime):
+    def __init__(self, workspace: str, date: str, time: str):
         from dpdist.job.loading import PERIOD
 
         remedy = f"name a new period, its input, and a workspace with {PERIOD} in its name; or give --period quarter"
         super().__init__(
             f"nothing was released: workspace {workspace} has the release of the run of {date}, and the schedule is of "
-            f"{time:%Y-%m-%d %H:%M} UTC\n    remedy:  {remedy}"
+            f"{time} UTC\n    remedy:  {remedy}"
         )
 
 
@@ -120,4 +120,4 @@ class Earlier:
         A later run is the schedule's own, which is tried again after its release.
         """
         if scheduled is not None and self._date and self._date < (time := time_of(scheduled)).date().isoformat():
-            raise NothingReleased(workspace, self._date, time)
+            raise NothingReleased(workspace, self._date, f"{time:%Y-%m-%d %H:%M}")

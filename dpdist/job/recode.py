@@ -81,6 +81,8 @@ def recoded_weights(weights: Mapping[str, Any], by: Sequence[str], recode: Recod
         if None in cell:  # records of a missing level have no stratum
             continue
         combination = label_of([level_text(level) for level in cell])
-        if float(after.setdefault(combination, weight)) != float(weight):
+        if combination not in after:
+            after[combination] = weight
+        elif float(after[combination]) != float(weight):
             raise ValueError(f"recode merges combinations with different weights into '{combination:.80}'")
     return after

@@ -44,7 +44,10 @@ def combined(problems: Iterable[Problem], columns: Sequence[str]) -> list[Proble
     """The problems, of which those of `columns` that differ in column and places alone become one."""
     kinds = dict[Problem, list[Problem]]()
     for problem in problems:
-        kind = replace(problem, where="" if problem.where in columns else problem.where, count=0, places=(), values=())
+        where, remedy = problem.where, problem.remedy
+        if where in columns:
+            where, remedy = "", remedy.replace(where, "")
+        kind = replace(problem, where=where, remedy=remedy, count=0, places=(), values=())
         kinds.setdefault(kind, []).append(problem)
     return [_together(alike) for alike in kinds.values()]
 

@@ -211,7 +211,7 @@ def test_the_time_that_is_left_weighs_units_by_their_projected_work(monkeypatch:
 
 
 def test_a_run_with_one_large_stratum_foresees_its_time(tmp_path: Path) -> None:
-    """Within a factor of 5 on a busy machine. Control: by the number of strata it is more than twice that too long."""
+    """Its share of the projected work counts, and not its number of one in 61 (control)."""
     sizes = [60_000, *([100] * 60)]
     rng, levels = np.random.default_rng(2), [f"s{k:02}" for k in range(len(sizes))]
     frame = pd.DataFrame({"field": np.repeat(levels, sizes)})
@@ -220,12 +220,10 @@ def test_a_run_with_one_large_stratum_foresees_its_time(tmp_path: Path) -> None:
     seen = list[tuple[float, Event]]()
     dpdist.run(LARGE_STRATUM.format(levels=levels), tmp_path / "work", tmp_path / "survey.parquet", listener=noted(seen))
     events = [(when, event) for when, event in seen if event.stage == "protect"]
-    began, end = events[0][0], events[-1][0]
-    after, first = next((when, event) for when, event in events if event.done and event.share)
+    first = next(event for _, event in events if event.done and event.share)
     assert first.share is not None
-    rest, spent = end - after, after - began
-    assert rest / 5 < spent * (1 - first.share) / first.share < rest * 5
-    assert spent * (len(sizes) - first.done) / first.done > 10 * rest
+    assert 0.2 < first.share < 0.9
+    assert first.share > 10 * first.done / len(sizes)
 
 
 def noted(seen: list[tuple[float, Event]]) -> Listener:

@@ -19,6 +19,8 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL, UNIT, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation import least_squares
+from dpdist.estimation.estimators import stratum_sizes
+from dpdist.estimation.variance import Stage
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
 from dpdist.mechanisms.laplace_tables.query import FINER, RowSums
 from dpdist.mechanisms.laplace_tables.query import exact as exact_figures
@@ -359,7 +361,12 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
         if number < 10:
             key = SimpleNamespace(generator=lambda _: rng)
             release = SimpleNamespace(
-                frame=frame, job=job, design_effects=(), seed=key, theta=lambda *_, theta=theta: theta
+                frame=frame,
+                job=job,
+                design_effects=(),
+                seed=key,
+                stage=Stage.of(stratum_sizes(frame)),
+                theta=lambda *_, theta=theta: theta,
             )
             cells = model.tables[0].cells
             said.append(NoisedTables.of(release, model).variance_parts(job.tables[0], cells)[0].total[-1])

@@ -91,7 +91,7 @@ def test_a_plan_that_cannot_hold_the_tables_is_refused_before_anything_is_spent(
     """Control: the same file and memory with smaller tables is a plan."""
     rng = np.random.default_rng(1)
     pd.DataFrame({f"c{k}": rng.integers(0, 20, 200) for k in range(12)}).to_parquet(tmp_path / "file.parquet")
-    memory = "runtime: {memory_per_worker: 512MiB}\n"
+    memory = "runtime: {memory_per_worker: 450MiB}\n"
     large, small = (text([20] * 12, f"name: privbayes, degree: {degree}", memory) for degree in (3, 1))
     with pytest.raises(JobError, match="memory_per_worker") as told:
         dpdist.validate(large, input=tmp_path / "file.parquet")

@@ -31,6 +31,7 @@ from dpdist.sampling.samplers import ExactSampler
 JOB = """
 dataset: votes
 withhold_above: null
+publish: always
 period: "2020"
 columns:
   voted: {{bounds: [0, 1], codes: {{"no": 0, "yes": 1}}}}

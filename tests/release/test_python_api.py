@@ -397,7 +397,7 @@ def test_functions_say_what_they_take_and_give() -> None:
 
 def test_an_input_that_is_no_file_and_no_table_is_named() -> None:
     """Not by an error of Python's own. Control: a path that is not there has another cause."""
-    with pytest.raises(dpdist.JobError, match=r"input: a int\n *allowed: a path, a pandas data frame"):
+    with pytest.raises(dpdist.JobError, match=r"input: a int\n *allowed: a path, a data frame of pandas"):
         dpdist.validate("nhanes_bmi", 5)  # type: ignore[arg-type]
     with pytest.raises(dpdist.DataError, match="no such file"):
         dpdist.validate("nhanes_bmi", "nowhere.parquet")

@@ -6,11 +6,10 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import distributed
 import pytest
 
 from dpdist.core.errors import ClusterError
-from dpdist.runtime import services
+from dpdist.runtime import deaths, services
 
 
 class Failing:
@@ -47,7 +46,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def serve(failing: Failing, here: pytest.MonkeyPatch) -> None:
-    here.setattr(distributed, "Nanny", failing)
+    here.setattr(deaths, "WatchingNanny", failing)
     services.serve_worker("tls://scheduler:8786", Path("tls"), host="127.0.0.1", http="127.0.0.1:0", patience=1.0)
 
 
