@@ -412,6 +412,21 @@ def test_few_records_that_a_universe_leaves_out_count_as_the_minimum(tmp_path: P
     assert frames[1]["B",] == inside + 3
 
 
+def test_records_that_a_rule_of_the_design_leaves_out_are_stated(tmp_path: Path) -> None:
+    """A PSU's rule drops records, too. Control: without a record or a rule to drop, no number is published or stated."""
+    rows = complete()
+    rows["town"] = rows.groupby("stratum").cumcount() % 4 + 1.0
+    columns: dict[str, Any] = STRICT["columns"]
+    for rule in ("drop", "error"):
+        declared = columns | {"town": {"levels": [1, 2, 3, 4], "missing": rule}}
+        job = PAY | STRICT | {"survey": STRATA | {"psu": "town"}, "universe": [], "columns": declared}
+        file = rows.assign(town=rows["town"].mask(np.arange(len(rows)) % 9 == 0)) if rule == "drop" else rows
+        dpdist.run(job, tmp_path / rule, file, counted=False)
+        frame = read_frame(tmp_path / rule / "public", "released/frame.parquet", Job.model_validate(job))
+        statement = (tmp_path / rule / "public" / "statement.json").read_text(encoding="utf-8")
+        assert (frame.sampled is not None) == ("records drawn" in statement) == (rule == "drop")
+
+
 def test_secret_sizes_keep_the_number_of_drawn_records_secret(tmp_path: Path) -> None:
     """Two files that differ in records outside the universe have one release, whose errors are of a Poisson sample."""
     secret = {"budget": {"epsilon": "1000", "adjacency": "add_remove"}, "predictors": {"protect": {"epsilon": "200"}}}
