@@ -22,6 +22,7 @@ from dpdist.job import Job
 from dpdist.job.reference import SimulatedReference
 from dpdist.survey.batches import Tick
 from dpdist.survey.census import Census, take_census
+from dpdist.survey.checks import in_universe
 from dpdist.survey.findings import Batch, Findings, recoded
 from dpdist.survey.placement import place
 from dpdist.survey.plain import plain_batch
@@ -148,7 +149,8 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
 def _units(job: Job, source: Source) -> tuple[list[Problem], list[str]]:
     """Problems of values that nearly all lie outside the bounds at which the job clips them, and doubts about small values.
 
-    Without this check, clipping would hide bounds, or a reference, in a wrong unit.
+    Without this check, clipping would hide bounds, or a reference, in a wrong unit. Values outside the universe do not
+    count: many are codes, as 9999999 of whoever was not asked.
     """
     problems, doubts = list[Problem](), list[str]()
     for name in filter(None, (job.survey.weight, *job.outcomes)):
@@ -158,10 +160,12 @@ def _units(job: Job, source: Source) -> tuple[list[Problem], list[str]]:
         low, high = declared.bounds
         outside = records = 0
         largest = 0.0
-        for batch in source.batches((name,)):
-            values, missing = Batch(batch, records, Findings(), source.text_only).numbers(name)
-            outside, records = outside + int(((values < low) | (values > high)).sum()), records + int((~missing).sum())
-            largest = max(largest, float(np.abs(values[~missing]).max(initial=0.0)))
+        for stored in source.batches(tuple(dict.fromkeys([name, *(keep.column for keep in job.universe)]))):
+            batch = Batch(recoded(stored, job.recode, source.text_only), records, Findings(), source.text_only)
+            values, missing = batch.numbers(name)
+            values = values[in_universe(job, batch) & ~missing]
+            outside, records = outside + int(((values < low) | (values > high)).sum()), records + len(values)
+            largest = max(largest, float(np.abs(values).max(initial=0.0)))
         what = "weights" if name == job.survey.weight else "outcomes"
         if outside > NEARLY_ALL * records:
             remedy = f"correct columns.{name}.bounds, their unit first; or bring the reference to the unit of the file"

@@ -34,6 +34,7 @@ outcome: uninsured
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {reference}
+publish: always
 tables:
   - {{name: one, by: [group, age], statistics: [count, {{mean: uninsured}}]}}
 runtime: {{executor: serial}}

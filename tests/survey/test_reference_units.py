@@ -125,3 +125,14 @@ def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_
     for verb in ("validate", "plan"):
         shown = CliRunner().invoke(app, [verb, "job.yaml"])
         assert (shown.exit_code, "confidential: for the custodian" in shown.output) == (0, False), shown.output
+
+
+def test_codes_outside_the_universe_are_no_values_in_another_unit(folder: Path) -> None:
+    """In files of whole populations, 9999999 is the pay of whoever was not asked. Control: those who were asked have it."""
+    text = BOUNDED.replace("columns:\n", "universe: [{column: asked, keep: [yes]}]\ncolumns:\n").replace("yes", "'yes'")
+    rows = survey(2, 6000).assign(asked=np.where(np.arange(6000) % 15 == 0, "yes", "no"))
+    survey(1).assign(asked="yes").to_parquet("now.parquet")
+    coded = rows.assign(pay=rows["pay"].where(rows["asked"] == "yes", 9_999_999.0))
+    assert dpdist.validate(with_reference(coded, text)).reference is not None
+    with pytest.raises(DataError, match="nearly all of the reference's outcomes lie outside"):
+        dpdist.validate(with_reference(rows.assign(pay=9_999_999.0), text))
