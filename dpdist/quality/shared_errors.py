@@ -77,22 +77,36 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
     )
     used = [margins for margins in sets if (margins.row >= 0).any()]
     gamma = _common(used, v, None if additive else records, deviation)
-    draws = int(np.clip(ENTRIES // max(len(rows), 1), FEWEST_DRAWS, MOST_DRAWS))
     rng = PUBLIC.generator(f"{n} cells, {len(rows)} rows")
-    z = np.sqrt(1.0 - gamma.sum()) * rng.standard_normal((draws, n))
-    for common, margins in zip(gamma, used, strict=True):
-        if common > 0.0:
-            z += np.sqrt(common) * rng.standard_normal((draws, int(margins.group.max()) + 1))[:, margins.group]
-    margin, held = np.zeros(len(rows), dtype=bool), np.zeros(draws)
-    for margins in used:
-        inside = scipy.sparse.csr_array((v, (margins.group, np.arange(n))))
-        places = margins.row[margins.row >= 0]
-        errors = (inside @ z.T)[places].T / np.sqrt(_variances(inside, gamma, used)[places])
-        held = held + np.count_nonzero(np.abs(errors) <= NORMAL_90, axis=1)
-        margin |= margins.row >= 0
-    base_held = Counts((np.abs(z) <= NORMAL_90).sum(axis=1).astype(float), n)
-    margins_held = Counts(held, int(margin.sum()))
-    return SharedErrors(base_held, margins_held, Counts((z > 0.0).sum(axis=1).astype(float), n), margin)
+    scaled = [_scaled(margins, v, gamma, used) for margins in used]
+    held, above, held_margins = list[Ints](), list[Ints](), list[Ints]()
+    for draws in _parts(len(rows)):
+        z = np.sqrt(1.0 - gamma.sum()) * rng.standard_normal((draws, n))
+        for common, margins in zip(gamma, used, strict=True):
+            if common > 0.0:
+                z += np.sqrt(common) * rng.standard_normal((draws, int(margins.group.max()) + 1))[:, margins.group]
+        within = [np.count_nonzero(np.abs(sums @ z.T) <= NORMAL_90, axis=0) for sums in scaled]
+        held_margins.append(np.sum(within, axis=0) if within else np.zeros(draws, dtype=np.int64))
+        held.append(np.count_nonzero(np.abs(z) <= NORMAL_90, axis=1))
+        above.append(np.count_nonzero(z > 0.0, axis=1))
+    margin = np.logical_or.reduce([np.zeros(len(rows), dtype=bool), *(margins.row >= 0 for margins in used)])
+    simulated = [np.concatenate(numbers).astype(float) for numbers in (held, held_margins, above)]
+    return SharedErrors(Counts(simulated[0], n), Counts(simulated[1], int(margin.sum())), Counts(simulated[2], n), margin)
+
+
+def _parts(rows: int) -> list[int]:
+    """Numbers of draws that are simulated at once, so that tables of any size take little memory."""
+    draws = int(np.clip(ENTRIES // max(rows, 1), FEWEST_DRAWS, MOST_DRAWS))
+    most = int(np.clip(ENTRIES // max(rows, 1), 1, draws))
+    return [min(most, draws - done) for done in range(0, draws, most)]
+
+
+def _scaled(margins: _Margins, v: Floats, gamma: Floats, used: Sequence[_Margins]) -> scipy.sparse.csr_array:
+    """Errors of margins, in their standard deviations, from those of base cells, (margin, cell)."""
+    inside = scipy.sparse.csr_array((v, (margins.group, np.arange(len(v)))))
+    places = margins.row[margins.row >= 0]
+    deviations = np.sqrt(_variances(inside, gamma, used)[places])
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(1.0 / deviations) @ inside[places])
 
 
 def at_most(number: int, simulated: Counts, probability: float) -> float:
@@ -148,7 +162,7 @@ def _common(used: Sequence[_Margins], v: Floats, records: Floats | None, deviati
             both = np.unique(key, return_inverse=True)[1]
             pairs[i, j] = float((np.bincount(both, v[present]) ** 2).sum() - (v[present] ** 2).sum())
     scale = np.where(np.diag(pairs) > 0.0, np.diag(pairs), np.inf)
-    gamma = scipy.optimize.nnls(pairs / scale[:, None], excess / scale)[0]
+    gamma = scipy.optimize.nnls(pairs / scale[:, None], excess / scale, maxiter=100 * len(used))[0]
     return np.asarray(gamma / max(gamma.sum(), 1.0))
 
 

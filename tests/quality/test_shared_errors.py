@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -154,3 +157,17 @@ def test_what_margins_say_of_shared_errors_is_found() -> None:
         both = simulated.base_held.plus(simulated.margins_held)
         assert both.cells == len(rows)
         assert both.counts.var() == pytest.approx(np.var(held), rel=1 / 3)
+
+
+def test_a_large_table_takes_little_memory() -> None:
+    """All errors of 50,000 cells at once, in 400 draws, took 160 MB and their copies."""
+    levels = [[*range(size), TOTAL] for size in (50, 40, 25)]
+    rows = pd.DataFrame(product(*levels), columns=["a", "b", "c"]).assign(statistic="count", records=10)
+    tracemalloc.start()
+    try:
+        shared = shared_errors(rows, np.full(len(rows), 3.0), ["a", "b", "c"])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (shared.base_held.cells, len(shared.base_held.counts)) == (50_000, 400)
+    assert peak < 150 * 2**20
