@@ -410,6 +410,24 @@ def test_an_outcome_whose_mean_is_0_leaves_limits_of_weights_alone() -> None:
     assert system.calibration(np.zeros(2)).deviation < 0.1
 
 
+def test_predicted_errors_are_in_the_direct_errors_of_a_verdict() -> None:
+    """Counts and totals under sampling with replacement, by cell of 30 records: 25 % in the median."""
+    told = population(0)
+    system, base = system_of(told, 4.0)
+    _, cell = system.tables[0]
+    number = len(cell)
+    adding = scipy.sparse.csr_array((np.ones(number), (cell, np.arange(number))), shape=(int(cell.max()) + 1, number))
+    errors = system.errors_of_rows(adding)
+    inside = cell[base] == np.arange(adding.shape[0])[:, None]
+    few = inside.sum(axis=1) >= 30
+    for unit, values in (
+        (errors.means(0)[2], told.file.weight),
+        (errors.totals(1)[2], told.file.weight * told.file.outcome),
+    ):
+        right = np.sqrt(len(base)) * (inside * values).std(axis=1, ddof=1)
+        assert np.median(np.abs(unit / right - 1.0)[few]) <= 0.25
+
+
 def test_jobs_that_differ_in_bounds_of_weights_or_levels_alone_have_systems_of_their_own(tmp_path: Path) -> None:
     """In one process, as systems are kept. Control: the same job has its system again."""
     job = dpdist.load_job(sized_job(tmp_path, (3, 4), [["c0", "c1"]], 400, 1, mechanism={"name": "tables"}))

@@ -168,16 +168,24 @@ class TableSystem:
         total_rows = rows_about(published, np.zeros_like(mean), prediction)
         of_totals = self.planned.variances(total_rows).reshape(1 + mean.shape[1], len(held)).T
         direct = direct_variances(published, self.count, mean, prediction)
+        # Direct errors of counts and totals have those of a cell's number of records as well.
+        squares = direct_variances(published, self.count, np.zeros_like(mean), prediction)
+        squares[:, 0] = published @ (self.count * (prediction.spread[:, 0] ** 2 + prediction.means[:, 0] ** 2))
+        sums = held[:, None] * np.column_stack([np.ones(len(held)), mean])
+        sampled = np.maximum(squares - sums**2 / self.count.sum(), 0.0)
         places = prediction.places[prediction.places >= 0]
         of_reference = published @ np.bincount(places, minlength=len(weight)).astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(of_reference > 0.0, published @ self.count / of_reference, np.nan)
-        return PredictedErrors(held, mean, variance, of_totals, direct, ratio)
+        return PredictedErrors(held, mean, variance, of_totals, direct, sampled, ratio)
 
 
 class PredictedErrors(NamedTuple):
-    """Predicted variances of published cells: of counts and of means times counts, of totals, and direct ones, (cell, 1 +
-    outcome) each. `ratio` (cell,) is the number of the file's records over the reference's.
+    """Predicted variances of published cells: of counts and of means times counts, of totals, and direct ones given numbers
+    of records, (cell, 1 + outcome) each.
+
+    `sampled` (cell, 1 + outcome) are direct variances of counts and totals, and `ratio` (cell,) is the number of the
+    file's records over the reference's.
     """
 
     held: Floats
@@ -185,18 +193,21 @@ class PredictedErrors(NamedTuple):
     variance: Floats
     of_totals: Floats
     direct: Floats
+    sampled: Floats
     ratio: Floats
 
     def means(self, k: int) -> tuple[Floats, Floats, Floats]:
         """Errors of the release and of the reference alone, and direct standard errors, of counts (0) or of means."""
         size = self.held if k == 0 else self.held * np.abs(self.mean[:, k - 1])
-        return self._roots(self.variance[:, k], self.direct[:, k], PLANNED[1] * size)
+        direct = self.direct[:, k]
+        return self._roots(self.variance[:, k], direct, PLANNED[1] * size, direct if k else self.sampled[:, 0])
 
     def totals(self, k: int) -> tuple[Floats, Floats, Floats]:
         """The same of totals."""
         about = self.mean[:, k - 1]
         direct = self.direct[:, k] + about**2 * self.direct[:, 0]
-        return self._roots(self.of_totals[:, k], direct, PLANNED[1] * self.held * np.abs(about))
+        drift = PLANNED[1] * self.held * np.abs(about)
+        return self._roots(self.of_totals[:, k], direct, drift, self.sampled[:, k])
 
-    def _roots(self, variance: Floats, direct: Floats, drift: Floats) -> tuple[Floats, Floats, Floats]:
-        return np.sqrt(variance), np.sqrt(direct * (1.0 + self.ratio) + drift**2), np.sqrt(direct)
+    def _roots(self, variance: Floats, direct: Floats, drift: Floats, unit: Floats) -> tuple[Floats, Floats, Floats]:
+        return np.sqrt(variance), np.sqrt(direct * (1.0 + self.ratio) + drift**2), np.sqrt(unit)
