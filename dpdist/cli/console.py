@@ -175,11 +175,11 @@ QuietButLedger = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only errors, and what a ledger failed to record.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
-"""Of a verb that makes something, and tells how far it is."""
+"""Option of verbs that make something and report their progress."""
 JsonAnswer = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output; progress goes to standard error.")
 ]
-"""Of a verb that answers."""
+"""Option of verbs that only answer."""
 ShowValues = Annotated[
     bool, typer.Option("--show-values", help="Show confidential values in error messages, on this screen only.")
 ]

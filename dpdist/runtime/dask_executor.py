@@ -188,7 +188,7 @@ class Dask:
     def _look(self, pending: Mapping[Any, int], task: Callable[[int], R]) -> None:
         """Tells of workers that died since the last look, each with the task that it had been given first.
 
-        Of a task that runs alone, it also tells how much is done.
+        A task that runs alone also reports how much is done.
         """
         looked, before, until = self._seen
         if time.monotonic() - looked < _CHECK_INTERVAL:

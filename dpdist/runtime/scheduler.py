@@ -106,7 +106,7 @@ def workers_of(client: Any) -> dict[str, int]:
 
 
 def deaths(client: Any) -> list[tuple[float, frozenset[str]]]:
-    """Returns when each worker died, by the scheduler's clock, and the tasks that it had. Those told to end are left out.
+    """Returns when each worker died, by the scheduler's clock, and the tasks that it had. Those asked to end are left out.
 
     Raises `Lost`.
     """

@@ -156,9 +156,9 @@ def kind_by_content(path: Path) -> str | None:
             start = file.read(512)
     except OSError:
         return None
-    known = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
+    binary_kind = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
     text = b"\n" in start and not set(start) & (set(range(32)) - set(b"\t\n\r"))
-    return known or (TEXT if text else None)
+    return binary_kind or (TEXT if text else None)
 
 
 def unlike_its_name(path: Path) -> Problem | None:

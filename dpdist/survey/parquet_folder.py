@@ -46,11 +46,11 @@ class ParquetFolder(OneFile):
         if not files:
             raise unreadable(self.name, "a folder without Parquet files", "name a file, or a folder of Parquet files")
         keys = [_keys(file.relative_to(self.path)) for file in files]
-        for file, own in zip(files, keys, strict=True):
-            if list(own) != list(keys[0]):
+        for file, path_keys in zip(files, keys, strict=True):
+            if list(path_keys) != list(keys[0]):
                 fault = f"{_shown(file, self.path)} lies in subfolders of other columns than {_shown(files[0], self.path)}"
                 raise unreadable(self.name, fault, "name a folder whose files all have the same form of path, column=value")
-        return [(self.part(file), own) for file, own in zip(files, keys, strict=True)]
+        return [(self.part(file), path_keys) for file, path_keys in zip(files, keys, strict=True)]
 
     def described(self) -> pa.Schema:
         kinds = dict[str, pa.DataType]()
@@ -58,7 +58,7 @@ class ParquetFolder(OneFile):
             for field in file.schema:
                 kind = plain_type(field.type)
                 kinds[field.name] = _common(kinds.get(field.name, kind), kind) or kinds[field.name]
-        kinds |= {name: _kind([own[name] for _, own in self.parts]) for name in self.parts[0][1]}
+        kinds |= {name: _kind([path_keys[name] for _, path_keys in self.parts]) for name in self.parts[0][1]}
         return pa.schema(list(kinds.items()))
 
     @cached_property
@@ -67,12 +67,12 @@ class ParquetFolder(OneFile):
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted = pa.schema([self.schema.field(name) for name in columns])
-        for file, own in self.parts:
-            self._check(file, own, wanted)
-        for file, own in self.parts:
+        for file, path_keys in self.parts:
+            self._check(file, path_keys, wanted)
+        for file, path_keys in self.parts:
             stored = [name for name in columns if name in file.columns]
             for batch in file.batches(stored or list(file.columns[:1])):
-                yield pa.record_batch([self._column(file, own, batch, field) for field in wanted], schema=wanted)
+                yield pa.record_batch([self._column(file, path_keys, batch, field) for field in wanted], schema=wanted)
 
     def fingerprint(self) -> str:
         listed = [(file.path.relative_to(self.path).as_posix(), sha256(file.path)) for file, _ in self.parts]
@@ -99,11 +99,11 @@ class ParquetFolder(OneFile):
             fault += f" and {len(others) - 3} more" if len(others) > 3 else ""
             raise unreadable(self.name, fault, "name one file, or a folder of Parquet files alone")
 
-    def _check(self, file: OneFile, own: Keys, wanted: pa.Schema) -> None:
+    def _check(self, file: OneFile, path_keys: Keys, wanted: pa.Schema) -> None:
         """Raises `DataError` if a file lacks a column, or has it of a type that does not go with the others'."""
         where = _shown(file.path, self.path)
         for field in wanted:
-            if field.name in own:
+            if field.name in path_keys:
                 continue
             if field.name not in file.columns:
                 remedy = "add the column to the file, or take the file out of the folder"
@@ -113,11 +113,11 @@ class ParquetFolder(OneFile):
                 fault = f"column '{field.name}' is {field.type} in other files, and {kind} in {where}"
                 raise unreadable(self.name, fault, "store the column with one type in all files")
 
-    def _column(self, file: OneFile, own: Keys, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    def _column(self, file: OneFile, path_keys: Keys, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         stored = decoded(batch.column(field.name)) if field.name in batch.schema.names else None
-        if field.name not in own:
+        if field.name not in path_keys:
             return pc.cast(stored, field.type)
-        value = pa.scalar(own[field.name], pa.string()).cast(field.type)
+        value = pa.scalar(path_keys[field.name], pa.string()).cast(field.type)
         if stored is not None and not _agrees(stored, value):
             fault = (
                 f"records of {_shown(file.path, self.path)} have other values of '{field.name}' than the subfolder's name"

@@ -1,4 +1,4 @@
-"""For `survey.checks` and `schema`: tells why a text is not the declared one that it resembles."""
+"""For `survey.checks` and `schema`: shows why a text is not the declared one that it resembles."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_a_task_under_which_every_worker_dies_is_given_up_and_named(tmp_path: Pa
 STALL = """
 import sys
 
-if "--multiprocessing-fork" in sys.argv:
+if any("worker_process" in argument for argument in sys.orig_argv):
     import signal
 
     import dpdist.runtime.tasks as protecting
