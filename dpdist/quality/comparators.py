@@ -99,8 +99,8 @@ class ReferenceBaselines(NamedTuple):
         count, total = (inside @ sums[:, k] for k in range(2))
         with np.errstate(divide="ignore", invalid="ignore"):
             if how == "reference_only":
-                size, matched = inside @ self.size, inside @ np.where(self.absent, 0.0, self.size)
-                grown = np.where(size == matched, 1.0, np.where(matched > 0, size / matched, np.nan))
+                size, overlap = inside @ self.size, inside @ np.where(self.absent, 0.0, self.size)
+                grown = np.where(size == overlap, 1.0, np.where(overlap > 0, size / overlap, np.nan))
                 count, total = grown * count, grown * total
             return {"count": count, "mean": total / count, "total": total}
 
