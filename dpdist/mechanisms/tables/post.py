@@ -170,8 +170,9 @@ class ResidualCells(PublicModel):
     @property
     def _most_effects(self) -> int:
         """Largest number of random effects of a prediction: of columns, of tables' cells, and of pairs of columns."""
-        sizes = list(map(len, self.levels))
-        pairs = sum(a * b for a, b in combinations(sizes, 2)) if len(sizes) > 2 else 0
+        sizes, measured = list(map(len, self.levels)), self.measured
+        others = [pair for pair in combinations(range(len(sizes)), 2) if pair not in measured] if len(sizes) > 2 else []
+        pairs = sum(sizes[a] * sizes[b] for a, b in others)
         return sum(sizes) + self.sums // (1 + len(self.outcomes)) + min(pairs, MOST_EFFECTS)
 
     @property
