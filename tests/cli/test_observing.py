@@ -83,7 +83,7 @@ def test_figures_follow_the_run_over_http(tmp_path: Path) -> None:
         tick(4)
         listener(Event("task", "", unit={"fit": "strata", "stratum": 3}, seconds=0.2))
         listener(Event("retry", "", done=2))
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             text = page.read().decode()
     assert 'dpdist_stage_done{stage="protect"} 4.0' in text
     assert 'dpdist_stage_total{stage="protect"} 10.0' in text
@@ -171,7 +171,7 @@ def test_a_failed_run_waits_until_it_was_asked_and_others_end_at_once(
 
     def ask() -> None:
         while not over.wait(1.0):
-            with suppress(OSError), urllib.request.urlopen(f"http://{place}/metrics", timeout=10) as page:
+            with suppress(OSError), urllib.request.urlopen(f"http://{place}/metrics", timeout=60) as page:
                 pages.append(page.read().decode())
 
     watcher = threading.Thread(target=ask)

@@ -242,7 +242,7 @@ def test_a_failed_run_is_seen_by_a_prometheus_that_asks_every_five_seconds(tmp_p
 
 def get(url: str) -> bytes | None:
     try:
-        with urllib.request.urlopen(url, timeout=5) as page:
+        with urllib.request.urlopen(url, timeout=30) as page:
             return bytes(page.read())
     except OSError:
         return None
@@ -253,7 +253,7 @@ def alerts(place: str) -> set[str]:
     return {one["labels"]["alertname"] for one in said["data"]["alerts"] if one["state"] == "firing"}
 
 
-def until(true: Any, patience: float = 60.0) -> None:
+def until(true: Any, patience: float = 180.0) -> None:
     end = time.monotonic() + patience
     while not true():
         assert time.monotonic() < end

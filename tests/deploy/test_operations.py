@@ -59,7 +59,7 @@ async def _served() -> list[str]:
             for server in (scheduler, worker):
                 url = f"http://127.0.0.1:{server.http_server.port}/metrics"
                 pages.append(
-                    await asyncio.to_thread(lambda url=url: urllib.request.urlopen(url, timeout=20).read().decode())
+                    await asyncio.to_thread(lambda url=url: urllib.request.urlopen(url, timeout=60).read().decode())
                 )
     return pages
 
