@@ -10,6 +10,7 @@ LIGHTEST, HEAVIEST, FARTHEST = 3.0, 37_000.0, 1_000_000.0
 """Public bounds of weights, and of miles."""
 JOB = f"""
 dataset: trucks
+publish: always
 period: "2002"
 columns:
   state: {{levels: {[f"s{k:02d}" for k in range(STATES)]}}}

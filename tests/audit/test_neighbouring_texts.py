@@ -113,6 +113,11 @@ def said(*command: str) -> str:
     return "\n".join([str(done.exit_code), *filter(None, lines)])
 
 
+def unplaced(text: str, work: Path) -> str:
+    """The text without the folder's path, which may be broken at any character."""
+    return re.sub(r"\s*".join(map(re.escape, str(work))), "WORK", text)
+
+
 def texts(file: Path, rows: pd.DataFrame, work: Path, noisy: Noisy | None, keys: Keys) -> dict[str, str]:
     """What every verb prints on a file. Without noise to impose, no run is made."""
     rows.to_parquet(file.parent / "now.parquet")
@@ -130,11 +135,11 @@ def texts(file: Path, rows: pd.DataFrame, work: Path, noisy: Noisy | None, keys:
     for name, how in {"run": (), "run --json": ("--json",)}.items():
         space, log = work / name, work / f"{name}.log"
         with under(noisy), keys("neighbours"):
-            shown[name] = said("run", named, "-w", str(space), "--log", str(log), *how).replace(str(work), "WORK")
+            shown[name] = unplaced(said("run", named, "-w", str(space), "--log", str(log), *how), work)
         if shown[name].startswith("0"):
             shown[f"{name}, log"] = TIMES.sub("#", log.read_text())
             for verb in ("status", "report"):
-                shown[f"{verb} after {name}"] = said(verb, str(space)).replace(str(work), "WORK")
+                shown[f"{verb} after {name}"] = unplaced(said(verb, str(space)), work)
             shown[f"{name}, manifest"] = (space / "public" / "manifest.json").read_text()
         noisy.imposing = True
     return shown
