@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from small_jobs import CURRENT, EARLIER, Said, contradictions, crossed, parsed, rooted, unchecked
+from small_jobs import CURRENT, EARLIER, Said, contradictions, crossed, rooted, unchecked
 
 import dpdist
 from dpdist.job import SPECS, Job
 from dpdist.job.families import FAMILIES, UNIT
+from dpdist.job.loading import find_job, parse_job
 from dpdist.publish import synthesis
 from dpdist.testing.small import survey
 
@@ -30,7 +32,7 @@ def whole(job: Said, family: str) -> Said:
     constants |= {"bins": {"visits": 8}} if constants["name"] == "steps" else {}  # the others count every level
     tables = [table | {"statistics": ["count", {"mean": outcomes[0]}]}]
     outcome = outcomes if len(outcomes) > 1 else outcomes[0]
-    return job | {"columns": columns, "outcome": outcome, "mechanism": constants, "tables": tables}
+    return job | {"columns": columns, "outcome": outcome, "mechanism": constants, "tables": tables, "publish": "always"}
 
 
 def jobs() -> dict[str, tuple[Said, Job]]:
@@ -64,13 +66,16 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(name: str, inputs: Path, folder: Path) -> pd.DataFrame:
     """The outcomes of all synthetic records."""
     said, job = JOBS[name]
-    dpdist.run(parsed(rooted(said, inputs)), folder / "ws", counted=False)
+    programs = find_job("doctorates_pooling").parent
+    dpdist.run(parse_job(json.dumps(rooted(said, inputs)), folder=programs), folder / "ws", counted=False)
     sets = sorted((folder / "ws" / "public" / "synthetic").glob("set-*.parquet"))
     assert sets
     return pd.concat([pd.read_parquet(file) for file in sets])[list(job.outcomes)]
 
 
-CASES = [pytest.param(name, marks=pytest.mark.system) if name in CHAINS else name for name in JOBS]
+COMPILED = [pytest.mark.system, pytest.mark.slow]
+"""Marks of jobs that compile a program of their own, most of a minute each."""
+CASES = [pytest.param(name, marks=COMPILED) if name in CHAINS else name for name in JOBS]
 
 
 @pytest.mark.parametrize("name", CASES)
