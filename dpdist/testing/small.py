@@ -98,6 +98,7 @@ def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any],
             columns = {column: _widened(declared) for column, declared in columns.items()}
         yield {
             "dataset": "small",
+            "publish": "always",
             "period": "1",
             "columns": columns,
             "survey": {"weight": "weight"} if weighted else {},

@@ -22,6 +22,7 @@ from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: blind
+publish: always
 period: "{period}"
 columns:
   field: {{levels: [arts, law, medicine]}}

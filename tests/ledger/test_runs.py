@@ -14,7 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from public_files import public_files
-from small_release import JOB, survey
+from small_release import JOB as SMALL
+from small_release import survey
 from typer.testing import CliRunner, Result
 
 import dpdist
@@ -27,6 +28,8 @@ from dpdist.ledger.book import Ledger
 from dpdist.ledger.pages import pages
 
 NOTHING_COUNTS = "no ledger: nothing counts what releases of this dataset cost together (job key ledger, or DPDIST_LEDGER)"
+
+JOB = SMALL + "publish: always\n"
 
 
 @pytest.fixture

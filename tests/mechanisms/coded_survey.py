@@ -12,6 +12,7 @@ from dpdist.core.records import Floats
 COLUMNS = ("sex", "degree", "kids")
 JOB = """
 dataset: coded
+publish: always
 period: "2021"
 columns:
   sex: {{bounds: [0, 1], codes: {{f: 0, m: 1}}}}

@@ -13,6 +13,7 @@ PAIRS = [
 ]
 JOB = """
 dataset: package
+publish: always
 period: "2021"
 columns:
 {columns}

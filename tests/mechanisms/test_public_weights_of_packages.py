@@ -53,6 +53,7 @@ def job(folder: Path, survey: dict[str, object], reference: bool = True, **budge
     statistics = ["count", {"mean": "income"}, {"total": "income"}]
     keys = {
         "dataset": "people",
+        "publish": "always",
         "period": "1",
         "input": {"path": str(folder / "now.parquet")},
         "columns": columns | ({"weight": {"bounds": [1, 2000], "outside": "clip"}} if survey else {}),

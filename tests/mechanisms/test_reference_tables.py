@@ -43,6 +43,7 @@ from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: strict
+publish: always
 withhold_above: null
 period: "2021"
 input: {{path: {folder}/{current}}}

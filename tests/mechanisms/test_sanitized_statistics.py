@@ -34,6 +34,7 @@ from dpdist.models.protocol import Improper
 
 JOB = """
 dataset: sanitized
+publish: always
 period: "2021"
 input: {{path: {folder}/{current}}}
 columns:

@@ -54,6 +54,7 @@ def job(folder: Path, **keys: Any) -> str:
     return json.dumps(
         {
             "dataset": "small",
+            "publish": "always",
             "period": "2019",
             "input": {"path": str(folder / "current.parquet")},
             "columns": {name: COLUMNS[name] for name in ("field", "sex", "salary")} | {"weight": CLIPPED_WEIGHT},

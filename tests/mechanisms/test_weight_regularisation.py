@@ -31,6 +31,7 @@ from dpdist.studies.kinds.one_stratum import released as released_once
 
 JOB = """
 dataset: moved
+publish: always
 period: "2020"
 columns:
   field: {levels: [arts, law]}

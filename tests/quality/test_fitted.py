@@ -27,6 +27,7 @@ from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: beside
+publish: always
 period: "2021"
 input: {{path: {folder}/now.parquet}}
 columns:

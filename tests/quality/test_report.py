@@ -48,6 +48,7 @@ def survey(seed: int = 1, n: int = 900) -> pd.DataFrame:
 
 JOB: dict[str, Any] = {
     "dataset": "tiny",
+    "publish": "always",
     "period": "2020",
     "columns": {
         "region": {"levels": ["n", "s", "w"]},

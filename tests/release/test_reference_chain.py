@@ -25,6 +25,7 @@ from dpdist.job.loading import parse_job
 FIELDS = ("arts", "law", "medicine")
 JOB = """
 dataset: chain
+publish: always
 period: "{period}"
 columns:
   field: {{levels: [arts, law, medicine]}}

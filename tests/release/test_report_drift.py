@@ -15,6 +15,7 @@ from dpdist.cli.main import app
 
 JOB = """
 dataset: people
+publish: always
 period: "2024"
 input: {path: now.parquet}
 columns:

@@ -25,6 +25,7 @@ SIZES = 4_203, 2_714
 N = sum(SIZES)
 JOB = """
 dataset: sizes
+publish: always
 period: "2021"
 input: {{path: {folder}/now.parquet}}
 columns:

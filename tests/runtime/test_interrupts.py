@@ -52,4 +52,4 @@ def test_an_error_after_ctrl_c_is_that_ctrl_c(before: str, inside: str, code: in
     command = [sys.executable, "-c", COMMAND.format(before=before, inside=inside)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert text in ended.stderr
-    assert ended.returncode == 0 if code == 0 else f"Exit: {code}" in ended.stderr
+    assert ended.returncode == 0 if code == 0 else f"Failed: {code}" in ended.stderr
