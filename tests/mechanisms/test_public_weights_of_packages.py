@@ -108,7 +108,7 @@ def test_ten_tables_have_exact_counts_where_weights_are_public(
     assert ("a" in statistics) != public_weights
     statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
     assert statement["protected"] == (["income"] if public_weights else ["income", "weight"])
-    assert any("its v is 1" in text for text in statement["assumptions"]) == public_weights
+    assert any("adds its clipped, centred outcome to" in text for text in statement["assumptions"]) == public_weights
     declared = "design_weights" in survey
     assert ("weight" in statement["not_protected"]) == declared
     assert any("the weights of records by kind, which the job lists" in fact for fact in statement["public"]) == declared
