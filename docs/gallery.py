@@ -87,7 +87,8 @@ def make(folder: Path) -> None:
             (shown / "index.html").write_text(NOT_HERE.format(example.job, file.name), encoding="utf-8")
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            settings, records = ["runtime.executor=serial"], None
+            # An example on part of a file is shown with whatever its verdict says: that is what its page is for.
+            settings, records = ["runtime.executor=serial", "publish=always"], None
             if file is not None:
                 records, reference = example.parts(pd.read_parquet(file))
                 if reference is not None:
