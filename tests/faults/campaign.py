@@ -44,6 +44,7 @@ sampler: {{draws: {draws}}}
 tables:
   - {{name: salaries, by: [sex], statistics: [count, {{mean: salary}}]}}
 compare: [laplace]
+publish: {publish}
 record: {{log_lik: {log_lik}}}
 runtime: {{{runtime}}}
 """
@@ -59,6 +60,8 @@ class Survey:
     log_lik: str = "always"
     epsilon: str = "10.8"
     fallback: str = "refuse"
+    publish: str = "always"
+    """A replay, which most campaigns compare with, is never held on a verdict."""
 
     def input(self, seed: int = 1) -> Path:
         path = self.folder / f"units-{seed}.parquet"
@@ -79,7 +82,7 @@ class Survey:
     def job(self, executor: str = "serial", **runtime: object) -> Path:
         """A job file; the runtime is no part of what a job is."""
         said = ", ".join(f"{name}: {value}" for name, value in {"executor": executor, **runtime}.items())
-        shown = {name: getattr(self, name) for name in ("draws", "log_lik", "epsilon", "fallback")}
+        shown = {name: getattr(self, name) for name in ("draws", "log_lik", "epsilon", "fallback", "publish")}
         text = JOB.format(path=self.input(), units=", ".join(self.units), runtime=said, **shown)
         path = self.folder / f"job-{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
         path.write_text(text)

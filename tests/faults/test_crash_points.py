@@ -83,6 +83,23 @@ def test_a_run_that_dies_at_any_change_is_ended_by_the_same_command(release: Rel
     assert wrong == []
 
 
+def test_a_run_that_dies_while_a_verdict_decides_is_ended_by_the_same_command(tmp_path: Path, dpdist: Server) -> None:
+    """Without a replay, which is never held: at some of the last changes, among them the move to the public folder."""
+    survey, peace = Survey(tmp_path, (150, 40, 60), draws=100, publish="unless_refused"), tmp_path / "peace"
+    assert dpdist(*arguments(survey.job(), peace), same_keys=True).code == 0
+    changes, wrong, seen = dpdist.changes, [], set()
+    for death in range(changes - 45, changes, 6):
+        workspace = tmp_path / str(death)
+        if dpdist(*arguments(survey.job(), workspace), die_at=death).code != -9:
+            continue
+        seen.add((workspace / "held").exists())
+        ended = dpdist(*arguments(survey.job(), workspace))
+        if ended.code != 0 or inventory(workspace) != inventory(peace):
+            wrong.append(f"{death}: {ended} {sorted(inventory(workspace) ^ inventory(peace))}")
+    assert wrong == []
+    assert seen == {True, False}
+
+
 @pytest.mark.slow
 def test_a_run_that_dies_at_a_hundred_changes_is_ended_by_the_same_command(release: Release) -> None:
     """Spread over the whole run."""
