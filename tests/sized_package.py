@@ -62,6 +62,7 @@ def sized_job(
         "mechanism": {"name": "table_package"},
         "budget": {"epsilon": "4", "adjacency": "substitution"},
         "public_frame": {"accepted": "simulated"},
+        "publish": "always",
         "withhold_above": None,
         "reference": {"path": str(folder / "earlier.parquet"), "period": "2022"},
         "tables": [{"name": "t", "by": list(map(list, by)), "statistics": ["count", *({"mean": name} for name in names)]}],

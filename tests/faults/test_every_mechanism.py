@@ -36,9 +36,9 @@ def _written(case: str, inputs: Path, folder: Path) -> Path:
     if case == LEVELS:
         strategy, places = {"name": "table_package", "strategy": "top_down"}, {"place": ["c0", "c1"]}
         by = [["c0", "c2"], ["c1", "c2"], ["c1", "c3"]]
-        return sized_job(folder, (2, 6, 2, 3), by, 600, nested=True, mechanism=strategy, hierarchies=places, publish="always")
+        return sized_job(folder, (2, 6, 2, 3), by, 600, nested=True, mechanism=strategy, hierarchies=places)
     if case == LARGE:
-        return sized_job(folder, (80, 80), [["c0", "c1"]], 30_000, publish="always")
+        return sized_job(folder, (80, 80), [["c0", "c1"]], 30_000)
     job = folder / "job.json"
     job.write_text(json.dumps(rooted(cases()[case], inputs) | {"publish": "always"}), encoding="utf-8")
     return job

@@ -456,7 +456,7 @@ def test_sixteen_elections_add_up_and_the_seventeenth_is_refused(data: Path, tmp
         own = text.replace('period: "2024"', f'period: "{period}"')
         own = own.replace("{path: cps_vote-2022.parquet, provenance: an earlier public-use file}", before)
         own = own.replace("compare: [laplace_composed, reference_only]\n", "")
-        (tmp_path / "job.yaml").write_text(own + f"ledger: {{url: {place}}}\n")
+        (tmp_path / "job.yaml").write_text(own + f"publish: always\nledger: {{url: {place}}}\n")
         command = ["run", f"{tmp_path}/job.yaml", "-w", f"{tmp_path}/{period}", "--input", f"{tmp_path}/current.parquet"]
         codes.append(CliRunner().invoke(app, command).exit_code)
         before = f"{{release: {tmp_path}/{period}/public}}"
