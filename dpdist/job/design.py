@@ -153,8 +153,8 @@ class Survey(Frozen):
     design_weights: DesignWeights | None = Field(
         default=None,
         exclude_if=lambda weights: weights is None,
-        description="public: the weight of every design stratum, where design documents state it. `reference_tables` and "
-        "`table_package` then spend nothing on weights; unset: weights are measured",
+        description="public: the weight of every design stratum, where design documents state it. `reference_tables`, "
+        "`table_package` and `tables` then spend nothing on weights; unset: weights are measured",
     )
     psu: str | None = Field(
         default=None, description="the column that names the primary sampling unit; unset: every record is one of its own"

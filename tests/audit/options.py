@@ -141,6 +141,9 @@ VARIANTS: dict[str, list[Said]] = {
         {"tables": CROSSING},
         {"outcome": ["pay", "kids"], "tables": CROSSING},
         HOUSEHOLD | {"tables": CROSSING},
+        {"survey": {}},
+        DESIGNED | {"tables": CROSSING},
+        DESIGNED | {"outcome": ["pay", "kids"], "mechanism": {"noise": "gaussian"}},
     ],
     "laplace_strict": [{"survey": {}}],
     "laplace_composed": [

@@ -61,10 +61,10 @@ class TableLimits:
     def contributions(self, base: Ints, weight: Floats, outcomes: Floats, prediction: Prediction) -> Floats:
         """u of every record in whole units of 1/UNIT, (record, 1 + outcome); the L1 norm is at most UNIT.
 
-        Rounding is towards 0. Any weights and outcomes are allowed, except NaN.
+        Rounding is towards 0. Any weights and outcomes are allowed, except NaN. Where weights are public, none is read.
         """
         cell, means = self.cell[base], prediction.means[base]
-        about = self.mean[cell]
+        about, weight = self.mean[cell], means[:, 0] if prediction.weights_known else weight
         with np.errstate(over="ignore", invalid="ignore"):
             r = weight - means[:, 0]
             rho = weight[:, None] * (outcomes - about) - means[:, :1] * (means[:, 1:] - about)
@@ -155,20 +155,12 @@ def residual_samples(
     error = np.stack([np.sqrt((load**2).sum(axis=1)) for load in prediction.loadings], axis=1)
     error = np.hypot(error, prediction.alone)[base]
     sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
-    moved = np.hypot(
-        error * spread,
-        drift * means[..., :1] * np.concatenate([np.ones_like(means[..., :1]), _size(means, spread)], axis=-1),
-    )
+    moved = np.hypot(error * spread, drift * prediction.drifting[base])
     residual = sample * spread + sign * moved
     r = np.maximum(residual[..., 0], -means[..., 0])
     about = means[..., 1:] - mean[:, None, :]
     rho = residual[..., 1:] + about * r[..., None]
     return np.concatenate([r[..., None], rho], axis=-1), shares, np.asarray(count + POOL_WORTH, dtype=np.float64)
-
-
-def _size(means: Floats, spread: Floats) -> Floats:
-    """What outcomes' drift is relative to: the mean, and the spread of outcomes."""
-    return np.hypot(means[..., 1:], spread[..., 1:] / np.maximum(means[..., :1], 1e-300))
 
 
 def choose(
@@ -259,14 +251,9 @@ def _with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tu
     steps = (np.arange(BEYOND) + 0.5) / BEYOND
     one = 1.0 / (records + 1.0)
     for k in range(coordinates):
-        ratio = np.maximum(ends[:, k] / np.maximum(largest[:, k], 1e-300), 1.0)
-        size = largest[:, k, None] * ratio[:, None] ** steps
-        worth = (
-            (size / np.maximum(size[:, :1], 1e-300)) ** -TAIL
-            if (size > 0.0).all()
-            else np.where(size > 0.0, (size / np.maximum(size[:, :1], 1e-300)) ** -TAIL, 0.0)
-        )
-        worth = worth / np.maximum(worth.sum(axis=1, keepdims=True), 1e-300) * one
+        ratio = np.maximum(ends[:, k] / np.maximum(largest[:, k], 1e-300), 1.0)[:, None]
+        size, worth = largest[:, k, None] * ratio**steps, ratio ** (-TAIL * (steps - steps[0]))
+        worth = worth / worth.sum(axis=1, keepdims=True) * one
         for sign in (1.0,) if k == 0 else (1.0, -1.0):
             place = np.zeros((cells, BEYOND, coordinates))
             place[..., k] = sign * size

@@ -86,6 +86,9 @@ class ResidualCells(PublicModel):
     public_weights: tuple[float, float]
     """Public bounds of the weight."""
     weighted: bool = True
+    """Whether weights are measured; False without weights, and where they are public."""
+    weight: Floats | None = None
+    """The public weight of every cell, (cell,), 1 without weights; None if weights are measured."""
     donors: Donors | None = None
     """Records of the reference, once they are known."""
     absent: AbsentRecords | None = None
@@ -110,7 +113,8 @@ class ResidualCells(PublicModel):
             )
             for table in job.tables
         )
-        joint = joint_query(job, mechanism.noise)
+        joint, public = joint_query(job, mechanism.noise), job.survey.design_weights
+        weighted = job.survey.measured_weight is not None
         return cls(
             *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
             tuple(tuple(map(str, frame.levels[name])) for name in columns),
@@ -120,6 +124,8 @@ class ResidualCells(PublicModel):
             joint.moved.by(neighbour_of(job)),
             bool(job.survey.one_weight_in),
             public_weights(job),
+            weighted,
+            None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
         )
 
     @property
@@ -140,7 +146,7 @@ class ResidualCells(PublicModel):
     @property
     def sums(self) -> int:
         cells = sum(self.workload.number_of_groups(by) for by in self.measured)
-        return (1 + len(self.outcomes)) * (1 + cells)
+        return (self.weighted + len(self.outcomes)) * (1 + cells)
 
     @property
     def scales(self) -> tuple[Fraction, ...]:
@@ -227,7 +233,17 @@ class ResidualCells(PublicModel):
     def _content(self) -> tuple[object, ...]:
         """All that the system follows from."""
         sizes = tuple(map(len, self.levels))
-        return (self.codes, sizes, self.count, self.tables, self.joint, self.bounds, self.public_weights, self.donors)
+        return (
+            self.codes,
+            sizes,
+            self.count,
+            self.tables,
+            self.joint,
+            self.bounds,
+            self.public_weights,
+            self.weight,
+            self.donors,
+        )
 
     def built(self) -> TableSystem:
         """`system`, computed anew."""
@@ -254,13 +270,13 @@ class ResidualCells(PublicModel):
             place[present] = np.arange(len(present))
             tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
             placed.append(place[of_reference])
-        low, high = self.public_weights
+        low, high = self.public_weights if self.weight is None else (self.weight.min(), self.weight.max())
         most = min(high, BEYOND_REFERENCE * float(reference.weight.max()))
         lowest, highest = ([end, *ends] for end, ends in zip((low, most), zip(*self.bounds, strict=True), strict=True))
         return TableSystem(
             *(codes, tuple(map(len, self.levels)), self.count, tuple(tables), tuple(placed), reference),
             *(np.array(lowest, dtype=float), np.array(highest, dtype=float)),
-            self.joint,
+            *(self.joint, self.weight),
         )
 
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
@@ -296,8 +312,8 @@ class ResidualCells(PublicModel):
         """Counts of at least 0 and totals within bounds, raked to the former sums of measured tables' cells."""
         workload = self.workload
         least = self.public_weights[0]
-        spare = projected(count - least * self.count, workload)
-        count = spare + least * self.count
+        if self.weighted:
+            count = projected(count - least * self.count, workload) + least * self.count
         columns = []
         for total, (low, high) in zip(totals.T, self.bounds, strict=True):
             above, below = (projected(part, workload) for part in (total - low * count, high * count - total))
@@ -312,11 +328,16 @@ class ResidualCells(PublicModel):
 
     def limits(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction, and limits of tables after the first."""
-        return system.limits(system.calibration(noisy[0] / UNIT))
+        return system.limits(system.calibration(self._with_weights(noisy)[0] / UNIT))
 
     def by_measurement(self, noisy: Floats) -> list[Floats]:
         """Noisy sums of every measurement, (cell, 1 + outcome)."""
-        return np.split(noisy, np.cumsum([1, *map(self.workload.number_of_groups, self.measured)])[:-1])
+        ends = np.cumsum([1, *map(self.workload.number_of_groups, self.measured)])[:-1]
+        return np.split(self._with_weights(noisy), ends)
+
+    def _with_weights(self, noisy: Floats) -> Floats:
+        """Noisy sums of weights' residuals, 0 where weights are public, and of outcomes', (cell, 1 + outcome)."""
+        return noisy if self.weighted else np.column_stack([np.zeros(len(noisy)), noisy])
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
@@ -426,13 +447,14 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
     """The noisy sums of every measurement, cell by cell."""
     limits = _Limits(model, theta)
     statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)]
+    first = int(not model.weighted)
     sums, parts = model.by_measurement(theta["noisy"][0]), parts_of(len(model.measured))
     for number, (name, by) in enumerate(zip(model.names, ((), *model.measured), strict=True)):
         yield Figures(
             cells=model.groups(by),
-            statistics=statistics,
-            values=sums[number],
-            scales=[model.joint.share("", parts[number]).scale] * len(statistics),
+            statistics=statistics[first:],
+            values=sums[number][:, first:],
+            scales=[model.joint.share("", parts[number]).scale] * len(statistics[first:]),
             limits=partial(limits, number),
             law=LAW_NAMES[model.joint.law],
             table=name,
@@ -452,9 +474,9 @@ class _Limits:
         system = self.model.system
         return (system.first, *self.model.limits(system, self.theta["noisy"][0])[1])
 
-    def __call__(self, table: int, cell: int, statistic: int) -> tuple[float | None, float | None, float | None]:
+    def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
         """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""
-        of_table = self.tables[table]
+        of_table, statistic = self.tables[table], column + (not self.model.weighted)
         if statistic == 0:
             return float(of_table.centre[cell]), float(of_table.weight[cell]), None
         return float(of_table.mean[cell, statistic - 1]), None, float(of_table.outcome[cell, statistic - 1])

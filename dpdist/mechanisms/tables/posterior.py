@@ -87,10 +87,7 @@ class Prior:
     @cached_property
     def relative(self) -> Floats:
         """Sums that a relative drift of 1 adds, (cell, 1 + outcome)."""
-        means, spread = self.prediction.means, self.prediction.spread
-        held = self.size * means[:, 0]
-        of_outcomes = np.hypot(means[:, 1:], spread[:, 1:] / np.maximum(means[:, :1], 1e-300))
-        return np.column_stack([held, held[:, None] * of_outcomes])
+        return self.size[:, None] * self.prediction.drifting
 
     def diagonal(self, j: int, k: int) -> Floats:
         """Covariance of z_j and z_k within base cells, without loadings and drift, (cell,)."""

@@ -68,6 +68,21 @@ class Prediction:
     at_reference: Floats
     """`means` and `spread` at every reference record, (record, 2, 1 + outcome)."""
 
+    @property
+    def weights_known(self) -> bool:
+        """True if weights are public: they have no residuals, and nothing is measured for them."""
+        return not self.spread[:, 0].any()
+
+    @property
+    def drifting(self) -> Floats:
+        """What a relative drift of 1 adds to a record's residuals, (cell, 1 + outcome); 0 for public weights.
+
+        Outcomes' drift is relative to their means and their spread.
+        """
+        weight, outcomes = self.means[:, :1], self.means[:, 1:]
+        of_outcomes = weight * np.hypot(outcomes, self.spread[:, 1:] / np.maximum(weight, 1e-300))
+        return np.column_stack([weight * (not self.weights_known), of_outcomes])
+
     def rescaled(self, factors: Floats) -> Prediction:
         """The prediction after a common drift: weights times the first factor, outcomes times the others."""
         scale = np.concatenate([factors[:1], factors[:1] * factors[1:]])
@@ -344,6 +359,14 @@ def _coordinate(
     return _Coordinate(means, unit * (means if predicted is None else predicted), effects.loading, effects.alone, residuals)
 
 
+def _known(cells: _Cells, weight: Floats, of_file: Floats) -> _Coordinate:
+    """Public weights of records and of base cells, which leave no residuals."""
+    number = cells.design.shape[0]
+    means, none = np.empty(number), np.zeros(number)
+    means[cells.place], means[cells.of_file] = weight, of_file
+    return _Coordinate(means, none, np.zeros((number, 0)), none, np.zeros(len(weight)))
+
+
 def predict(
     reference: ReferenceSample,
     cells: Ints,
@@ -351,15 +374,20 @@ def predict(
     tables: Sequence[Sequence[int]],
     lowest: Floats,
     highest: Floats,
+    weight: Floats | None = None,
 ) -> Prediction:
     """Fit to the reference and predict at base cells of the file.
 
     `cells` (cell, column) are the file's codes, `tables` positions of columns by measured table, `lowest` and `highest`
-    public bounds of weight and outcomes, (1 + outcome,).
+    public bounds of weight and outcomes, (1 + outcome,). `weight` (cell,) are public weights, which reference records then
+    have as well.
     """
     every = _Cells.of(reference.codes, cells, sizes, tables)
     ends = list(zip(lowest.tolist(), highest.tolist(), strict=True))
-    of_weight = _coordinate(every, reference.weight, None, None, ends[0])
+    if weight is None:
+        of_weight = _coordinate(every, reference.weight, None, None, ends[0])
+    else:
+        of_weight = _known(every, reference.weight, weight)
     coordinates = [of_weight] + [
         _coordinate(every, reference.weight, outcome, of_weight.means, bounds)
         for outcome, bounds in zip(reference.outcomes.T, ends[1:], strict=True)

@@ -26,6 +26,12 @@ SCALED = (
     "sum of their sizes is at most 1. So switching a record off moves a measurement by at most 1, and other values at "
     "the same x by at most 2."
 )
+SCALED_KNOWN = (
+    "In every measured table a record adds its outcomes' residuals from a public prediction, times its weight, to one "
+    "cell, each over a limit. They are scaled until the sum of their sizes is at most 1. So switching a record off moves "
+    "a measurement by at most 1, and other values at the same x by at most 2. Counts follow from public weights and "
+    "numbers."
+)
 LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
 GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
 SHARED = (
@@ -41,7 +47,10 @@ SHAPE = (
 
 @dataclass(frozen=True, eq=False)
 class ResidualSums(Summing):
-    """Kernel: sums of contributions by cell of one or several tables, (cell, 1 + outcome), tables below each other."""
+    """Kernel: sums of contributions by cell of one or several tables, (cell, 1 + outcome), tables below each other.
+
+    Where weights are public, there are sums of outcomes alone, (cell, outcome).
+    """
 
     pattern: Codes
     """The base cell of every frame row."""
@@ -53,6 +62,7 @@ class ResidualSums(Summing):
         for limits in self.tables:
             cell = limits.cell[base]
             parts = limits.contributions(base, records.weight, records.outcomes, self.prediction)
+            parts = parts[:, int(self.prediction.weights_known) :]
             added.append(np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.size)) for part in parts.T]))
         return np.concatenate(added)
 
@@ -67,7 +77,8 @@ class Tables(NoisySums[Settings, ResidualCells]):
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         law = GAUSSIAN if settings.gaussian else LAPLACE
-        return promise_of(job, per_set(total, job), f"{SCALED} {law}", SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
+        scaled = SCALED if job.survey.measured_weight is not None else SCALED_KNOWN
+        return promise_of(job, per_set(total, job), f"{scaled} {law}", SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
 
     def rounds(
         self, job: Job, settings: Settings, model: ResidualCells, recorder: StratumRecorder, learned: Learned

@@ -9,6 +9,9 @@ outcome whose w(y − μ) is m_w(m − μ)). Other values at the same x move it 
 ≤ −L, or by outcomes on both sides whose ‖u‖₁ ≥ 1 comes from ρ alone. The L2 norm is not larger than the L1 norm, so the
 distances hold under Gaussian noise as well. A privacy unit of k records moves sums by k times as much.
 
+Without weights, and where they are public (`survey.design_weights`), no record's weight is read and r − c = 0, so that
+only ρ adds to u. The distances stay 1 and 2: attained by outcomes whose |ρ| ≥ H, against none, or on both sides.
+
 All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
 tables depend on the first noisy sums: sequential composition allows that, since the distance is 1 under any limits.
 """

@@ -32,6 +32,7 @@ class Tables(Noisy):
     donates: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
     shape_of_reference: ClassVar[bool] = True
+    public_weights: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
@@ -56,9 +57,6 @@ class Tables(Noisy):
             fault = f"'{self.name}' takes numbers of records as public"
             remedy = "take adjacency: substitution or zero_out without exchange: anywhere, or take table_package"
             yield Contradiction(("budget", where), fault, remedy)
-        if job.survey.measured_weight is None:
-            fault = f"'{self.name}' measures weights together with outcomes"
-            yield Contradiction(("survey", "weight"), fault, "name a weight column, or take table_package")
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' predicts from records of a public file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path")

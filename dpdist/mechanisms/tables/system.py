@@ -62,6 +62,8 @@ class TableSystem:
     """Public bounds of weight and outcomes, (1 + outcome,)."""
     joint: NoisyQuery
     """The query for all measurements together, in units of 1/UNIT."""
+    weight: Floats | None = None
+    """Public weights, (cell,): nothing is measured for them. None if weights are measured."""
 
     def variance(self, part: Fraction) -> float:
         """Variance of the noise on a sum of contributions under a part of the budget."""
@@ -74,7 +76,7 @@ class TableSystem:
     @cached_property
     def prediction(self) -> Prediction:
         wanted = [by for by, _ in self.tables]
-        return predict(self.reference, self.codes, self.sizes, wanted, self.lowest, self.highest)
+        return predict(self.reference, self.codes, self.sizes, wanted, self.lowest, self.highest, self.weight)
 
     @cached_property
     def first(self) -> TableLimits:
@@ -99,6 +101,8 @@ class TableSystem:
         scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-100)])
         relative, variance = relative / scale, errors / (weight * scale) ** 2
         trust = WIDE_DRIFT**2 / (WIDE_DRIFT**2 + variance)
+        if self.weight is not None:
+            trust[0] = 0.0
         factors = np.clip(1.0 + trust * relative, 0.5, 2.0)
         # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
         spread = self.count @ prediction.spread[:, 1:] / weight
@@ -124,16 +128,16 @@ class TableSystem:
     ) -> tuple[Rows, Floats, Floats]:
         """Rows of all measurements, residual sums about the reference's prediction, and variances of their errors.
 
-        `sums` (cell, 1 + outcome) are noisy sums of contributions, of all records first.
+        `sums` (cell, 1 + outcome) are noisy sums of contributions, of all records first. Public weights have no row.
         """
-        rows, values, errors = list[Rows](), list[Floats](), list[Floats]()
+        rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
         for one, noisy, part in zip((self.first, *limits), sums, self.parts, strict=True):
             value = one.observed(noisy)
             if one is not self.first:
                 value = value + self._offset(one, calibrated)
-            rows.append(rows_of(one.cell, one.mean, self.prediction))
-            values.append(value.T.ravel())
-            errors.append((self.variance(part) * one.scale**2 + one.loss).T.ravel())
+            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, self.prediction)])
+            values.append(value[:, first:].T.ravel())
+            errors.append((self.variance(part) * one.scale**2 + one.loss)[:, first:].T.ravel())
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
     def _offset(self, limits: TableLimits, calibrated: Prediction) -> Floats:

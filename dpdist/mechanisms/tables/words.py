@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
+from dpdist.mechanisms.reference_tables.words import DECLARED, ONE_WEIGHT
+from dpdist.models.outputs import ReleaseView
 
 OF_WEIGHT = (
     "the sum of (w - p - c) / L, with w the weight, p its prediction, c the cell's centre and L its weight_cap; both "
@@ -16,11 +20,34 @@ OF_OUTCOME = (
 DEFINITIONS = {"weight residuals": OF_WEIGHT, "outcome residuals": OF_OUTCOME}
 """Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
 
-WORDS = Words(
-    density=(
-        "noisy sums, by cell of every table, of what a prediction from the reference leaves of {weight}, and of {weight} "
-        "times {outcome}"
-    ),
+LEFT = "noisy sums, by cell of every table, of what a prediction from the reference leaves of "
+DENSITY = f"{LEFT}{{weight}}, and of {{weight}} times {{outcome}}"
+DENSITY_OF_OUTCOMES = f"{LEFT}{{outcome}}, times {{weight}}, which is public"
+DONOR = f"A synthetic record takes its {{}} from one donor, a record of the reference (released/{DONORS})."
+TILTED = "Weights in a base cell are tilted until it has its estimates. Where weights cannot do it, outcomes move."
+UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are moved to the estimates."
+
+
+@dataclass(frozen=True)
+class TablesWords(Words):
+    """Texts that tell whether weights are measured."""
+
+    def density_of(self, release: ReleaseView) -> str:
+        return DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        survey, (posterior, bounds, of_cell, agree) = release.job.survey, self.steps
+        donated, how = "outcome", UNWEIGHTED
+        if survey.weight is not None and survey.one_weight_in:
+            how = ONE_WEIGHT.format(", ".join(survey.one_weight_in))
+            how = how if survey.design_weights is None else f"{how} {DECLARED}"
+        elif survey.weight is not None:
+            donated, how = "weight and outcome", TILTED
+        return [posterior, bounds, DONOR.format(donated), of_cell, how, agree]
+
+
+WORDS = TablesWords(
+    density=DENSITY,
     errors=(
         "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, errors "
         "of the prediction, and drift since the reference. Draws come from the posterior that made the tables."
@@ -33,9 +60,7 @@ WORDS = Words(
         "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean of the "
         "residual sums given all noisy sums, added to the prediction.",
         "Base cells are set within public bounds. Then they are raked to the sums that the measured cells had.",
-        f"A synthetic record takes its weight and outcome from one donor, a record of the reference (released/{DONORS}).",
         f"A donor is of the record's own base cell, or of those most like it where that has fewer than {FEWEST}.",
-        "Weights in a base cell are tilted until it has its estimates. Where weights cannot do it, outcomes move.",
         "Synthetic records agree with all tables. What else they tell of a column is the reference's, not measured.",
     ),
 )
