@@ -144,6 +144,10 @@ VARIANTS: dict[str, list[Said]] = {
         {"survey": {}},
         DESIGNED | {"tables": CROSSING},
         DESIGNED | {"outcome": ["pay", "kids"], "mechanism": {"noise": "gaussian"}},
+        SECRET,
+        SECRET | {"outcome": ["pay", "kids"], "tables": CROSSING},
+        SECRET | {"tables": CROSSING, "mechanism": {"noise": "gaussian"}},
+        PROTECTED | HOUSEHOLD | {"tables": CROSSING},
     ],
     "laplace_strict": [{"survey": {}}],
     "laplace_composed": [

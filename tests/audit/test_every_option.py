@@ -33,9 +33,7 @@ REFUSED = {
     "whether a fallback is taken depends on the records": "a fallback",
     "leaves every privacy weight at 1": "privacy weights",
     "noise renormalised to a domain": "sums drawn again at the scale that does not pay for it",
-    "its own sums measure secret numbers": "a table package, under noisy sample counts",
-    "its predictions are for public numbers": "tables, under noisy sample counts",
-    "takes numbers of records as public": "tables, where numbers of records are secret",
+    "its own sums measure secret numbers": "tables and a table package, under noisy sample counts",
     "attained under Gaussian noise": "a table package under Gaussian noise, under an exchange for any other record",
     "a weight has no rules": "weights that are clipped, without bounds that noise follows",
 }

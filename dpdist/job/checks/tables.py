@@ -220,7 +220,7 @@ def promises(job: Job) -> Iterator[Contradiction]:
     elif anywhere and not job.noisy_frame:
         fault = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
         yield Contradiction(
-            ("budget", "exchange"), fault, f"take reference_tables or table_package, {PROTECT}, or leave it out"
+            ("budget", "exchange"), fault, f"take tables, reference_tables or table_package, {PROTECT}, or leave it out"
         )
     elif job.sizes_in_sums:
         fault = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"

@@ -5,6 +5,10 @@ and ρ_k = w(y_k − μ_k) − m_w(m_k − μ_k) with the cell's predicted mean 
 cell's count and means in direct standard errors: noise against what is clipped. What no reference record shows lies
 beyond with the probability of one record more, by a power law of exponent 4 up to the public range. So limits reach the
 range as the budget grows, and the estimate is then the direct one.
+
+Where numbers of records are secret, m_w is left out of r and ρ, and c is 0: a record that is not there adds nothing. What
+is clipped of n records is n times its mean. n is secret, but goes with the count: the part of the expected clipped sums
+over the count, `hidden`, is taken from rows of the posterior (`system`), and only what is left of it is an error.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ TAIL = 4.0
 """Exponent of the power law beyond the largest residual of the reference."""
 CENTRES = (0.0, 0.8, 0.95, 1.0)
 """Quantiles of a cell's residuals of weights that are tried as centres, besides 0."""
+MOST_HIDDEN = 0.9
+"""Largest part of a count that is expected beyond limits."""
 PLANNED_DRIFT = 0.05
 """Relative drift of a cell's weights and outcomes that limits have room for."""
 
@@ -52,6 +58,8 @@ class TableLimits:
     outcome: Floats
     beyond: Floats
     loss: Floats
+    hidden: Floats
+    """`beyond` over the predicted weight where numbers of records are secret, otherwise 0, (cell, 1 + outcome)."""
 
     @property
     def scale(self) -> Floats:
@@ -63,11 +71,11 @@ class TableLimits:
 
         Rounding is towards 0. Any weights and outcomes are allowed, except NaN. Where weights are public, none is read.
         """
-        cell, means = self.cell[base], prediction.means[base]
+        cell, means, subtracted = self.cell[base], prediction.means[base], prediction.subtracted[base]
         about, weight = self.mean[cell], means[:, 0] if prediction.weights_known else weight
         with np.errstate(over="ignore", invalid="ignore"):
-            r = weight - means[:, 0]
-            rho = weight[:, None] * (outcomes - about) - means[:, :1] * (means[:, 1:] - about)
+            r = weight - subtracted
+            rho = weight[:, None] * (outcomes - about) - subtracted[:, None] * (means[:, 1:] - about)
             u = np.column_stack([r - self.centre[cell], rho]) / self.scale[cell]
             # Values beyond this are at the ball's surface, whatever the others are.
             u = np.clip(np.nan_to_num(u, nan=0.0), -1e9, 1e9)
@@ -94,14 +102,16 @@ def predicted_means(cell: Ints, size: Floats, prediction: Prediction) -> Floats:
 
 
 def direct_variances(adding: scipy.sparse.csr_array, size: Floats, mean: Floats, prediction: Prediction) -> Floats:
-    """Variances of direct counts and of means times counts given numbers of records, of rows of base cells.
+    """Variances of direct counts and of means times counts of rows of base cells, given numbers of records if these are
+    public.
 
     `adding` is (row, cell), `mean` are predicted means (row, outcome); the result is (row, 1 + outcome). Records of a
     row differ by their residuals, and by what is predicted of them.
     """
     weight, spread, number = prediction.means[:, 0], prediction.spread, np.maximum(adding @ size, 1e-300)
     average = adding @ (size * weight) / number
-    columns = [adding @ (size * (spread[:, 0] ** 2 + weight**2)) - number * average**2]
+    given = (1.0 - prediction.whole) * number * average**2
+    columns = [adding @ (size * (spread[:, 0] ** 2 + weight**2)) - given]
     square = spread[:, 0] ** 2 + weight**2
     for k in range(1, 1 + mean.shape[1]):
         m, about = prediction.means[:, k], mean[:, k - 1]
@@ -157,7 +167,7 @@ def residual_samples(
     sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
     moved = np.hypot(error * spread, drift * prediction.drifting[base])
     residual = sample * spread + sign * moved
-    r = np.maximum(residual[..., 0], -means[..., 0])
+    r = np.maximum(residual[..., 0], -means[..., 0]) + prediction.whole * means[..., 0]
     about = means[..., 1:] - mean[:, None, :]
     rho = residual[..., 1:] + about * r[..., None]
     return np.concatenate([r[..., None], rho], axis=-1), shares, np.asarray(count + POOL_WORTH, dtype=np.float64)
@@ -177,7 +187,8 @@ def choose(
     public bounds of weight and outcomes, (1 + outcome,).
     """
     cells = int(cell.max()) + 1
-    number = np.bincount(cell, weights=size, minlength=cells).astype(np.float64)
+    # A cell that is expected to have less than a record matters only if it has one.
+    number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.whole)
     mean = predicted_means(cell, size, prediction)
     sample, share, records = residual_samples(cell, of_reference, size, mean, prediction, drift)
     share = share / share.sum(axis=1, keepdims=True)
@@ -188,9 +199,9 @@ def choose(
     )
     sample, share = _with_tails(sample, share, len(prediction.residuals), ends)
     best: tuple[Floats, ...] | None = None
-    for quantile in (None, *CENTRES):
+    for quantile in (None, *(() if prediction.whole else CENTRES)):
         centre = np.zeros(cells) if quantile is None else _quantile(sample[..., 0], share, quantile, ends[:, 0])
-        candidate = _descend(sample, share, centre, number, records, noise, direct, ends)
+        candidate = _descend(sample, share, centre, number, records, noise, direct, ends, prediction.whole)
         if best is None:
             best = candidate
         else:
@@ -202,11 +213,16 @@ def choose(
     _, centre, scale = best
     # A limit whose noise is far below the direct error costs nothing, and hides less.
     scale = np.maximum(scale, np.minimum(ends, NEGLIGIBLE * np.sqrt(direct / noise)))
-    _, loss, _ = _clipped(sample, share, centre, scale, number, records)
+    _, loss, _ = _clipped(sample, share, centre, scale, number, records, prediction.whole)
     beyond = _beyond(
         of_reference, prediction, mean, centre, scale, sample[:, OWN : OWN + POOLED], share[:, OWN : OWN + POOLED]
     )
-    return TableLimits(cell, number, mean, centre, scale[:, 0], scale[:, 1:], beyond, loss)
+    hidden = np.zeros_like(beyond)
+    if prediction.whole:
+        weight = np.bincount(cell, weights=size * prediction.means[:, 0]) / np.bincount(cell, weights=size)
+        beyond[:, 0] = np.minimum(beyond[:, 0], MOST_HIDDEN * weight)
+        hidden = beyond / weight[:, None]
+    return TableLimits(cell, number, mean, centre, scale[:, 0], scale[:, 1:], beyond, loss, hidden)
 
 
 def _beyond(
@@ -216,8 +232,9 @@ def _beyond(
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
-    rho = residual[:, 1:] + (means[:, 1:] - mean[cell]) * residual[:, :1]
-    lost = _lost(np.column_stack([residual[:, 0], rho])[:, None], centre[cell], scale[cell])[:, 0]
+    r = residual[:, 0] + prediction.whole * means[:, 0]
+    rho = residual[:, 1:] + (means[:, 1:] - mean[cell]) * r[:, None]
+    lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell])[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
     of_pool = np.einsum("cs,csk->ck", share, _lost(pool, centre, scale)) / share.sum(axis=1, keepdims=True)
@@ -234,12 +251,12 @@ def _lost(residual: Floats, centre: Floats, scale: Floats) -> Floats:
 
 def _ranges(cell: Ints, prediction: Prediction, mean: Floats, highest: Floats, lowest: Floats) -> Floats:
     """The largest |r| and |ρ| of any record of a cell, (cell, 1 + outcome)."""
-    cells = mean.shape[0]
+    cells, subtracted = mean.shape[0], prediction.subtracted
     most = np.zeros(cells)
-    np.maximum.at(most, cell, np.maximum(highest[0] - prediction.means[:, 0], prediction.means[:, 0]))
+    np.maximum.at(most, cell, np.maximum(highest[0] - subtracted, subtracted))
     reach = highest[0] * np.maximum(highest[1:] - mean, mean - lowest[1:])
     far = np.zeros_like(mean)
-    np.maximum.at(far, cell, prediction.means[:, :1] * np.abs(prediction.means[:, 1:] - mean[cell]))
+    np.maximum.at(far, cell, subtracted[:, None] * np.abs(prediction.means[:, 1:] - mean[cell]))
     return np.column_stack([most, reach + far])
 
 
@@ -273,13 +290,17 @@ def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> F
 
 
 def _clipped(
-    sample: Floats, share: Floats, centre: Floats, scale: Floats, number: Floats, records: Floats
+    sample: Floats, share: Floats, centre: Floats, scale: Floats, number: Floats, records: Floats, whole: float
 ) -> tuple[Floats, Floats, Floats]:
     """Expected clipped part of a record, variance of the clipped part of a cell's sums, and variance of what is kept."""
     lost = _lost(sample, centre, scale)
     seen = slice(OWN + POOLED)
     first = np.einsum("cs,csk->ck", share[:, seen], lost[:, seen])
-    second = np.einsum("cs,csk->ck", share[:, seen], lost[:, seen] ** 2) - first**2
+    uncertain = lost[:, seen]
+    if whole:
+        weight = np.einsum("cs,cs->c", share[:, seen], sample[:, seen, 0])
+        uncertain = uncertain - (first / np.maximum(weight, 1e-300)[:, None])[:, None] * sample[:, seen, :1]
+    second = np.einsum("cs,csk->ck", share[:, seen], uncertain**2) - (1.0 - whole) * first**2
     beyond = np.einsum("cs,csk->ck", share[:, OWN + POOLED :], lost[:, OWN + POOLED :] ** 2)
     kept = np.einsum("cs,csk->ck", share, (sample - lost) ** 2)
     variance = np.maximum(second, 0.0) * (number + number**2 / records)[:, None] + beyond * number[:, None]
@@ -295,9 +316,10 @@ def _risk(
     records: Floats,
     noise: float,
     direct: Floats,
+    whole: float,
 ) -> Floats:
     """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
-    _, loss, kept = _clipped(sample, share, centre, scale, number, records)
+    _, loss, kept = _clipped(sample, share, centre, scale, number, records, whole)
     added = noise * scale**2
     return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=1))
 
@@ -311,6 +333,7 @@ def _descend(
     noise: float,
     direct: Floats,
     ends: Floats,
+    whole: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Coordinate descent over limits for given centres: the risk, the centres, and the limits (cell, 1 + outcome)."""
     coordinates = sample.shape[2]
@@ -322,7 +345,7 @@ def _descend(
     high[:, 0] += np.abs(centre)
     scale = np.minimum(3.0 * np.maximum(typical, low), high)
     grid = np.linspace(0.0, 1.0, CANDIDATES)
-    risk = _risk(sample, share, centre, scale, number, records, noise, direct)
+    risk = _risk(sample, share, centre, scale, number, records, noise, direct, whole)
     # The first sweep looks at limits of residuals' own sizes, the second at all up to the public range.
     for sweep in range(SWEEPS):
         for k in range(coordinates):
@@ -331,7 +354,7 @@ def _descend(
             for part in grid:
                 trial = scale.copy()
                 trial[:, k] = low[:, k] * (top / low[:, k]) ** part
-                value = _risk(sample, share, centre, trial, number, records, noise, direct)
+                value = _risk(sample, share, centre, trial, number, records, noise, direct, whole)
                 better = value < risk
                 risk = np.where(better, value, risk)
                 best_scale = np.where(better, trial[:, k], best_scale)

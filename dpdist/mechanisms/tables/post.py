@@ -74,7 +74,7 @@ class ResidualCells(PublicModel):
     codes: Codes
     """Levels of the tables' columns in every cell, (cell, column)."""
     count: Floats
-    """Sample records of every cell, public."""
+    """Sample records of every cell, public; 1 in every cell if they are secret."""
     tables: tuple[PackageTable, ...]
     statistics: tuple[tuple[str, tuple[Statistic, ...]], ...]
     """Statistics of every table, by its name."""
@@ -89,6 +89,8 @@ class ResidualCells(PublicModel):
     """Whether weights are measured; False without weights, and where they are public."""
     weight: Floats | None = None
     """The public weight of every cell, (cell,), 1 without weights; None if weights are measured."""
+    secret: bool = False
+    """True if the file's numbers of records are secret; every cross of levels is then a cell."""
     donors: Donors | None = None
     """Records of the reference, once they are known."""
     absent: AbsentRecords | None = None
@@ -118,7 +120,9 @@ class ResidualCells(PublicModel):
         return cls(
             *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
             tuple(tuple(map(str, frame.levels[name])) for name in columns),
-            *(codes.astype(np.int32), counted(frame, rows, cells), tables),
+            codes.astype(np.int32),
+            np.ones(len(first)) if job.sizes_in_sums else counted(frame, rows, cells),
+            tables,
             tuple((table.name, tuple(table.statistics)) for table in job.tables),
             joint,
             joint.moved.by(neighbour_of(job)),
@@ -126,6 +130,7 @@ class ResidualCells(PublicModel):
             public_weights(job),
             weighted,
             None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
+            secret=job.sizes_in_sums,
         )
 
     @property
@@ -155,8 +160,8 @@ class ResidualCells(PublicModel):
 
     @property
     def largest_sum(self) -> int:
-        """The largest sum of any file of as many records, in units of 1/UNIT."""
-        return UNIT * int(self.count.sum())
+        """The largest sum of any file of as many records, in units of 1/UNIT; sums of a secret number are cut."""
+        return 0 if self.secret else UNIT * int(self.count.sum())
 
     @property
     def too_large(self) -> str:
@@ -169,7 +174,11 @@ class ResidualCells(PublicModel):
         coordinates = 1 + len(self.outcomes)
         of_effects = 1.0e-10 * cells * effects**2
         seconds = 2.5 + coordinates * (3.0e-4 * sums + 1.25e-9 * sums**3 + of_effects) + 2.0e-4 * cells
-        dense = (4.0 + 2.0 * coordinates) * sums**2 + 12_000.0 * sums + (1.0 + 2.0 * coordinates) * cells * effects
+        dense = (
+            (4.0 + 2.0 * coordinates) * sums**2
+            + 12_000.0 * sums
+            + (1.0 + self.secret + 2.0 * coordinates) * cells * effects
+        )
         held = 3.0e8 + 8.0 * (dense + 500.0 * cells) + 300.0 * records
         return Cost(seconds, records * 1.0e-5, int(held))
 
@@ -236,7 +245,7 @@ class ResidualCells(PublicModel):
         return (
             self.codes,
             sizes,
-            self.count,
+            None if self.secret else self.count,
             self.tables,
             self.joint,
             self.bounds,
@@ -276,7 +285,9 @@ class ResidualCells(PublicModel):
         return TableSystem(
             *(codes, tuple(map(len, self.levels)), self.count, tuple(tables), tuple(placed), reference),
             *(np.array(lowest, dtype=float), np.array(highest, dtype=float)),
-            *(self.joint, self.weight),
+            self.joint,
+            self.weight,
+            self.secret,
         )
 
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
@@ -299,19 +310,31 @@ class ResidualCells(PublicModel):
         """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
         posterior, observed = self._posterior(system, noisy)
         z, prediction, low, high = posterior.estimate(observed), system.prediction, *np.array(self.bounds).T
-        count = self.count * prediction.means[:, 0] + z[:, 0]
-        about = self.count[:, None] * prediction.means[:, :1] * prediction.means[:, 1:]
-        totals = about + prediction.means[:, 1:] * z[:, :1] + z[:, 1:]
+        predicted = system.numbers.count * prediction.means[:, 0]
+        count, totals = predicted + z[:, 0], prediction.means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
         count, totals = self._within_bounds(count, totals)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.where(count[:, None] > 0.0, totals / count[:, None], prediction.means[:, 1:])
-        values = {"means": np.column_stack([count / self.count, np.clip(mean, low, high)]), "noisy": noisy}
+        size = self.count
+        if self.secret:
+            # Sums tell no numbers of records: predicted mean weights do, and a cell has at least one.
+            size = np.maximum(np.rint(count / prediction.means[:, 0]), 1.0)
+        values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
+        values |= {"size": size} if self.secret else {}
         return Draws({name: value[None] for name, value in values.items()})
+
+    def sized(self, theta: Draws) -> Self:
+        """This model with the released numbers of records, where the file's are secret."""
+        return replace(self, count=theta["size"][0]) if self.secret else self
+
+    def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
+        """The number of sample records of every frame row, (row,), estimated from noisy sums."""
+        return np.array(described["size"], dtype=np.int64)[self.design.pattern]
 
     def _within_bounds(self, count: Floats, totals: Floats) -> tuple[Floats, Floats]:
         """Counts of at least 0 and totals within bounds, raked to the former sums of measured tables' cells."""
         workload = self.workload
-        least = self.public_weights[0]
+        least = 0.0 if self.secret else self.public_weights[0]
         if self.weighted:
             count = projected(count - least * self.count, workload) + least * self.count
         columns = []
@@ -324,7 +347,8 @@ class ResidualCells(PublicModel):
         calibrated, limits = self.limits(system, noisy)
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         rows, observed, errors = system.observed(calibrated, limits, sums)
-        return system.posterior(rows, observed, errors), observed
+        growth = system.calibration(noisy[0] / UNIT).growth
+        return system.posterior(rows, observed, errors, growth), observed
 
     def limits(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction, and limits of tables after the first."""
@@ -353,7 +377,7 @@ class ResidualCells(PublicModel):
 
     def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
         """Synthetic records that are copies of donors, moved to the estimates of base cells."""
-        return Drawn.of(release, self, stratum)
+        return Drawn.of(release, self.sized(release.theta(self, stratum, 0)), stratum)
 
     def distribution(self, release: ReleaseView, stratum: int) -> OfDonors:
         """The distributions of the reference's records, moved to the estimates of base cells."""
@@ -386,10 +410,10 @@ class ResidualCells(PublicModel):
 
     def _moved(self, theta: Draws, z: Floats) -> Draws:
         """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
-        means, predicted = theta["means"][0], self.system.prediction.means
+        means, predicted, size = theta["means"][0], self.system.prediction.means, self.sized(theta).count
         weight, totals = z[:, 0].T, z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
-        weights = means[:, 0] + weight / self.count
-        products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / self.count[:, None]
+        weights = means[:, 0] + weight / size
+        products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
         return Draws({"weights": weights, "products": products})
 
     def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
@@ -404,12 +428,14 @@ class ResidualCells(PublicModel):
         return {
             **describe_draws(self.parameters, theta),
             "noisy": theta["noisy"][0].tolist(),
+            **({"size": theta["size"][0].tolist()} if self.secret else {}),
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
-        return Draws({**values, "noisy": np.array([described["noisy"]], dtype=np.float64)})
+        names = ("noisy", "size") if self.secret else ("noisy",)
+        return Draws({**values, **{name: np.array([described[name]], dtype=np.float64) for name in names}})
 
 
 @dataclass(frozen=True, eq=False)

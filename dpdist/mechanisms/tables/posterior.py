@@ -18,11 +18,14 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.sizes import Sizes
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.02}
 """Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
 COMMON_DRIFTS = {0.0: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.005}
 """Relative sizes of drift that all cells have in common, with their probabilities."""
+GROWTHS = {0.0: 0.2, 0.003: 0.15, 0.01: 0.15, 0.03: 0.15, 0.1: 0.15, 0.3: 0.1, 1.0: 0.08, 10.0: 0.02}
+"""The same of counts where numbers of records are secret: a file may be of another size than its reference."""
 SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
 
@@ -30,11 +33,18 @@ Rows = list[scipy.sparse.csr_array]
 """Rows that are linear in z, by coordinate: (row, cell) each."""
 
 
-def rows_of(cell: Ints, mean: Floats, prediction: Prediction) -> Rows:
-    """Rows of a table, of which `cell` is the cell of every base cell."""
+def rows_of(cell: Ints, mean: Floats, prediction: Prediction, hidden: Floats | None = None) -> Rows:
+    """Rows of a table, of which `cell` is the cell of every base cell.
+
+    `hidden` (cell, 1 + outcome) is the part of the count that each sum lacks beyond limits (`TableLimits`).
+    """
     base = np.arange(len(cell))
     adding = scipy.sparse.csr_array((np.ones(len(base)), (cell, base)), shape=(mean.shape[0], len(base)))
-    return rows_about(adding, mean, prediction)
+    rows = rows_about(adding, mean, prediction)
+    if hidden is None or not hidden.any():
+        return rows
+    lacking = scipy.sparse.vstack([scipy.sparse.diags_array(part) @ adding for part in hidden.T])
+    return [(rows[0] - lacking).tocsr(), *rows[1:]]
 
 
 def rows_about(adding: scipy.sparse.csr_array, mean: Floats, prediction: Prediction) -> Rows:
@@ -54,10 +64,14 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 @dataclass(frozen=True)
 class Prior:
-    """Law of z before the measurement. `size` (cell,) are numbers of records; `terms` (cell, term) are drift's terms."""
+    """Law of z before the measurement. `terms` (cell, term) are drift's terms.
+
+    z_0 of a secret number of records is Σ w − n̂ m_w, with the predicted number n̂. Its variance has that of the number
+    times m_w², and errors of n̂ times m_w.
+    """
 
     prediction: Prediction
-    size: Floats
+    sizes: Sizes
     terms: scipy.sparse.csr_array
     drift: tuple[float, ...] = ()
     """Relative size of drift by coordinate."""
@@ -66,15 +80,15 @@ class Prior:
     """Relative size of the drift that all cells have in common, by coordinate."""
 
     @classmethod
-    def of(cls, prediction: Prediction, size: Floats, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
+    def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
         """`levels` are the levels of every column, and `cells` the cells of every table, by base cell."""
-        base = np.arange(len(size))
+        base = np.arange(len(sizes.count))
         blocks = [
             scipy.sparse.csr_array((np.ones(len(base)), (base, index)), shape=(len(base), int(index.max()) + 1))
             for index in (*levels, *cells)
         ]
         none = scipy.sparse.csr_array((len(base), 0))
-        return cls(prediction, size, scipy.sparse.hstack([none, *blocks]).tocsr())
+        return cls(prediction, sizes, scipy.sparse.hstack([none, *blocks]).tocsr())
 
     def drifting(self, drift: float, common: float) -> Prior:
         """This law with drift of these sizes in every coordinate."""
@@ -83,6 +97,26 @@ class Prior:
     @property
     def coordinates(self) -> int:
         return int(self.prediction.means.shape[1])
+
+    @property
+    def size(self) -> Floats:
+        """Numbers of records, (cell,)."""
+        return self.sizes.count
+
+    @cached_property
+    def shared(self) -> tuple[Floats, ...]:
+        """Factors of the prediction's errors that cells share, in sums, of every coordinate, (cell, effect)."""
+        scale = self.size[:, None] * self.prediction.spread
+        of_residuals = [scale[:, j : j + 1] * load for j, load in enumerate(self.prediction.loadings)]
+        of_numbers = self.prediction.means[:, :1] * self.sizes.shared
+        return (np.column_stack([of_residuals[0], of_numbers]), *of_residuals[1:])
+
+    @cached_property
+    def alone(self) -> Floats:
+        """Standard deviations of the prediction's other errors, in sums, (cell, 1 + outcome)."""
+        of_residuals = self.size[:, None] * self.prediction.spread * self.prediction.alone
+        of_numbers = self.prediction.means[:, 0] * self.sizes.alone
+        return np.column_stack([np.hypot(of_residuals[:, 0], of_numbers), of_residuals[:, 1:]])
 
     @cached_property
     def relative(self) -> Floats:
@@ -93,14 +127,13 @@ class Prior:
         """Covariance of z_j and z_k within base cells, without loadings and drift, (cell,)."""
         spread = self.prediction.spread
         covariance: Floats = self.size * self.prediction.correlation[j, k] * spread[:, j] * spread[:, k]
-        return covariance + (self.size * spread[:, j] * self.prediction.alone[:, j]) ** 2 if j == k else covariance
+        if j == k == 0:
+            covariance = covariance + self.sizes.variance * self.prediction.means[:, 0] ** 2
+        return covariance + self.alone[:, j] ** 2 if j == k else covariance
 
     def factors(self, rows: Rows) -> Floats:
         """Rows of the prediction's shared errors, (row, effect)."""
-        parts = [
-            rows[j] @ ((self.size * self.prediction.spread[:, j])[:, None] * self.prediction.loadings[j])
-            for j in range(self.coordinates)
-        ]
+        parts = [row @ shared for row, shared in zip(rows, self.shared, strict=True)]
         return np.concatenate([np.asarray(part) for part in parts], axis=1)
 
     def drifts(self, rows: Rows, j: int) -> Floats:
@@ -132,12 +165,11 @@ class Prior:
         """Covariance of z with rows, applied to `at` (row,) or (row, draw): (cell, 1 + outcome) or with draws last."""
         onto = [row.T @ values for row in rows]
         shared = self.factors(rows).T @ values
-        width = np.cumsum([0, *(load.shape[1] for load in self.prediction.loadings)])
+        width = np.cumsum([0, *(load.shape[1] for load in self.shared)])
         columns = []
         for j in range(self.coordinates):
             value = sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
-            error = self.prediction.loadings[j] @ shared[width[j] : width[j + 1]]
-            value = value + _scaled(self.size * self.prediction.spread[:, j], error)
+            value = value + self.shared[j] @ shared[width[j] : width[j + 1]]
             if self.drift and self.drift[j]:
                 moved = self.terms @ (self.drift[j] ** 2 * (self.terms.T @ _scaled(self.relative[:, j], onto[j])))
                 value = value + _scaled(self.relative[:, j], moved)
@@ -147,7 +179,7 @@ class Prior:
         return np.stack(columns, axis=1)
 
     def sampled(self, number: int, rng: np.random.Generator) -> Floats:
-        """Draws of z by the sample of records alone, (cell, 1 + outcome, draw)."""
+        """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
         root = np.linalg.cholesky(self.prediction.correlation + 1e-9 * np.eye(self.coordinates))
         alike = np.einsum("jk,bkd->bjd", root, rng.standard_normal((len(self.size), self.coordinates, number)))
         return np.asarray((np.sqrt(self.size)[:, None] * self.prediction.spread)[..., None] * alike)
@@ -156,10 +188,8 @@ class Prior:
         """Draws of z by the prediction's errors and drift, (cell, 1 + outcome, draw)."""
         base, columns = len(self.size), []
         for j in range(self.coordinates):
-            spread = self.prediction.spread[:, j]
-            value = _scaled(self.size * spread * self.prediction.alone[:, j], rng.standard_normal((base, number)))
-            load = self.prediction.loadings[j]
-            value += _scaled(self.size * spread, load @ rng.standard_normal((load.shape[1], number)))
+            value = _scaled(self.alone[:, j], rng.standard_normal((base, number)))
+            value += self.shared[j] @ rng.standard_normal((self.shared[j].shape[1], number))
             if self.drift and self.drift[j]:
                 term = self.drift[j] * rng.standard_normal((self.terms.shape[1], number))
                 value += _scaled(self.relative[:, j], self.terms @ term)
@@ -237,7 +267,8 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
         fit = scipy.linalg.solve_triangular(root, observed, lower=True, check_finite=False)
         return float(-np.log(np.diag(root)).sum() - 0.5 * fit @ fit)
 
-    laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
+    growth = GROWTHS if prior.sizes.secret else COMMON_DRIFTS
+    laws = [DRIFTS] * prior.coordinates + [growth] + [COMMON_DRIFTS] * (prior.coordinates - 1)
     sizes = [float(np.sqrt(sum(tau**2 * share for tau, share in law.items()))) for law in laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.

@@ -10,7 +10,7 @@ reference records are leave-one-out: their record's own influence is taken out e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +67,13 @@ class Prediction:
     """The base cell of every reference record, -1 if the file has none such."""
     at_reference: Floats
     """`means` and `spread` at every reference record, (record, 2, 1 + outcome)."""
+    whole: float = 0.0
+    """The part of its predicted weight that a record adds beside its residual: 1 where numbers of records are secret."""
+
+    @property
+    def subtracted(self) -> Floats:
+        """Weights about which contributions are taken, (cell,): predicted ones, or 0 where they would tell numbers."""
+        return self.means[:, 0] * (1.0 - self.whole)
 
     @property
     def weights_known(self) -> bool:
@@ -86,18 +93,8 @@ class Prediction:
     def rescaled(self, factors: Floats) -> Prediction:
         """The prediction after a common drift: weights times the first factor, outcomes times the others."""
         scale = np.concatenate([factors[:1], factors[:1] * factors[1:]])
-        return Prediction(
-            self.means * factors,
-            self.spread * scale,
-            *(
-                self.loadings,
-                self.alone,
-                self.correlation,
-                self.residuals,
-                self.places,
-                self.at_reference * np.stack([factors, scale]),
-            ),
-        )
+        at_reference = self.at_reference * np.stack([factors, scale])
+        return replace(self, means=self.means * factors, spread=self.spread * scale, at_reference=at_reference)
 
 
 def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats) -> Floats:
@@ -196,11 +193,12 @@ def cell_index(codes: Ints) -> Ints:
     return key
 
 
-def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints]) -> Floats:
+def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints], distinct: float = 1.0) -> Floats:
     """Variance components by family, in units of a record's residual variance, from residuals by group of records.
 
     `mean` and `squares` are mean residuals and sums of squared residuals, `size` numbers of records, (group,). The last
     component is that of groups. Products within a cell count by the precision of the cell's mean, learned in a first round.
+    `distinct` is 1 if products are of two records, and 0 for Poisson counts, whose squares are their numbers.
     """
     every = [*index, np.arange(len(mean))]
     numbers = [np.bincount(family, weights=size) for family in every]
@@ -212,14 +210,14 @@ def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints
             if k <= j:
                 both, first = np.unique(family * (int(other.max()) + 1) + other, return_inverse=True, return_index=True)[1:]
                 shared = np.bincount(first.reshape(-1), weights=size)
-                crossings[j, k] = shared * shared - shared, family[both], other[both]
+                crossings[j, k] = shared * shared - distinct * shared, family[both], other[both]
     variance = np.full(len(every), 0.01)
     for _ in range(ROUNDS):
         worth = [1.0 / (1.0 + number * tau) ** 2 for number, tau in zip(numbers, variance, strict=True)]
         left, right = np.zeros((len(every), len(every))), np.zeros(len(every))
         for j, (number, total, square) in enumerate(zip(numbers, totals, own_squares, strict=True)):
             right[j] = worth[j] @ (total * total - square)
-            scale = 1.0 / np.sqrt(max(float(worth[j] ** 2 @ (number * number - number)), 1e-300))
+            scale = 1.0 / np.sqrt(max(float(worth[j] ** 2 @ (number * number - distinct * number)), 1e-300))
             for k in range(len(every)):
                 pairs, a, b = crossings[max(j, k), min(j, k)]
                 left[j, k] = worth[j][a if j >= k else b] @ pairs

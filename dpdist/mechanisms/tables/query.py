@@ -18,6 +18,7 @@ from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.mechanisms.tables.spec import Tables as Settings
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.noise import LARGEST_SCORE
 from dpdist.privacy.queries import NoisyQuery
 
 SCALED = (
@@ -33,11 +34,21 @@ SCALED_KNOWN = (
     "numbers."
 )
 LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
+SCALED_SECRET = (
+    "In every measured table a record adds its weight, and its weighted outcome about the cell's predicted mean, to one "
+    "cell, each over a limit. They are scaled until the sum of their sizes is at most 1. So adding or removing a record "
+    "moves a measurement by at most 1, and exchanging it for any other by at most 2."
+)
 GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
 SHARED = (
     "The prediction and all limits follow from the job, the reference, public sizes and earlier noisy sums. The parts "
     "of the budget sum to 1, so that all measurements together cost the budget. All tables follow from them by post- "
     "processing."
+)
+SHARED_SECRET = (
+    "The cells, the prediction, the expected numbers of records and all limits follow from the job, the reference and "
+    "earlier noisy sums. The parts of the budget sum to 1, so that all measurements together cost the budget. All tables, "
+    "and numbers of records, follow from them by post-processing."
 )
 SHAPE = (
     "What limits hide is taken from the reference, with its error. How far the file has drifted from the prediction "
@@ -78,7 +89,9 @@ class Tables(NoisySums[Settings, ResidualCells]):
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         law = GAUSSIAN if settings.gaussian else LAPLACE
         scaled = SCALED if job.survey.measured_weight is not None else SCALED_KNOWN
-        return promise_of(job, per_set(total, job), f"{scaled} {law}", SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
+        public = (f"{scaled} {law}", SHARED, MOVES_UNKNOWN)
+        texts = (f"{SCALED_SECRET} {law}", SHARED_SECRET) if job.sizes_in_sums else public
+        return promise_of(job, per_set(total, job), *texts, SHAPE, *referred(job))
 
     def rounds(
         self, job: Job, settings: Settings, model: ResidualCells, recorder: StratumRecorder, learned: Learned
@@ -89,17 +102,20 @@ class Tables(NoisySums[Settings, ResidualCells]):
 
         def defined(name: str, limits: TableLimits, prediction: Prediction) -> Defined:
             bound = (limits.cell, limits.mean, limits.centre, limits.scale)
-            return Defined.by_content((bound, prediction.means, name))
+            return Defined.by_content((bound, prediction.means, prediction.subtracted, name))
 
         pattern = model.design.pattern
         exact = yield Pass(ResidualSums(pattern, system.prediction, (system.first,)), "sum")
         stated = joint.share(f"sums of {model.names[0]}", system.parts[0])
+        # Cutting sums of a secret number of records moves none farther from another.
+        exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
         first = yield defined(model.names[0], system.first, system.prediction).sums(exact, stated, 1)
         calibrated, limits = model.limits(system, first)
         noisy = [first]
         # Where all tables are of all records, the first sums are all.
         if limits:
             exact = yield Pass(ResidualSums(pattern, calibrated, limits), "sum")
+            exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
             ends = np.cumsum([len(one.size) for one in limits])[:-1]
             for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=1):
                 name = model.names[number]

@@ -12,6 +12,13 @@ distances hold under Gaussian noise as well. A privacy unit of k records moves s
 Without weights, and where they are public (`survey.design_weights`), no record's weight is read and r − c = 0, so that
 only ρ adds to u. The distances stay 1 and 2: attained by outcomes whose |ρ| ≥ H, against none, or on both sides.
 
+Where numbers of records are secret, u = (w/L, w(y_1 − μ_1)/H_1, …) under the same scaling: the prediction and c are left
+out, so that a record that is not there adds what one of weight 0 adds, nothing. Adding or removing a record moves a
+measurement by at most 1, attained by w ≥ L with y = μ. Any other record in its place is one removed and one added: at most
+2, attained in L1 by two such records of different cells. In one cell both weights are positive, so that 2 is approached,
+and not attained, by outcomes on both sides of μ with w/L near 0. So is the L2 distance. All records are one cell of the
+first measurement. Cells, expected numbers and limits follow from job, reference and noisy sums.
+
 All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
 tables depend on the first noisy sums: sequential composition allows that, since the distance is 1 under any limits.
 """

@@ -23,6 +23,7 @@ class Tables(Noisy):
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True
+    sizes_by_sums: ClassVar[bool] = True
     fills_empty_cells: ClassVar[bool] = True
     sums_weights_of_zero: ClassVar[bool] = True
     crosses_tables: ClassVar[bool] = True
@@ -42,7 +43,7 @@ class Tables(Noisy):
         return self.noise == "gaussian"
 
     def against_noisy_frame(self, job: JobView) -> str:
-        return "its predictions are for public numbers of records"
+        return "its own sums measure secret numbers of records, without noisy counts beside them"
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -52,11 +53,15 @@ class Tables(Noisy):
         if job.strata:
             fault = f"'{self.name}' measures the tables of the whole file"
             yield Contradiction(("strata",), fault, "leave strata out, and put these columns into tables")
-        if job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere":
-            where = "exchange" if job.budget.adjacency != "add_remove" else "adjacency"
-            fault = f"'{self.name}' takes numbers of records as public"
-            remedy = "take adjacency: substitution or zero_out without exchange: anywhere, or take table_package"
-            yield Contradiction(("budget", where), fault, remedy)
+        secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
+        if secret and job.survey.measured_weight is None:
+            public = job.survey.design_weights is not None
+            fault = "without weights, tables would be whole numbers of records, and these are secret and estimated"
+            if public:
+                fault = "public weights make a count from a number of records, and these are secret and estimated"
+            remedy = "leave them out, which measures weights" if public else "name a weight column"
+            remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
+            yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' predicts from records of a public file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path")

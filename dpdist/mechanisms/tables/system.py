@@ -3,13 +3,14 @@
 All records are one table without columns, measured first with limits wide enough for drift. Its noisy sums calibrate
 the prediction from which records' residuals in the other tables are taken. The posterior stays about the reference's
 prediction, with drift as terms of its own: Σ(w − m') = Σ(w − m) − Σ(m' − m) for the calibrated m', so that no error of
-the calibration is lost.
+the calibration is lost. Where numbers of records are secret, records add Σ w = Σ(w − 0) in the same way. The first sums
+then tell the file's size relative to its reference, by which limits and the spread of z are chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
@@ -21,12 +22,15 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, Rows, learned, rows_about, rows_of, stacked
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
+from dpdist.mechanisms.tables.sizes import Sizes
 from dpdist.privacy.queries import NoisyQuery
 
 FIRST = Fraction(1, 20)
 """Part of the budget that measures all records first."""
 WIDE_DRIFT = 0.2
 """Relative drift of weights and outcomes that the limits of the first measurement have room for."""
+LEAST_GROWTH, MOST_GROWTH = 1e-3, 1e3
+"""Range of a file's number of records relative to its reference's, where it is secret."""
 PLANNED = (0.02, 0.05)
 """Relative drift that predicted errors provide for: of levels and cells, and of all cells together."""
 
@@ -37,18 +41,23 @@ def parts_of(tables: int) -> tuple[Fraction, ...]:
 
 
 class Calibration(NamedTuple):
-    """Factors of weights and outcomes since the reference, shrunk by the noise, and the relative deviation they leave."""
+    """Factors of weights and outcomes since the reference, shrunk by the noise, and the relative deviation they leave.
+
+    `growth` is the factor on numbers of records where they are secret; weights then have the factor 1.
+    """
 
     factors: Floats
     deviation: float
+    growth: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class TableSystem:
     """Base cells and measured tables, with the reference.
 
-    `codes` (cell, column) are levels, `sizes` their numbers, `count` (cell,) public numbers of records. `tables` holds the
-    columns and the cell of every base cell by measured table, `placed` those of reference records, -1 for none.
+    `codes` (cell, column) are levels, `sizes` their numbers, `count` (cell,) public numbers of records, which nothing reads
+    if they are `secret`. `tables` holds the columns and the cell of every base cell by measured table, `placed` those of
+    reference records, -1 for none.
     """
 
     codes: Ints
@@ -64,6 +73,7 @@ class TableSystem:
     """The query for all measurements together, in units of 1/UNIT."""
     weight: Floats | None = None
     """Public weights, (cell,): nothing is measured for them. None if weights are measured."""
+    secret: bool = False
 
     def variance(self, part: Fraction) -> float:
         """Variance of the noise on a sum of contributions under a part of the budget."""
@@ -76,25 +86,40 @@ class TableSystem:
     @cached_property
     def prediction(self) -> Prediction:
         wanted = [by for by, _ in self.tables]
-        return predict(self.reference, self.codes, self.sizes, wanted, self.lowest, self.highest, self.weight)
+        prediction = predict(self.reference, self.codes, self.sizes, wanted, self.lowest, self.highest, self.weight)
+        return replace(prediction, whole=float(self.secret))
+
+    @cached_property
+    def numbers(self) -> Sizes:
+        """Numbers of records of base cells: public, or those that the reference lets expect of a file of its own size."""
+        if not self.secret:
+            return Sizes.public(self.count)
+        return Sizes.predicted(self.codes, self.sizes, [by for by, _ in self.tables], self.reference.codes)
 
     @cached_property
     def first(self) -> TableLimits:
         """Limits of all records as one cell."""
-        whole = np.zeros(len(self.count), dtype=np.int64)
+        whole = np.zeros(len(self.codes), dtype=np.int64)
         placed = np.zeros(len(self.reference.weight), dtype=np.int64)
-        return self._limits(whole, placed, self.prediction, self.parts[0], WIDE_DRIFT)
+        return self._limits(whole, placed, self.prediction, self.parts[0], WIDE_DRIFT, 1.0)
 
-    def _limits(self, cell: Ints, placed: Ints, prediction: Prediction, part: Fraction, drift: float) -> TableLimits:
-        noise = self.variance(part)
-        return choose(cell, placed, self.count, prediction, noise, self.highest, self.lowest, drift)
+    def _limits(
+        self, cell: Ints, placed: Ints, prediction: Prediction, part: Fraction, drift: float, growth: float
+    ) -> TableLimits:
+        """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
+        noise, count = self.variance(part), self.numbers.count
+        chosen = choose(cell, placed, growth * count, prediction, noise, self.highest, self.lowest, drift)
+        return replace(chosen, size=np.bincount(cell, weights=count).astype(np.float64))
 
     def calibration(self, sums: Floats) -> Calibration:
         """From the first noisy sums, (1 + outcome,)."""
         limits, prediction = self.first, self.prediction
-        moved = limits.observed(sums[None])[0]
+        moved, hidden = self._residual_sums(limits, prediction, sums[None])[0], limits.hidden[0]
         errors = self.variance(self.parts[0]) * limits.scale[0] ** 2 + limits.loss[0]
-        weight = float(self.count @ prediction.means[:, 0])
+        # What is clipped of a secret number of records goes with the count.
+        moved[0], errors[0] = moved[0] / (1.0 - hidden[0]), errors[0] / (1.0 - hidden[0]) ** 2
+        moved[1:], errors[1:] = moved[1:] + hidden[1:] * moved[0], errors[1:] + hidden[1:] ** 2 * errors[0]
+        weight = float(self.numbers.count @ prediction.means[:, 0])
         held = max(weight + moved[0], 0.1 * weight)
         relative = np.concatenate([moved[:1] / weight, moved[1:] / held])
         # An outcome whose mean is 0 has no relative drift: its error is then beyond all trust.
@@ -105,23 +130,31 @@ class TableSystem:
             trust[0] = 0.0
         factors = np.clip(1.0 + trust * relative, 0.5, 2.0)
         # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
-        spread = self.count @ prediction.spread[:, 1:] / weight
-        part = np.concatenate([[1.0], scale[1:] / np.hypot(scale[1:], spread)])
-        return Calibration(factors, float((np.sqrt(trust * variance) * part).max()))
+        spread = self.numbers.count @ prediction.spread[:, 1:] / weight
+        part = np.concatenate([[1.0 - prediction.whole], scale[1:] / np.hypot(scale[1:], spread)])
+        deviation = float((np.sqrt(trust * variance) * part).max())
+        if not self.secret:
+            return Calibration(factors, deviation)
+        expected = max(WIDE_DRIFT**2, float(relative[0] ** 2 - variance[0]))
+        growth = 1.0 + expected / (expected + variance[0]) * relative[0]
+        return Calibration(
+            np.concatenate([[1.0], factors[1:]]), deviation, float(np.clip(growth, LEAST_GROWTH, MOST_GROWTH))
+        )
 
     def limits(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction and the limits of every table."""
         calibrated = self.prediction.rescaled(calibration.factors)
         drift = float(np.hypot(PLANNED_DRIFT, calibration.deviation))
         of_tables = [
-            self._limits(cell, placed, calibrated, part, drift)
+            self._limits(cell, placed, calibrated, part, drift, calibration.growth)
             for (_, cell), placed, part in zip(self.tables, self.placed, self.parts[1:], strict=True)
         ]
         return calibrated, tuple(of_tables)
 
     @cached_property
     def prior(self) -> Prior:
-        return Prior.of(self.prediction, self.count, list(self.codes.T), [cell for _, cell in self.tables])
+        """The law of z before the measurement, for a file of the reference's size if numbers of records are secret."""
+        return Prior.of(self.prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
 
     def observed(
         self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
@@ -132,27 +165,26 @@ class TableSystem:
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
         for one, noisy, part in zip((self.first, *limits), sums, self.parts, strict=True):
-            value = one.observed(noisy)
-            if one is not self.first:
-                value = value + self._offset(one, calibrated)
-            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, self.prediction)])
+            value = self._residual_sums(one, self.prediction if one is self.first else calibrated, noisy)
+            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, self.prediction, one.hidden)])
             values.append(value[:, first:].T.ravel())
             errors.append((self.variance(part) * one.scale**2 + one.loss)[:, first:].T.ravel())
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
-    def _offset(self, limits: TableLimits, calibrated: Prediction) -> Floats:
-        """What residual sums gain by the reference's prediction in place of the calibrated one, (cell, 1 + outcome)."""
-        cells, about = len(limits.size), limits.mean[limits.cell]
+    def _residual_sums(self, limits: TableLimits, prediction: Prediction, noisy: Floats) -> Floats:
+        """Sums of residuals from the reference's prediction, (cell, 1 + outcome), by noisy sums taken about another one."""
+        about, count = limits.mean[limits.cell], self.numbers.count[:, None]
+        taken, weight = prediction.subtracted[:, None], self.prediction.means[:, :1]
+        gained = count * np.column_stack(
+            [taken - weight, taken * (prediction.means[:, 1:] - about) - weight * (self.prediction.means[:, 1:] - about)]
+        )
+        cells = len(limits.size)
+        added = [np.bincount(limits.cell, weights=column, minlength=cells) for column in gained.T]
+        return limits.observed(noisy) + np.column_stack(added)
 
-        def predicted(prediction: Prediction) -> Floats:
-            weight, outcomes = prediction.means[:, :1], prediction.means[:, 1:]
-            return self.count[:, None] * np.column_stack([weight, weight * (outcomes - about)])
-
-        gained = predicted(calibrated) - predicted(self.prediction)
-        return np.column_stack([np.bincount(limits.cell, weights=column, minlength=cells) for column in gained.T])
-
-    def posterior(self, rows: Rows, observed: Floats, errors: Floats) -> Posterior:
-        return learned(self.prior, rows, observed, errors)
+    def posterior(self, rows: Rows, observed: Floats, errors: Floats, growth: float = 1.0) -> Posterior:
+        """`growth` is the file's number of records relative to the reference's, where it is secret."""
+        return learned(replace(self.prior, sizes=self.numbers.times(growth)), rows, observed, errors)
 
     @cached_property
     def planned(self) -> Posterior:
@@ -164,23 +196,24 @@ class TableSystem:
 
     def errors_of_rows(self, published: scipy.sparse.csr_array) -> PredictedErrors:
         """Predicted errors of published cells, given as rows of base cells, (published cell, cell)."""
-        prediction, weight = self.prediction, self.count * self.prediction.means[:, 0]
+        prediction, size = self.prediction, self.numbers.count
+        weight = size * prediction.means[:, 0]
         held = np.maximum(published @ weight, 1e-300)
         mean = np.column_stack([published @ (weight * one) / held for one in prediction.means[:, 1:].T])
         rows = rows_about(published, mean, prediction)
         variance = self.planned.variances(rows).reshape(1 + mean.shape[1], len(held)).T
         total_rows = rows_about(published, np.zeros_like(mean), prediction)
         of_totals = self.planned.variances(total_rows).reshape(1 + mean.shape[1], len(held)).T
-        direct = direct_variances(published, self.count, mean, prediction)
+        direct = direct_variances(published, size, mean, prediction)
         # Direct errors of counts and totals have those of a cell's number of records as well.
-        squares = direct_variances(published, self.count, np.zeros_like(mean), prediction)
-        squares[:, 0] = published @ (self.count * (prediction.spread[:, 0] ** 2 + prediction.means[:, 0] ** 2))
+        squares = direct_variances(published, size, np.zeros_like(mean), prediction)
+        squares[:, 0] = published @ (size * (prediction.spread[:, 0] ** 2 + prediction.means[:, 0] ** 2))
         sums = held[:, None] * np.column_stack([np.ones(len(held)), mean])
-        sampled = np.maximum(squares - sums**2 / self.count.sum(), 0.0)
+        sampled = np.maximum(squares - sums**2 / size.sum(), 0.0)
         places = prediction.places[prediction.places >= 0]
         of_reference = published @ np.bincount(places, minlength=len(weight)).astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(of_reference > 0.0, published @ self.count / of_reference, np.nan)
+            ratio = np.where(of_reference > 0.0, published @ size / of_reference, np.nan)
         return PredictedErrors(held, mean, variance, of_totals, direct, sampled, ratio)
 
 
