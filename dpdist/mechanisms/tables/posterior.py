@@ -5,6 +5,8 @@ measurement z has the records' sampling covariance, independent by base cell, th
 since the reference: common to all cells, by level of every column, and by cell of every table. The relative size of
 drift maximises the likelihood of the noisy sums. Measured rows are linear in z: a cell's sum of r is Σ z_0, and its sum
 of ρ_j is Σ (m_j − μ_j) z_0 + z_j. Published rows are the same rows. Everything is a product with covariances of rows.
+
+Up to `MOST_DENSE` sums have a dense covariance. More are solved by products alone, and their variances follow from draws.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, solved
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sizes import Sizes
 
@@ -28,6 +31,16 @@ GROWTHS = {0.0: 0.2, 0.003: 0.15, 0.01: 0.15, 0.03: 0.15, 0.1: 0.15, 0.3: 0.1, 1
 """The same of counts where numbers of records are secret: a file may be of another size than its reference."""
 SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
+MOST_OF_DRIFT = 1_000
+"""Largest number of sums from which sizes of drift are learned: those in which a drift shows most."""
+MOST_TERMS = 6_000
+"""Largest number of levels and tables' cells that drift on their own: those of most records."""
+MOST_DENSE = 3_000
+"""Largest number of sums with a dense covariance."""
+PROBES, SEED = 2 * SIDES, 47
+"""Number of draws that give variances of many rows, and their seed."""
+NEIGHBOURS, REACH = 4, 0.2
+"""Rows on either side that share draws, and the ratio of log variances at which a neighbour counts for 1/e."""
 
 Rows = list[scipy.sparse.csr_array]
 """Rows that are linear in z, by coordinate: (row, cell) each."""
@@ -82,13 +95,18 @@ class Prior:
     @classmethod
     def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
         """`levels` are the levels of every column, and `cells` the cells of every table, by base cell."""
-        base = np.arange(len(sizes.count))
-        blocks = [
-            scipy.sparse.csr_array((np.ones(len(base)), (base, index)), shape=(len(base), int(index.max()) + 1))
-            for index in (*levels, *cells)
-        ]
-        none = scipy.sparse.csr_array((len(base), 0))
-        return cls(prediction, sizes, scipy.sparse.hstack([none, *blocks]).tocsr())
+        base, indices = np.arange(len(sizes.count)), (*levels, *cells)
+        held = [np.bincount(index, weights=sizes.count) for index in indices]
+        least = np.sort(np.concatenate([np.zeros(1), *held]))[-MOST_TERMS:][0]
+        blocks = [scipy.sparse.csr_array((len(base), 0))]
+        for index, records in zip(indices, held, strict=True):
+            kept = np.flatnonzero(records >= least)
+            place = np.full(len(records), -1)
+            place[kept] = np.arange(len(kept))
+            some = base[place[index] >= 0]
+            block = (np.ones(len(some)), (some, place[index[some]]))
+            blocks.append(scipy.sparse.csr_array(block, shape=(len(base), len(kept))))
+        return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr())
 
     def drifting(self, drift: float, common: float) -> Prior:
         """This law with drift of these sizes in every coordinate."""
@@ -164,12 +182,10 @@ class Prior:
     def spread_out(self, rows: Rows, values: Floats) -> Floats:
         """Covariance of z with rows, applied to `at` (row,) or (row, draw): (cell, 1 + outcome) or with draws last."""
         onto = [row.T @ values for row in rows]
-        shared = self.factors(rows).T @ values
-        width = np.cumsum([0, *(load.shape[1] for load in self.shared)])
         columns = []
         for j in range(self.coordinates):
             value = sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
-            value = value + self.shared[j] @ shared[width[j] : width[j + 1]]
+            value = value + self.shared[j] @ (self.shared[j].T @ onto[j])
             if self.drift and self.drift[j]:
                 moved = self.terms @ (self.drift[j] ** 2 * (self.terms.T @ _scaled(self.relative[:, j], onto[j])))
                 value = value + _scaled(self.relative[:, j], moved)
@@ -217,8 +233,24 @@ class Posterior:
         covariance = self.prior.with_drift(self.rows, self.rows)
         return scipy.linalg.cholesky(covariance + np.diag(self.noise), lower=True)
 
-    def solve(self, observed: Floats) -> Floats:
-        return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
+    @property
+    def dense(self) -> bool:
+        return len(self.noise) <= MOST_DENSE
+
+    @cached_property
+    def diagonal(self) -> Floats:
+        """Variances of what is observed, without shared errors and drift, (row,)."""
+        return own_variances(self.prior, self.rows) + self.noise
+
+    def times(self, values: Floats) -> Floats:
+        """The covariance of what is observed times values, (row, side)."""
+        z = self.prior.spread_out(self.rows, values)
+        return seen(self.rows, z) + self.noise[:, None] * values
+
+    def solve(self, observed: Floats, tolerance: float = EXACT) -> Floats:
+        if self.dense:
+            return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
+        return solved(self.times, self.diagonal, observed, tolerance)
 
     def estimate(self, observed: Floats) -> Floats:
         """Posterior mean of z, (cell, 1 + outcome)."""
@@ -226,14 +258,62 @@ class Posterior:
 
     def variances(self, rows: Rows) -> Floats:
         """Posterior variances of rows, (row,)."""
+        if not self.dense:
+            return self._drawn_variances(rows)
         across = self.prior.with_drift(self.rows, rows)
         half = scipy.linalg.solve_triangular(self.root, across, lower=True)
         return np.asarray(np.maximum(prior_variances(self.prior, rows) - (half**2).sum(axis=0), 0.0))
 
+    @cached_property
+    def _errors(self) -> Floats:
+        """Draws of the estimate's errors, (cell, 1 + outcome, draw)."""
+        rng = np.random.default_rng(SEED)
+        z = self.prior.sampled(PROBES, rng) + self.prior.deviated(PROBES, rng)
+        noise = np.sqrt(self.noise)[:, None] * rng.standard_normal((len(self.noise), PROBES))
+        return self.answers(z, noise) - z
+
+    def _drawn_variances(self, rows: Rows) -> Floats:
+        """Variances of rows by draws, relative to those of sampling, in the mean over rows of about that size."""
+        own = own_variances(self.prior, rows)
+        squares = (seen(rows, self._errors) ** 2).mean(axis=1)
+        kind = np.max([j * (np.diff(row.indptr) > 0) for j, row in enumerate(rows)], axis=0)
+        variance = np.zeros(len(own))
+        for j in range(len(rows)):
+            alike = np.flatnonzero((kind == j) & (own > 0.0))
+            alike = alike[np.argsort(own[alike], kind="stable")]
+            variance[alike] = own[alike] * _smooth(squares[alike] / own[alike], np.log(own[alike]))
+        return variance
+
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
         """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw)."""
-        seen = sum(self.rows[j] @ z[:, j] for j in range(self.prior.coordinates)) + noise
-        return self.prior.spread_out(self.rows, self.solve(np.asarray(seen)))
+        return self.prior.spread_out(self.rows, self.solve(seen(self.rows, z) + noise, OF_DRAWS))
+
+
+def seen(rows: Rows, z: Floats) -> Floats:
+    """Rows of z (cell, 1 + outcome, draw): (row, draw)."""
+    return np.asarray(sum(row @ z[:, j] for j, row in enumerate(rows)))
+
+
+def _smooth(values: Floats, place: Floats) -> Floats:
+    """Means of values and of their neighbours at sorted places, which weigh less the farther they are."""
+    total, weight = values.copy(), np.ones(len(values))
+    for step in range(1, min(NEIGHBOURS, len(values) - 1) + 1):
+        near = np.exp(-(place[step:] - place[:-step]) / REACH)
+        for to, of in ((slice(step, None), slice(None, -step)), (slice(None, -step), slice(step, None))):
+            total[to] += near * values[of]
+            weight[to] += near
+    return total / weight
+
+
+def own_variances(prior: Prior, rows: Rows) -> Floats:
+    """Variances of rows before the measurement without shared errors and drift, (row,)."""
+    return np.asarray(
+        sum(
+            rows[j].multiply(rows[k]).tocsr() @ prior.diagonal(j, k)
+            for j in range(prior.coordinates)
+            for k in range(prior.coordinates)
+        )
+    )
 
 
 def prior_variances(prior: Prior, rows: Rows) -> Floats:
@@ -243,10 +323,7 @@ def prior_variances(prior: Prior, rows: Rows) -> Floats:
         if tau:
             variance += tau**2 * (prior.drifts(rows, j) ** 2).sum(axis=1)
         variance += (common * prior.moved(rows, j)) ** 2
-    for j in range(prior.coordinates):
-        for k in range(prior.coordinates):
-            variance += np.asarray(rows[j].multiply(rows[k]).tocsr() @ prior.diagonal(j, k)).ravel()
-    return variance
+    return variance + own_variances(prior, rows)
 
 
 def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Posterior:
@@ -254,27 +331,44 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
 
     A size of the largest likelihood would follow the noise where that hides any drift.
     """
-    plain = prior.covariance(rows, rows) + np.diag(noise)
-    numbers = range(prior.coordinates)
-    of_levels = [prior.drifts(rows, j) for j in numbers]
-    parts = [part @ part.T for part in of_levels] + [
-        np.outer(part, part) for part in (prior.moved(rows, j) for j in numbers)
-    ]
-
-    def log_likelihood(sizes: Sequence[float]) -> float:
-        whole = plain + sum(tau**2 * part for tau, part in zip(sizes, parts, strict=True))
-        root = scipy.linalg.cholesky(whole, lower=True, check_finite=False)
-        fit = scipy.linalg.solve_triangular(root, observed, lower=True, check_finite=False)
-        return float(-np.log(np.diag(root)).sum() - 0.5 * fit @ fit)
-
+    few = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
+    shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
+    plain = prior.covariance(shown, shown) + np.diag(noise[few])
+    levels = [part @ part.T for part in (prior.drifts(shown, j) for j in numbers)]
+    common = [prior.moved(shown, j) for j in numbers]
+    parts = levels + [np.outer(part, part) for part in common]
     growth = GROWTHS if prior.sizes.secret else COMMON_DRIFTS
     laws = [DRIFTS] * prior.coordinates + [growth] + [COMMON_DRIFTS] * (prior.coordinates - 1)
     sizes = [float(np.sqrt(sum(tau**2 * share for tau, share in law.items()))) for law in laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.
         for j in reversed(range(len(laws))):
-            logs = np.array([log_likelihood([*sizes[:j], tau, *sizes[j + 1 :]]) for tau in laws[j]])
+            others = plain + sum(sizes[k] ** 2 * part for k, part in enumerate(parts) if k != j)
+            grid = np.array(list(laws[j]))
+            if j < prior.coordinates:
+                logs = np.concatenate([_log_likelihoods(others + tau**2 * parts[j], values) for tau in grid])
+            else:
+                logs = _log_likelihoods(others, values, common[j - prior.coordinates], grid**2)
             weight = np.exp(logs - logs.max()) * np.array(list(laws[j].values()))
-            sizes[j] = float(np.sqrt(weight @ np.array(list(laws[j])) ** 2 / weight.sum()))
-    drift, common = tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :])
-    return Posterior(replace(prior, drift=drift, common=common), rows, noise)
+            sizes[j] = float(np.sqrt(weight @ grid**2 / weight.sum()))
+    drift, common_drift = tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :])
+    return Posterior(replace(prior, drift=drift, common=common_drift), rows, noise)
+
+
+def _signal(prior: Prior, rows: Rows) -> Floats:
+    """Squared sums that a relative drift of 1 adds to rows, (row,)."""
+    return np.asarray(sum(prior.moved(rows, j) ** 2 for j in range(prior.coordinates)))
+
+
+def _log_likelihoods(
+    covariance: Floats, observed: Floats, common: Floats | None = None, sizes: Floats | None = None
+) -> Floats:
+    """Log likelihoods of a covariance, or of it with each of the `sizes` times the square of a `common` vector."""
+    root = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
+    sides = observed[:, None] if common is None else np.column_stack([observed, common])
+    fit = scipy.linalg.solve_triangular(root, sides, lower=True, check_finite=False)
+    plain = -np.log(np.diag(root)).sum() - 0.5 * (fit[:, 0] @ fit[:, 0])
+    if common is None or sizes is None:
+        return np.array([plain])
+    square, product = fit[:, 1] @ fit[:, 1], fit[:, 0] @ fit[:, 1]
+    return np.asarray(plain - 0.5 * np.log1p(sizes * square) + 0.5 * sizes * product**2 / (1.0 + sizes * square))

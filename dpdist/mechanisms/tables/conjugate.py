@@ -1,0 +1,54 @@
+"""Symmetric positive definite systems by products alone: conjugate gradients that several right sides share.
+
+The sides of a block search one space (O'Leary 1980, in the form of Dubrulle 2001, whose residuals stay orthonormal). So a
+few eigenvalues far above the others, as drift and all records have them, cost a block one step, and not one step each.
+Blocks have a fixed size, and inner products a fixed order: no number of processors changes a digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dpdist.core.records import Floats
+
+EXACT = 1e-11
+"""Residual at which estimates end, relative to the right side, in units of the diagonal's roots."""
+OF_DRAWS = 2e-3
+"""The same for draws of errors: it changes a standard error by far less than the draws' own spread does."""
+SIDES = 24
+"""Right sides of one block."""
+MOST_STEPS = 4_000
+"""Number of steps after which a system counts as unsolvable."""
+
+
+def solved(times: Callable[[Floats], Floats], diagonal: Floats, right: Floats, tolerance: float = EXACT) -> Floats:
+    """Solutions of A x = `right`, (entry,) or (entry, side), for `times` x = A x and about the `diagonal` of A.
+
+    Raises `ArithmeticError` where `MOST_STEPS` are not enough.
+    """
+    sides, root = right.reshape(len(right), -1), np.sqrt(diagonal)[:, None]
+
+    def scaled(x: Floats) -> Floats:
+        return np.asarray(times(x / root) / root)
+
+    blocks = [sides[:, start : start + SIDES] / root for start in range(0, sides.shape[1], SIDES)]
+    return np.concatenate([_solved(scaled, block, tolerance) / root for block in blocks], axis=1).reshape(right.shape)
+
+
+def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float) -> Floats:
+    x, size = np.zeros_like(right), np.sqrt((right**2).sum(axis=0))
+    residual, length = np.linalg.qr(right)
+    direction = residual
+    for _ in range(MOST_STEPS):
+        # The residuals are `residual` @ `length`, whose columns' norms are those of `length`.
+        if (np.sqrt((length**2).sum(axis=0)) <= tolerance * size).all():
+            return x
+        image = times(direction)
+        step = np.linalg.inv(direction.T @ image)
+        x += direction @ (step @ length)
+        residual, turn = np.linalg.qr(residual - image @ step)
+        length = turn @ length
+        direction = residual + direction @ turn.T
+    raise ArithmeticError(f"a system of {len(right):,} unknowns is not solved in {MOST_STEPS:,} steps")
