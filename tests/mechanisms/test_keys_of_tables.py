@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyreadstat
 import pytest
 
 import dpdist
+from dpdist.core.errors import JobError
 from dpdist.core.progress import silent
 from dpdist.core.records import UNIT
 from dpdist.estimation.donors import Donors
@@ -19,6 +22,7 @@ from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.planning.making import make_plan
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
+from dpdist.quality.predicted.prediction import predicted
 
 LEVELS = {"kind": ["k0", "k1", "k2", "k3"], "region": ["r0", "r1", "r2"], "sex": ["f", "m"]}
 WEIGHTS = {"k0": 3.0, "k1": 24.0, "k2": 170.0, "k3": 1200.0}
@@ -35,19 +39,26 @@ def people(seed: int, spread: float = 0.0, records: int = 2_000) -> pd.DataFrame
     middle = 10.0 + 0.2 * (columns["sex"] == "m") + 0.3 * (columns["kind"] == "k3") + 0.1 * (columns["region"] == "r2")
     frame = pd.DataFrame(columns | {"income": np.clip(np.exp(rng.normal(middle, 0.5)), 0.0, 400_000.0)})
     frame["hours"] = np.clip(rng.normal(38.0 + 2.0 * (columns["sex"] == "m"), 8.0), 0.0, 80.0)
+    frame["kids"] = rng.poisson(1.2 + 0.5 * (columns["sex"] == "m")).clip(0, 9).astype(float)
+    frame["county"] = frame["region"] + rng.choice(["a", "b"], records)
+    frame["household"] = np.arange(records) // 3
     weight = frame["kind"].map(WEIGHTS) * np.exp(spread * rng.standard_normal(records))
     return frame.assign(weight=weight.clip(1.0, 4_000.0))
 
 
+def tables(sets: list[list[str]], outcome: str = "income", *more: Any) -> list[dict[str, Any]]:
+    statistics = ["count", {"mean": outcome}, {"total": outcome}, *more]
+    return [{"name": f"t{k}", "by": by, "statistics": statistics} for k, by in enumerate(sets)]
+
+
 def job(folder: Path, survey: dict[str, Any], spread: float = 0.0, **keys: Any) -> dpdist.Job:
-    """Four tables of counts, means and totals of incomes; `keys` go over the job's own."""
+    """Four tables of counts, means and totals of incomes; `keys` go over the job's own, and `columns` beside them."""
     for seed, name in enumerate(("now", "before"), start=1):
         rows = people(seed, spread)
         (rows if survey else rows.drop(columns="weight")).to_parquet(folder / f"{name}.parquet")
-    columns: dict[str, Any] = {name: {"levels": levels} for name, levels in LEVELS.items()}
+    columns: dict[str, Any] = {name: {"levels": levels} for name, levels in LEVELS.items()} | keys.pop("columns", {})
     columns["income"] = {"bounds": [0, 400_000], "outside": "clip"}
     columns |= {"weight": {"bounds": [1, 4_000], "outside": "clip"}} if survey else {}
-    statistics = ["count", {"mean": "income"}, {"total": "income"}]
     own = {
         "dataset": "people",
         "publish": "always",
@@ -59,7 +70,7 @@ def job(folder: Path, survey: dict[str, Any], spread: float = 0.0, **keys: Any) 
         "mechanism": {"name": "tables"},
         "budget": EXACT,
         "reference": {"path": str(folder / "before.parquet"), "provenance": "simulated"},
-        "tables": [{"name": f"t{k}", "by": by, "statistics": statistics} for k, by in enumerate(TABLES)],
+        "tables": tables(TABLES),
         "runtime": {"executor": "serial"},
     }
     return dpdist.parse_job(json.dumps(own | keys))
@@ -157,3 +168,148 @@ def test_no_weight_is_read_where_weights_are_public_and_outcomes_attain_the_dist
         if survey == PUBLIC:
             assert not added[0][:, 0].any()
             assert np.abs(added[0] - added[2]).sum(axis=1).max() == 2 * UNIT
+
+
+def raked(rows: pd.DataFrame, totals: dict[str, dict[str, float]]) -> pd.DataFrame:
+    weight = rows["weight"].copy()
+    for _ in range(200):
+        for column, of_levels in totals.items():
+            weight *= rows[column].map(of_levels) / weight.groupby(rows[column]).transform("sum")
+    return rows.assign(weight=weight)
+
+
+def test_public_totals_are_met_and_other_figures_are_those_of_raked_weights(tmp_path: Path) -> None:
+    """Every table is measured crossed with the totals' columns. Control: unraked weights have other figures."""
+    rows, sets = people(1, 0.6), [["region"], ["sex"]]
+    totals = {
+        column: {level: round(weight * factor, 3) for (level, weight), factor in zip(of.items(), factors, strict=True)}
+        for column, factors in {"sex": (1.2, 0.9), "kind": (1.5, 0.7, 1.1, 0.0)}.items()
+        for of in [rows.groupby(column)["weight"].sum().to_dict()]
+    }
+    totals["kind"]["k3"] = sum(totals["sex"].values()) - sum(totals["kind"].values())
+    rake = [{"by": [column], "totals": of_levels} for column, of_levels in totals.items()]
+    dpdist.run(job(tmp_path, MEASURED, 0.6, rake=rake, tables=tables([*sets, ["kind"]])), tmp_path / "made")
+    check_exact(tmp_path / "made", raked(rows, totals), sets)
+    table = shown(tmp_path / "made", 1, ["sex"])
+    assert table["estimate", "count"].to_numpy() == pytest.approx(list(totals["sex"].values()), rel=1e-6)
+    assert (table["standard_error", "count"] < 1e-6 * table["estimate", "count"]).all()
+    unraked, table = direct(rows, ["region"]), shown(tmp_path / "made", 0, ["region"])
+    assert (np.abs(table["estimate", "mean"].to_numpy() - unraked["mean"]) > 0.2 * unraked["se mean"]).any()
+
+
+def test_every_stratum_has_a_system_of_its_own_and_tables_add_them_up(tmp_path: Path) -> None:
+    sets = [["region", "kind"], ["kind", "sex"], ["sex"]]
+    loaded = job(tmp_path, MEASURED, 0.6, strata=["region"], tables=tables(sets))
+    dpdist.run(loaded, tmp_path / "made")
+    check_exact(tmp_path / "made", people(1, 0.6), sets)
+    measured = pd.read_parquet(tmp_path / "made" / "public" / "measurements.parquet")
+    assert measured.groupby("table")["cell region"].nunique().max() == 3
+    prediction = predicted(dpdist.plan(loaded), times=(Fraction(1),))
+    assert {one.statistic.split()[0] for one in prediction.statistics()} == {"count", "mean", "total"}
+
+
+def test_a_hierarchy_measures_its_finest_columns_alone(tmp_path: Path) -> None:
+    """Control: without it the coarser columns are measured as well."""
+    sets = [["county"], ["region"], ["region", "sex"], ["county", "sex", "kind"]]
+    counties = {"county": {"levels": [f"r{k}{half}" for k in range(3) for half in "ab"]}}
+    geography = {"hierarchies": {"geography": ["region", "county"]}}
+    numbers = []
+    for keys in (geography, {}):
+        loaded = job(tmp_path, MEASURED, 0.6, columns=dict(counties), tables=tables(sets), **keys)
+        model = make_plan(loaded, None, silent).model
+        assert isinstance(model, ResidualCells)
+        numbers.append(model.names)
+    finest, coarser = "county x sex x kind", "region x sex"
+    assert numbers == [("all records", finest), ("all records", coarser, finest)]
+
+
+def test_imprecise_figures_are_withheld(tmp_path: Path) -> None:
+    dpdist.run(job(tmp_path, MEASURED, 0.6, withhold_above=0.05), tmp_path / "made")
+    table = pd.read_parquet(tmp_path / "made" / "public" / "tables" / "t0.parquet").query("estimator == 'parameters'")
+    withheld = table["withheld_because"].notna()
+    assert withheld.any()
+    assert table["estimate"].isna()[withheld].all()
+    assert table["estimate"].notna()[~withheld].all()
+
+
+def test_gates_units_and_copied_columns(tmp_path: Path) -> None:
+    """Control: a gate that no release meets withholds it."""
+    gates = [{"measure": "largest", "limit": 4.0, "of": "count"}, {"measure": "coverage", "limit": 0.5, "of": "count"}]
+    keys: dict[str, Any] = {
+        "accept": {"epsilon": "5000", "gates": gates},
+        "budget": {"epsilon": "20000", "adjacency": "zero_out"},
+        "privacy_unit": {"column": "household", "most": 3},
+        "microdata": {"columns": ["hours"]},
+        "withhold_above": None,
+        "publish": "always",
+    }
+    dpdist.run(job(tmp_path, MEASURED, 0.6, **keys), tmp_path / "made")
+    public = tmp_path / "made" / "public"
+    statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    assert [gate["accepted"] for gate in statement["acceptance"]["gates"]] == [True, True]
+    assert statement["microdata"]["copied"] == ["hours"]
+    records = pd.read_parquet(next((public / "synthetic").glob("*.parquet")))
+    assert set(records["hours"]) <= set(people(2)["hours"])
+    never = {"accept": {"epsilon": "5000", "gates": [{"measure": "largest", "limit": 1e-6, "of": "count"}]}}
+    with pytest.raises(JobError, match="does not allow"):
+        dpdist.run(job(tmp_path, MEASURED, 0.6, **(keys | never)), tmp_path / "never")
+
+
+def derived(rows: pd.DataFrame, kind: str, sex: str, statistic: str, variable: str) -> float:
+    """A figure of the file itself, by the text of its statistic."""
+    of_kind = rows[rows["kind"] == kind]
+    few = of_kind[of_kind["sex"] == sex]
+    w, incomes = few["weight"], few["income"]
+    if statistic == "count":
+        return float(w.sum())
+    if statistic == "mean":
+        return float(np.average(few[variable], weights=w))
+    if statistic == "ratio":
+        return float((w @ incomes) / (w @ few["kids"]))
+    if statistic.startswith("share"):
+        return float(w.sum() / of_kind["weight"].sum())
+    if statistic.startswith("difference"):
+        other = of_kind[of_kind["sex"] == "f"]
+        return float(np.average(incomes, weights=w) - np.average(other["income"], weights=other["weight"]))
+    if statistic.startswith("proportion"):
+        return float(w[incomes > 30_000].sum() / w.sum())
+    ordered = few.sort_values("income")
+    return float(ordered["income"][ordered["weight"].cumsum() >= 0.5 * w.sum()].iloc[0])
+
+
+@pytest.mark.parametrize("kind", ["csv", "dta", "sav"])
+def test_references_of_other_formats_teach_what_a_parquet_file_teaches(tmp_path: Path, kind: str) -> None:
+    """Two outcomes, one of them whole, with all derived statistics over a universe."""
+    statistics = [
+        *("count", {"mean": "income"}, {"mean": "kids"}, {"ratio": ["income", "kids"]}, {"share": "sex"}),
+        {"difference": {"mean": "income"}, "from": {"sex": "f"}},
+        {"quantile": "income", "at": 0.5},
+        {"proportion": "income", "above": 30_000},
+    ]
+    keys: dict[str, Any] = {
+        "columns": {"kids": {"bounds": [0, 9], "whole": True, "outside": "clip"}},
+        "outcome": ["income", "kids"],
+        "tables": [{"name": "t0", "by": ["kind", "sex"], "universe": {"region": ["r0", "r1"]}, "statistics": statistics}],
+    }
+    job(tmp_path, MEASURED, 0.6)
+    before = pd.read_parquet(tmp_path / "before.parquet")
+    if kind == "csv":
+        before.to_csv(tmp_path / "before.csv", index=False)
+    else:
+        getattr(pyreadstat, f"write_{kind}")(before, str(tmp_path / f"before.{kind}"))
+    reference = {"path": str(tmp_path / f"before.{kind}"), "provenance": "simulated"}
+    dpdist.run(job(tmp_path, MEASURED, 0.6, reference=reference, **keys), tmp_path / "made")
+    rows = people(1, 0.6)
+    rows, table = rows[rows["region"].isin(["r0", "r1"])], pd.read_parquet(tmp_path / "made/public/tables/t0.parquet")
+    table = table.query("estimator == 'parameters' and kind != 'Total' and sex != 'Total'")
+    table = table[~table["suppressed"]]
+    assert (table["standard_error"] > 0.0).all()
+    found = {name: few.set_index(["kind", "sex"]) for name, few in table.groupby(["statistic", "variable"], dropna=False)}
+    for (statistic, variable), few in found.items():
+        right = few.index.map(lambda cell, name=statistic, of=variable: derived(rows, *cell, name, of)).to_numpy(float)
+        # The shape of outcomes is the reference's, which is another sample.
+        most = 5.0 if statistic.startswith(("quantile", "proportion")) else 0.2
+        assert (np.abs(few["estimate"].to_numpy() - right) <= most * few["standard_error"].to_numpy()).all(), statistic
+    assert len(found) == 8
+    records = pd.read_parquet(next((tmp_path / "made" / "public" / "synthetic").glob("*.parquet")))
+    assert (records["kids"] == np.rint(records["kids"])).all()

@@ -85,6 +85,10 @@ class ResidualCells(PublicModel):
     one_weight: bool
     public_weights: tuple[float, float]
     """Public bounds of the weight."""
+    raked: tuple[int, ...] = ()
+    """Columns of public totals to which tables are raked; every measured table is crossed with them."""
+    nested: tuple[tuple[int, ...], ...] = ()
+    """Columns of every hierarchy, the coarsest first."""
     weighted: bool = True
     """Whether weights are measured; False without weights, and where they are public."""
     weight: Floats | None = None
@@ -128,6 +132,11 @@ class ResidualCells(PublicModel):
             joint.moved.by(neighbour_of(job)),
             bool(job.survey.one_weight_in),
             public_weights(job),
+            tuple(k for k, name in enumerate(columns) if any(name in rake.by for rake in job.rake)),
+            tuple(
+                tuple(columns.index(name) for name in hierarchy.columns if name in columns)
+                for hierarchy in job.hierarchies.values()
+            ),
             weighted,
             None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
             secret=job.sizes_in_sums,
@@ -136,12 +145,20 @@ class ResidualCells(PublicModel):
     @property
     def workload(self) -> Workload:
         sizes = tuple(map(len, self.levels))
-        return Workload(self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns, len(self.outcomes))
+        crossed = [replace(table, by=tuple(dict.fromkeys((*table.by, *self.raked)))) for table in self.tables]
+        columns = self.codes.astype(np.int64), sizes, self.count, tuple(crossed)
+        return Workload(*columns, self.columns, len(self.outcomes))
 
     @property
     def measured(self) -> tuple[tuple[int, ...], ...]:
-        """Columns of every table that is measured, and no other contains; universes count as columns."""
-        return tuple(by for by in self.workload.measured if by)
+        """Columns of every table that is measured, and no other gives; universes count as columns.
+
+        A column of a hierarchy gives the coarser ones.
+        """
+        coarser = {column: chain[:place] for chain in self.nested for place, column in enumerate(chain)}
+        sets = [by for by in self.workload.measured if by]
+        coverage = {by: {above for column in by for above in (column, *coarser.get(column, ()))} for by in sets}
+        return tuple(by for by in sets if not any(other != by and coverage[other].issuperset(by) for other in sets))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -242,17 +259,10 @@ class ResidualCells(PublicModel):
     def _content(self) -> tuple[object, ...]:
         """All that the system follows from."""
         sizes = tuple(map(len, self.levels))
-        return (
-            self.codes,
-            sizes,
-            None if self.secret else self.count,
-            self.tables,
-            self.joint,
-            self.bounds,
-            self.public_weights,
-            self.weight,
-            self.donors,
-        )
+        donors = None if self.donors is None else replace(self.donors, copied=None)
+        public = self.joint, self.bounds, self.public_weights, self.weight
+        count = None if self.secret else self.count
+        return (self.codes, sizes, count, self.workload.tables, self.nested, *public, donors)
 
     def built(self) -> TableSystem:
         """`system`, computed anew."""
@@ -267,15 +277,13 @@ class ResidualCells(PublicModel):
                 np.concatenate([reference.outcomes, absent.outcomes]),
             )
         tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Ints]()
-        every = Workload(
-            np.concatenate([codes, reference.codes]),
-            *(tuple(map(len, self.levels)), np.ones(len(codes) + len(reference.codes)), self.tables, self.columns),
-        )
+        both = np.concatenate([codes, reference.codes])
+        every = replace(self.workload, codes=both, count=np.ones(len(both)))
         for by in self.measured:
-            both = every.groups(by)
-            of_file, of_reference = both[: len(codes)], both[len(codes) :]
+            group = every.groups(by)
+            of_file, of_reference = group[: len(codes)], group[len(codes) :]
             present, cell = np.unique(of_file, return_inverse=True)
-            place = np.full(int(both.max()) + 1, -1)
+            place = np.full(int(group.max()) + 1, -1)
             place[present] = np.arange(len(present))
             tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
             placed.append(place[of_reference])

@@ -64,12 +64,14 @@ class ResidualSums(Summing):
     """
 
     pattern: Codes
-    """The base cell of every frame row."""
+    """The base cell of every frame row of the stratum."""
+    start: int
+    """The stratum's first frame row."""
     prediction: Prediction
     tables: tuple[TableLimits, ...]
 
     def sums(self, records: Records) -> Floats:
-        base, added = self.pattern[records.frame].astype(np.int64), list[Floats]()
+        base, added = self.pattern[records.frame - self.start].astype(np.int64), list[Floats]()
         for limits in self.tables:
             cell = limits.cell[base]
             parts = limits.contributions(base, records.weight, records.outcomes, self.prediction)
@@ -104,8 +106,8 @@ class Tables(NoisySums[Settings, ResidualCells]):
             bound = (limits.cell, limits.mean, limits.centre, limits.scale)
             return Defined.by_content((bound, prediction.means, prediction.subtracted, name))
 
-        pattern = model.design.pattern
-        exact = yield Pass(ResidualSums(pattern, system.prediction, (system.first,)), "sum")
+        rows = model.design.pattern, model.design.first
+        exact = yield Pass(ResidualSums(*rows, system.prediction, (system.first,)), "sum")
         stated = joint.share(f"sums of {model.names[0]}", system.parts[0])
         # Cutting sums of a secret number of records moves none farther from another.
         exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
@@ -114,7 +116,7 @@ class Tables(NoisySums[Settings, ResidualCells]):
         noisy = [first]
         # Where all tables are of all records, the first sums are all.
         if limits:
-            exact = yield Pass(ResidualSums(pattern, calibrated, limits), "sum")
+            exact = yield Pass(ResidualSums(*rows, calibrated, limits), "sum")
             exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
             ends = np.cumsum([len(one.size) for one in limits])[:-1]
             for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=1):

@@ -30,7 +30,10 @@ class Tables(Noisy):
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "predicts weights and outcomes from a reference's records"
+    gates: ClassVar[bool] = True
     donates: ClassVar[bool] = True
+    copies: ClassVar[bool] = True
+    nests: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
     shape_of_reference: ClassVar[bool] = True
     public_weights: ClassVar[bool] = True
@@ -50,9 +53,6 @@ class Tables(Noisy):
         if job.synthetic_sets != 1:
             fault = f"'{self.name}' releases one estimate of all tables, on which the whole budget is best spent"
             yield Contradiction(("synthetic_sets",), fault, "write 1")
-        if job.strata:
-            fault = f"'{self.name}' measures the tables of the whole file"
-            yield Contradiction(("strata",), fault, "leave strata out, and put these columns into tables")
         secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
         if secret and job.survey.measured_weight is None:
             public = job.survey.design_weights is not None
@@ -65,5 +65,3 @@ class Tables(Noisy):
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' predicts from records of a public file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path")
-        if job.rake:
-            yield Contradiction(("rake",), f"'{self.name}' does not rake to public totals", "leave rake out")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
-from dpdist.mechanisms.reference_tables.words import DECLARED, ONE_WEIGHT
+from dpdist.mechanisms.reference_tables.words import DECLARED, MICRODATA, ONE_WEIGHT
 from dpdist.models.outputs import ReleaseView
 
 OF_WEIGHT = (
@@ -48,6 +48,7 @@ class TablesWords(Words):
 
 WORDS = TablesWords(
     density=DENSITY,
+    entries={"microdata": MICRODATA},
     errors=(
         "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, errors "
         "of the prediction, and drift since the reference. Draws come from the posterior that made the tables."

@@ -326,7 +326,8 @@ def _rows(
     job: Job, frame: Frame, reference: ReferenceFile, times: tuple[Fraction, ...], listener: Listener
 ) -> pd.DataFrame:
     first = builder_of(job).build(job, frame, frame.rows_of(0))
-    how = _of_formulas if isinstance(first, PredictsErrors) and job.has_reference else _of_replicates
+    formulas = isinstance(first, PredictsErrors) and job.has_reference and not (job.strata or job.rake)
+    how = _of_formulas if formulas else _of_replicates
     return how(job, frame, reference, [with_epsilon(job, job.budget.epsilon * one) for one in times], listener)
 
 
