@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy
 from test_tables import population, system_of
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.tables import conjugate, posterior
+from dpdist.mechanisms.tables import conjugate, posterior, prediction
 from dpdist.mechanisms.tables.conjugate import solved
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
 from dpdist.mechanisms.tables.system import Calibration
@@ -117,11 +118,67 @@ def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.Monkey
 
 def test_levels_and_cells_of_most_records_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     dense = posterior_of(0, 4.0)
-    prediction, size, sizes = dense.prior.prediction, dense.prior.size, dense.prior.sizes
+    expected, size, sizes = dense.prior.prediction, dense.prior.size, dense.prior.sizes
     cells = [np.arange(len(size)), np.arange(len(size)) % 3]
-    assert Prior.of(prediction, sizes, [], cells).terms.shape[1] == len(size) + 3
+    assert Prior.of(expected, sizes, [], cells).terms.shape[1] == len(size) + 3
     monkeypatch.setattr(posterior, "MOST_TERMS", 10)
-    terms = Prior.of(prediction, sizes, [], cells).terms
+    terms = Prior.of(expected, sizes, [], cells).terms
     held = np.sort(np.concatenate([size, np.bincount(cells[1], weights=size)]))[::-1]
     assert np.sort(terms.T @ size)[::-1][:10] == pytest.approx(held[:10])
     assert terms.shape[1] < 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_large_family_with_a_diagonal_of_its_own_has_the_same_effects(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions and errors of all cells, of which a third have no reference record, against one dense precision.
+
+    Products with the factors are those of the factors' own covariance. Control: without the family's overlap with others.
+    """
+    rng = np.random.default_rng(seed)
+    codes = np.unique(np.column_stack([rng.integers(0, size, 900) for size in (150, 6, 4)]), axis=0)
+    index = prediction.families([(0, 1), (1, 2)], codes)
+    rows = len(codes)
+    size, mean = rng.integers(1, 9, 2 * rows // 3).astype(float), rng.normal(0.0, 1.0, 2 * rows // 3)
+    variance = np.array([0.3, 0.2, 0.1, 0.05, 0.1, 0.2, 0.02])[: len(index) + 1]
+    monkeypatch.setattr(prediction, "LEAST_OF_TABLES", 10_000)
+    dense = prediction.effects_of(mean, size, index, variance, rows)
+    assert not len(dense.loading.lone)
+    monkeypatch.setattr(prediction, "LEAST_OF_TABLES", 10)
+    found = prediction.effects_of(mean, size, index, variance, rows)
+    assert len(found.loading.lone) > 100
+    for one, other in zip(found, dense, strict=True):
+        if isinstance(one, prediction.Loadings):
+            factors, right = (load @ np.eye(load.shape[1]) for load in (one, other))
+            assert factors @ factors.T == pytest.approx(right @ right.T, abs=1e-10)
+            values, adding = rng.normal(size=(rows, 3)), scipy.sparse.csr_array(rng.integers(0, 2, (5, rows)).astype(float))
+            assert one.back(values) == pytest.approx(factors.T @ values)
+            assert one.rows(adding) == pytest.approx(adding @ factors)
+            assert one.variance == pytest.approx((factors**2).sum(axis=1))
+            both = one.beside(other.scaled(np.arange(rows) / rows))
+            together = both @ np.eye(both.shape[1])
+            weighted = right * (np.arange(rows) / rows)[:, None]
+            assert together @ together.T == pytest.approx(factors @ factors.T + weighted @ weighted.T, abs=1e-10)
+            apart = replace(one, root=one.root[len(one.lone) :], lone=one.lone[:0], design=one.design[:, len(one.lone) :])
+            less = apart @ np.eye(apart.shape[1])
+            assert np.abs(less @ less.T - right @ right.T).max() > 1e-3
+        else:
+            assert one == pytest.approx(other, abs=1e-10)
+
+
+def test_a_fit_of_many_levels_is_the_dense_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    design = prediction.one_hot(np.column_stack([rng.integers(0, size, 2_000) for size in (200, 30, 2)]), (200, 30, 2))
+    size, total = rng.integers(1, 20, 2_000).astype(float), rng.gamma(0.5, 100.0, 2_000)
+    dense = prediction.log_linear(design, size, total)
+    monkeypatch.setattr(prediction, "MOST_LEVELS", 10)
+    assert prediction.log_linear(design, size, total) == pytest.approx(dense, abs=1e-7)
+
+
+def test_families_of_effects_are_bounded_in_large_files() -> None:
+    """300,000 cells: all columns, the coarsest tables, and one family beyond the bound. Few cells have all of them."""
+    rng = np.random.default_rng(0)
+    codes = np.column_stack([rng.integers(0, size, 300_000) for size in (3_000, 20, 9, 2)])
+    tables = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)]
+    sizes = [int(index.max()) + 1 for index in prediction.families(tables, codes)]
+    assert sizes == [2, 9, 20, 3_000, 18, 180]
+    assert len(prediction.families(tables, codes[:500])) == 10

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 from sized_package import people, sized_job
 from test_tables import LEVELS, TABLES, Cells, Population, Run, Sample, population
 
@@ -209,8 +210,11 @@ def test_expected_numbers_are_as_far_from_another_samples_as_they_state() -> Non
         other, own = (np.bincount(crosses_of(s.codes), minlength=len(CROSSES)) for s in (told.other, told.reference))
         for by in [*TABLES, (0, 1, 2)]:
             cell = cell_index(CROSSES[:, list(by)])
-            adding = (cell == np.arange(cell.max() + 1)[:, None]).astype(float)
-            expected, variance = adding @ sizes.count, ((adding @ sizes.shared) ** 2).sum(axis=1) + adding @ sizes.alone**2
+            adding = scipy.sparse.csr_array((cell == np.arange(cell.max() + 1)[:, None]).astype(float))
+            expected, variance = (
+                adding @ sizes.count,
+                (sizes.shared.rows(adding) ** 2).sum(axis=1) + adding @ sizes.alone**2,
+            )
             stated.append((adding @ other - expected) ** 2 / (variance + expected))
             control.append((adding @ (other - own)) ** 2 / np.maximum(adding @ own, 1.0))
     assert 0.8 <= np.concatenate(stated).mean() <= 1.25

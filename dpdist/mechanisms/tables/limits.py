@@ -162,8 +162,7 @@ def residual_samples(
     base = by_cell[np.minimum(np.searchsorted(reach, first[:, None] + steps * ends[:, None], side="right"), len(cell) - 1)]
     spread, means = prediction.spread[base], prediction.means[base]
     # Errors of the prediction and planned drift move residuals of all records of a base cell.
-    error = np.stack([np.sqrt((load**2).sum(axis=1)) for load in prediction.loadings], axis=1)
-    error = np.hypot(error, prediction.alone)[base]
+    error = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]) + prediction.alone**2)[base]
     sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
     moved = np.hypot(error * spread, drift * prediction.drifting[base])
     residual = sample * spread + sign * moved

@@ -20,7 +20,7 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, solved
-from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.prediction import Loadings, Prediction
 from dpdist.mechanisms.tables.sizes import Sizes
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.02}
@@ -122,12 +122,11 @@ class Prior:
         return self.sizes.count
 
     @cached_property
-    def shared(self) -> tuple[Floats, ...]:
-        """Factors of the prediction's errors that cells share, in sums, of every coordinate, (cell, effect)."""
+    def shared(self) -> tuple[Loadings, ...]:
+        """The prediction's errors that cells share, in sums, of every coordinate, (cell, effect)."""
         scale = self.size[:, None] * self.prediction.spread
-        of_residuals = [scale[:, j : j + 1] * load for j, load in enumerate(self.prediction.loadings)]
-        of_numbers = self.prediction.means[:, :1] * self.sizes.shared
-        return (np.column_stack([of_residuals[0], of_numbers]), *of_residuals[1:])
+        of_residuals = [load.scaled(scale[:, j]) for j, load in enumerate(self.prediction.loadings)]
+        return (of_residuals[0].beside(self.sizes.shared.scaled(self.prediction.means[:, 0])), *of_residuals[1:])
 
     @cached_property
     def alone(self) -> Floats:
@@ -151,8 +150,7 @@ class Prior:
 
     def factors(self, rows: Rows) -> Floats:
         """Rows of the prediction's shared errors, (row, effect)."""
-        parts = [row @ shared for row, shared in zip(rows, self.shared, strict=True)]
-        return np.concatenate([np.asarray(part) for part in parts], axis=1)
+        return np.concatenate([load.rows(row) for row, load in zip(rows, self.shared, strict=True)], axis=1)
 
     def drifts(self, rows: Rows, j: int) -> Floats:
         """Rows of a coordinate's drift of size 1, (row, term)."""
@@ -185,7 +183,7 @@ class Prior:
         columns = []
         for j in range(self.coordinates):
             value = sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
-            value = value + self.shared[j] @ (self.shared[j].T @ onto[j])
+            value = value + self.shared[j] @ self.shared[j].back(onto[j])
             if self.drift and self.drift[j]:
                 moved = self.terms @ (self.drift[j] ** 2 * (self.terms.T @ _scaled(self.relative[:, j], onto[j])))
                 value = value + _scaled(self.relative[:, j], moved)

@@ -9,14 +9,17 @@ reference records are leave-one-out: their record's own influence is taken out e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables.conjugate import solved
 
 MOST_STEPS = 30
 """Largest number of Fisher scoring steps."""
@@ -26,6 +29,13 @@ BINS = 12
 """Number of bins of predictions by which the spread of residuals is learned."""
 MOST_EFFECTS = 2_500
 """Largest number of random effects of pairs of columns that no table needs."""
+MOST_OF_TABLES, LEAST_OF_TABLES = 4_000, 600
+"""Numbers of random effects of columns and tables in a file of few cells, and in one of many."""
+ENTRIES = 60_000_000
+"""Largest number of cells times effects above the least, and of cells times pairs of families of effects."""
+LEAST_FAMILIES = 12
+MOST_LEVELS = 800
+"""Largest number of coefficients that a dense system solves."""
 ROUNDS = 3
 """Rounds of the moment equations of variance components."""
 LEAST_SHARE = 0.1
@@ -44,6 +54,82 @@ class ReferenceSample(NamedTuple):
     outcomes: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Loadings:
+    """Errors that cells share: factors of their covariance, (cell, effect), kept as a sparse `design` times a root.
+
+    The root of the effects' covariance is diagonal for the first effects, `lone`, and dense for others, (effect, other). So
+    a family of many effects that exclude each other, such as a column of many levels, is as cheap as its cells.
+    """
+
+    design: scipy.sparse.csr_array
+    lone: Floats
+    root: Floats
+    variance: Floats
+    """Variances of the errors, (cell,)."""
+
+    @classmethod
+    def none(cls, cells: int) -> Loadings:
+        return cls(scipy.sparse.csr_array((cells, 0)), np.zeros(0), np.zeros((0, 0)), np.zeros(cells))
+
+    @classmethod
+    def of_precision(
+        cls, design: scipy.sparse.csr_array, first: Floats, across: scipy.sparse.csr_array, others: Floats
+    ) -> Loadings:
+        """From the effects' precision: its diagonal for the `first` ones, (first,), (first, other), and (other, other)."""
+        slope = scipy.sparse.diags_array(1.0 / first) @ across
+        triangle = scipy.linalg.cholesky(others - (across.T @ slope).toarray(), lower=True)
+        lower = scipy.linalg.solve_triangular(triangle, np.eye(len(others)), lower=True).T
+        lone, root = 1.0 / np.sqrt(first), np.concatenate([-(slope @ lower), lower])
+        variance = np.asarray(design[:, : len(first)].power(2) @ lone**2)
+        at_once = max(ENTRIES // 20 // max(root.shape[1], 1), 1)
+        for start in range(0, design.shape[0], at_once):
+            variance[start : start + at_once] += ((design[start : start + at_once] @ root) ** 2).sum(axis=1)
+        return cls(design, lone, root, variance)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.design.shape[0], len(self.lone) + self.root.shape[1]
+
+    def covariance(self, right: Floats) -> Floats:
+        """The covariance of the effects times values, (effect,)."""
+        image: Floats = self.root @ (self.root.T @ right)
+        image[: len(self.lone)] += self.lone**2 * right[: len(self.lone)]
+        return image
+
+    def scaled(self, by: Floats) -> Loadings:
+        """Errors times factors, (cell,)."""
+        return replace(self, design=(scipy.sparse.diags_array(by) @ self.design).tocsr(), variance=self.variance * by**2)
+
+    def at(self, cells: Ints) -> Loadings:
+        return replace(self, design=self.design[cells], variance=self.variance[cells])
+
+    def beside(self, other: Loadings) -> Loadings:
+        """Sums of these errors and of the others, which are independent."""
+        first, second = len(self.lone), len(other.lone)
+        blocks = [self.design[:, :first], other.design[:, :second], self.design[:, first:], other.design[:, second:]]
+        roots = [np.split(one.root, [len(one.lone)]) for one in (self, other)]
+        parts = [scipy.linalg.block_diag(*pair) for pair in zip(*roots, strict=True)]
+        lone = np.concatenate([self.lone, other.lone])
+        return Loadings(scipy.sparse.hstack(blocks).tocsr(), lone, np.concatenate(parts), self.variance + other.variance)
+
+    def __matmul__(self, effects: Floats) -> Floats:
+        """Errors of cells from independent standard effects, (effect,) or (effect, draw)."""
+        image = self.root @ effects[len(self.lone) :]
+        image[: len(self.lone)] += (self.lone * effects[: len(self.lone)].T).T
+        return np.asarray(self.design @ image)
+
+    def back(self, values: Floats) -> Floats:
+        """The transposed factors times values of cells, (cell,) or (cell, draw)."""
+        image = self.design.T @ values
+        return np.concatenate([(self.lone * image[: len(self.lone)].T).T, self.root.T @ image])
+
+    def rows(self, adding: scipy.sparse.csr_array) -> Floats:
+        """Factors of sums over cells, (row, effect)."""
+        image = (adding @ self.design).toarray()
+        return np.concatenate([image[:, : len(self.lone)] * self.lone, image @ self.root], axis=1)
+
+
 @dataclass(frozen=True)
 class Prediction:
     """Prediction at base cells of the file; coordinate 0 is the weight, the others are outcomes.
@@ -55,7 +141,7 @@ class Prediction:
 
     means: Floats
     spread: Floats
-    loadings: tuple[Floats, ...]
+    loadings: tuple[Loadings, ...]
     """Loadings of every coordinate, (cell, effect)."""
     alone: Floats
     """Lone errors of every coordinate, (cell, 1 + outcome)."""
@@ -117,8 +203,8 @@ def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats) -> F
     for _ in range(MOST_STEPS):
         fitted = size * np.exp(design @ beta)
         score = scale * (design.T @ (total - fitted)) - ridge * (beta - start)
-        information = scale * (design.T @ scipy.sparse.diags_array(fitted) @ design).toarray() + np.diag(ridge)
-        step = scipy.linalg.solve(information, score, assume_a="pos")
+        information = scale * (design.T @ scipy.sparse.diags_array(fitted) @ design) + scipy.sparse.diags_array(ridge)
+        step = _newton(information.tocsr(), score)
         step *= min(1.0, 5.0 / max(np.abs(step).max(), 1e-300))
         while (next_value := objective(beta + step)) > value + 1e-12 * abs(value) and np.abs(step).max() > 1e-10:
             step *= 0.5
@@ -127,6 +213,12 @@ def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats) -> F
             break
         value = next_value
     return beta
+
+
+def _newton(information: scipy.sparse.csr_array, score: Floats) -> Floats:
+    if len(score) <= MOST_LEVELS:
+        return np.asarray(scipy.linalg.solve(information.toarray(), score, assume_a="pos"))
+    return solved(lambda x: information @ x, information.diagonal(), score)
 
 
 def one_hot(codes: Ints, sizes: Sequence[int]) -> scipy.sparse.csr_array:
@@ -162,22 +254,36 @@ class Spread(NamedTuple):
 
 
 def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
-    """Cells of columns, tables and pairs of columns, each as an index over all rows of `codes`."""
-    columns = codes.shape[1]
+    """Cells of columns, tables and pairs of columns, each as an index over all rows of `codes`.
+
+    In a file of many cells, those of tables and pairs with most effects are left out.
+    """
+    rows, columns = codes.shape
+    levels = [int(column.max(initial=0)) + 1 for column in codes.T]
+    most = int(np.clip(ENTRIES // max(rows, 1), LEAST_OF_TABLES, MOST_OF_TABLES))
+    number = max(LEAST_FAMILIES, int(np.sqrt(ENTRIES / max(rows, 1))))
+
+    def few_first(sets: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return sorted(sets, key=lambda by: math.prod(levels[column] for column in by))
+
     single = [(k,) for k in range(columns)]
-    pairs = [(a, b) for a in range(columns) for b in range(a + 1, columns)]
-    wanted = dict.fromkeys([*single, *(tuple(sorted(set(by))) for by in tables)])
-    kept, effects = list[Ints](), 0
+    wanted = dict.fromkeys([*few_first(single), *few_first({tuple(sorted(set(by))) for by in tables}.difference(single))])
+    kept, effects, largest = list[Ints](), 0, 0
     for by in wanted:
-        if 0 < len(by) < columns or columns == 1:
-            kept.append(cell_index(codes[:, list(by)]))
-            effects += int(kept[-1].max()) + 1
-    others = sorted(
-        (cell_index(codes[:, list(by)]) for by in pairs if by not in wanted), key=lambda index: int(index.max())
-    )
-    for index in others if columns > 2 else ():
+        if (0 < len(by) < columns or columns == 1) and len(kept) < number:
+            index = cell_index(codes[:, list(by)])
+            cells = int(index.max()) + 1
+            # The family of most effects has a diagonal precision of its own.
+            if effects + cells - max(largest, cells) <= most:
+                kept.append(index)
+                effects, largest = effects + cells, max(largest, cells)
+            elif len(by) > 1:
+                break
+    others = few_first(set(combinations(range(columns), 2)).difference(wanted))
+    for by in others if columns > 2 else ():
+        index = cell_index(codes[:, list(by)])
         effects += int(index.max()) + 1
-        if effects > MOST_EFFECTS:
+        if effects > min(MOST_EFFECTS, most) or len(kept) >= number:
             break
         kept.append(index)
     return kept
@@ -231,8 +337,8 @@ class Effects(NamedTuple):
 
     shift: Floats
     """Posterior means, (cell,)."""
-    loading: Floats
-    """Errors that cells share: factors of their covariance, (cell, effect)."""
+    loading: Loadings
+    """Errors that cells share."""
     alone: Floats
     """Standard deviations of errors that no other cell shares, (cell,)."""
     influence: Floats
@@ -246,30 +352,34 @@ def effects_of(mean: Floats, size: Floats, index: Sequence[Ints], variance: Floa
     """
     used = [(cells, tau) for cells, tau in zip(index, np.sqrt(variance[:-1]), strict=True) if tau > 0.0]
     base, with_records = float(variance[-1]), len(mean)
+    # The family of most effects is the first: alone, its precision is diagonal.
+    used.sort(key=lambda family: -int(family[0].max()))
     blocks = [
         scipy.sparse.csr_array((np.full(rows, tau), (np.arange(rows), cells)), shape=(rows, int(cells.max()) + 1))
         for cells, tau in used
     ]
     design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()
     occurs = np.flatnonzero(np.bincount(design[:with_records].indices, minlength=design.shape[1]))
-    seen = design[:, occurs]
+    first = int(np.count_nonzero(occurs < blocks[0].shape[1])) if len(occurs) > LEAST_OF_TABLES else 0
+    design_seen = design[:, occurs]
     total = np.asarray(design.power(2).sum(axis=1)).ravel()
-    unseen = np.maximum(total - np.asarray(seen.power(2).sum(axis=1)).ravel(), 0.0)
+    unseen = np.maximum(total - np.asarray(design_seen.power(2).sum(axis=1)).ravel(), 0.0)
     within = 1.0 / (1.0 / size + base)
-    gram = (
-        np.eye(seen.shape[1]) + (seen[:with_records].T @ scipy.sparse.diags_array(within) @ seen[:with_records]).toarray()
+    records = design_seen[:with_records]
+    one, others = records[:, :first], records[:, first:]
+    weighted = scipy.sparse.diags_array(within) @ others
+    loading = Loadings.of_precision(
+        *(design_seen, 1.0 + one.power(2).T @ within, (one.T @ weighted).tocsr()),
+        np.eye(others.shape[1]) + (others.T @ weighted).toarray(),
     )
-    root = scipy.linalg.cholesky(gram, lower=True)
-    effect = scipy.linalg.cho_solve((root, True), np.asarray(seen[:with_records].T @ (within * mean)))
-    loading = scipy.linalg.solve_triangular(root, seen.toarray().T, lower=True).T
-    shift = np.asarray(seen @ effect)
+    shift = np.asarray(design_seen @ loading.covariance(np.asarray(records.T @ (within * mean))))
     shrinkage = base / (base + 1.0 / size)
     shift[:with_records] += shrinkage * (mean - shift[:with_records])
     from_records = np.zeros(rows)
     from_records[:with_records] = shrinkage
-    shared = (loading[:with_records] ** 2).sum(axis=1)
-    influence = (shrinkage + (1.0 - shrinkage) * shared * within) / size
-    return Effects(shift, loading * (1.0 - from_records)[:, None], np.sqrt(base * (1.0 - from_records) + unseen), influence)
+    influence = (shrinkage + (1.0 - shrinkage) * loading.variance[:with_records] * within) / size
+    alone = np.sqrt(base * (1.0 - from_records) + unseen)
+    return Effects(shift, loading.scaled(1.0 - from_records), alone, influence)
 
 
 class _Cells(NamedTuple):
@@ -311,7 +421,7 @@ class _Coordinate(NamedTuple):
 
     means: Floats
     spread: Floats
-    loading: Floats
+    loading: Loadings
     alone: Floats
     residuals: Floats
 
@@ -362,7 +472,7 @@ def _known(cells: _Cells, weight: Floats, of_file: Floats) -> _Coordinate:
     number = cells.design.shape[0]
     means, none = np.empty(number), np.zeros(number)
     means[cells.place], means[cells.of_file] = weight, of_file
-    return _Coordinate(means, none, np.zeros((number, 0)), none, np.zeros(len(weight)))
+    return _Coordinate(means, none, Loadings.none(number), none, np.zeros(len(weight)))
 
 
 def predict(
@@ -406,7 +516,10 @@ def predict(
     back[every.of_file] = np.arange(len(cells))
     return Prediction(
         *(means[every.of_file], spread[every.of_file]),
-        tuple(one.loading[every.of_file] / by for one, by in zip(coordinates, scale, strict=True)),
+        tuple(
+            one.loading.at(every.of_file).scaled(np.full(len(cells), 1.0 / by))
+            for one, by in zip(coordinates, scale, strict=True)
+        ),
         np.column_stack([one.alone for one in coordinates])[every.of_file] / scale,
         *(correlation, z, back[every.place]),
         np.stack([means[every.place], spread[every.place]], axis=1),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.prediction import components, effects_of, families
+from dpdist.mechanisms.tables.prediction import Loadings, components, effects_of, families
 
 LEAST_NUMBER = 0.1
 """Smallest predicted number of records, relative to that of independent columns, and in records of the reference."""
@@ -23,18 +23,18 @@ LEAST_NUMBER = 0.1
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of records of base cells, (cell,). `shared` (cell, effect) and `alone` (cell,) are factors and standard
-    deviations of errors of predicted ones, in records.
+    """Numbers of records of base cells, (cell,). `shared` and `alone` (cell,) are shared errors, and standard deviations of
+    lone errors of predicted ones, in records.
     """
 
     count: Floats
-    shared: Floats
+    shared: Loadings
     alone: Floats
     secret: bool
 
     @classmethod
     def public(cls, count: Floats) -> Sizes:
-        return cls(count, np.zeros((len(count), 0)), np.zeros(len(count)), False)
+        return cls(count, Loadings.none(len(count)), np.zeros(len(count)), False)
 
     @classmethod
     def predicted(cls, codes: Ints, levels: Sequence[int], tables: Sequence[Sequence[int]], reference: Ints) -> Sizes:
@@ -64,7 +64,7 @@ class Sizes:
         variance = components(counted / size - 1.0, size, counted, twice, distinct=0.0)
         effects = effects_of(np.bincount(place, minlength=cells) / expected - 1.0, expected, index, variance, cells)
         count = np.maximum(expected * (1.0 + effects.shift), np.minimum(LEAST_NUMBER * expected, LEAST_NUMBER))
-        shared, alone = expected[:, None] * effects.loading, expected * effects.alone
+        shared, alone = effects.loading.scaled(expected), expected * effects.alone
         return cls(count * (records / count.sum()), shared, alone, True)
 
     @property
@@ -73,4 +73,9 @@ class Sizes:
         return self.count if self.secret else np.zeros_like(self.count)
 
     def times(self, factor: float) -> Sizes:
-        return replace(self, count=self.count * factor, shared=self.shared * factor, alone=self.alone * factor)
+        return replace(
+            self,
+            count=self.count * factor,
+            shared=self.shared.scaled(np.full(len(self.count), factor)),
+            alone=self.alone * factor,
+        )
