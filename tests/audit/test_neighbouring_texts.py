@@ -58,6 +58,7 @@ class Setting(NamedTuple):
 BUDGETS = {"add_remove": ADDED, "anywhere": ANYWHERE, "add_remove, zCDP": ADDED + ZCDP, "anywhere, zCDP": ANYWHERE + ZCDP}
 SETTINGS = {
     "package": Setting("table_package", REFERENCE, "table_package, noise: gaussian"),
+    "tables": Setting("tables", REFERENCE, "tables, noise: gaussian", zcdp_anywhere=True),
     "reference tables": Setting("reference_tables", REFERENCE),
     "sanitized": Setting(
         "sanitized_statistics",

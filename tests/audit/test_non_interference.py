@@ -71,6 +71,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     },
     "reference tables, add_remove": {"adjacency": "add_remove"},
     "table package, add_remove": {"adjacency": "add_remove", "mechanism": "table_package"},
+    "tables, add_remove": {"adjacency": "add_remove", "mechanism": "tables"},
     "reference tables, two outcomes, strata": {
         "outcome": "[salary, paid]",
         "strata": "field",

@@ -76,7 +76,7 @@ def command(*said: str) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("mechanism", ["reference_tables", "table_package"])
+@pytest.mark.parametrize("mechanism", ["reference_tables", "table_package", "tables"])
 def test_no_file_no_line_and_no_screen_of_a_run_tells_a_secret_size(
     mechanism: str, tmp_path: Path, noise_of: Named
 ) -> None:
