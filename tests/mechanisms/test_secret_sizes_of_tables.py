@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -18,12 +19,12 @@ from test_tables import LEVELS, TABLES, Cells, Population, Run, Sample, populati
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
-from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.posterior import rows_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.sizes import Sizes
-from dpdist.mechanisms.tables.system import Calibration, TableSystem
+from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
 from dpdist.privacy.queries import Neighbour, NoisyQuery
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
@@ -57,18 +58,22 @@ def release(told: Population, epsilon: float, seed: int = 0) -> Run:
     system, base = system_of(told, epsilon), crosses_of(told.file.codes)
     rng = np.random.default_rng(seed)
 
+    def noise(part: Fraction, size: tuple[int, ...]) -> Floats:
+        return rng.laplace(size=size) * np.sqrt(system.variance(part) / 2.0)
+
     def measured(of_table: TableLimits, prediction: Prediction, part: Fraction) -> Floats:
         added = of_table.contributions(base, told.file.weight, told.file.outcome[:, None], prediction) / UNIT
         cells = len(of_table.size)
         sums = np.column_stack([np.bincount(of_table.cell[base], weights=column, minlength=cells) for column in added.T])
-        return sums + rng.laplace(size=sums.shape) * np.sqrt(system.variance(part) / 2.0)
+        return unpaired(sums + noise(part, sums.shape))
 
-    sums = [measured(system.first, system.prediction, system.parts[0])]
-    calibration = system.calibration(sums[0][0])
+    number = len(base) + float(noise(NUMBER, ()))
+    sums = [measured(system.first_limits(system.growth(number)[0]), system.prediction, system.parts[0])]
+    calibration = system.calibration(sums[0][0], number)
     calibrated, of_tables = system.limits(calibration)
     sums += [measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1:], strict=True)]
-    rows, observed, errors = system.observed(calibrated, of_tables, sums)
-    found = system.posterior(rows, observed, errors, calibration.growth)
+    rows, observed, errors = system.observed(calibrated, of_tables, sums, calibration.first)
+    found = system.posterior(rows, observed, errors, calibration)
     return Run(system, found, found.estimate(observed), base)
 
 
@@ -107,9 +112,9 @@ def errors_of(told: Population, run: Run) -> Floats:
     return np.concatenate(found)
 
 
-def part_of(sample: Sample, records: int, seed: int = 0) -> Sample:
-    few = np.random.default_rng(seed).permutation(len(sample.weight))[:records]
-    return Sample(sample.codes[few], sample.weight[few], sample.outcome[few])
+def part_of(sample: Sample, records: int, factor: float = 1.0) -> Sample:
+    few = np.random.default_rng(0).permutation(len(sample.weight))[:records]
+    return Sample(sample.codes[few], factor * sample.weight[few], sample.outcome[few])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -133,18 +138,18 @@ def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> N
 def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     told = population(0, spread=1.2)
     strict = system_of(told, 0.5)
-    fixed = iter((strict.first, *strict.limits(Calibration(np.ones(2), 0.0))[1]))
-    monkeypatch.setattr(TableSystem, "_limits", lambda self, *_: next(fixed))
+    fixed = strict.limits(Calibration(np.ones(2), 0.0))[1]
+    monkeypatch.setattr(TableSystem, "limits", lambda self, _: (self.prediction, fixed))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 
 
 def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population() -> None:
     """8 populations × ε = .1, 1, 4: pooled medians of counts and means are at most those of the reference's cells, and
-    90 % intervals hold .84 to .985 of an independent sample's figures.
+    90 % intervals hold .86 to .96 of an independent sample's figures.
 
-    Under the right coverage of .9 a pooled share of 400 figures in 8 independent files lies below by chance in fewer than
-    1 of 1,000 runs (its standard deviation is .02). At ε = .1 intervals are wider: they hold all of the file's own direct
-    error, while the estimate takes little of it up. Control: without errors of the posterior they hold less than .8.
+    Under the right coverage of .9 a pooled share of 400 figures in 8 independent files lies outside by chance in fewer than
+    1 of 100 seeds (its standard deviation is .02); seeds are fixed. At ε = .1 they hold more: the joint error has all of
+    the file's own, of which the estimate takes up little. Control: without errors of posterior and file they hold below .8.
     """
     for epsilon in (0.1, 1.0, 4.0):
         errors, references, inside, control = (list[Floats]() for _ in range(4))
@@ -162,37 +167,62 @@ def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population
         pooled, alone = (np.median(np.concatenate(part), axis=0) for part in (errors, references))
         held = np.concatenate(inside).mean(axis=0)
         assert (pooled <= alone).all(), (epsilon, pooled, alone)
-        assert ((held >= 0.84) & (held <= 0.985)).all(), (epsilon, held)
+        assert (held >= 0.86).all(), (epsilon, held)
+        assert (held <= (0.995 if epsilon < 1.0 else 0.96)).all(), (epsilon, held)
         assert (np.concatenate(control).mean(axis=0) < 0.8).all()
 
 
+@pytest.mark.parametrize(("times", "growth"), [(5.0, 5.0), (1.0, 1.0)], ids=["a sample of the file", "of its size"])
+def test_a_reference_that_is_a_sample_of_the_file_gives_as_good_limits(times: float, growth: float) -> None:
+    """Its weights are five times as large, and its records a fifth. At ε = 4, over 6 populations: counts err by at most .5
+    direct errors in the median, as under a reference of the file's size, and 90 % intervals hold .85 of another sample's
+    figures and more (by chance fewer in less than 1 of 1,000 runs).
+    """
+    errors, inside = list[Floats](), list[Floats]()
+    for seed in range(6):
+        told = population(100 + seed)
+        told = told._replace(reference=part_of(told.reference, int(3_000 / growth), times))
+        run = release(told, 4.0, seed)
+        assert run.posterior.prior.weight == pytest.approx(1.0 / times, rel=0.6)
+        errors.append(errors_of(told, run))
+        for _, cell in run.system.tables:
+            right, other, made = direct(told.file, cell), direct(told.other, cell), published(run, cell)
+            few = (right.records >= 10) & (other.records >= 10)
+            joint = np.sqrt(made.errors**2 + right.errors**2 + other.errors**2)
+            inside.append((np.abs(made.figures - other.figures) <= 1.645 * joint)[few])
+    assert np.median(np.concatenate(errors)[:, 0]) <= 0.5
+    assert (np.concatenate(inside).mean(axis=0) >= 0.85).all()
+
+
 @pytest.mark.parametrize("outcomes", [1, 3])
-def test_a_record_adds_at_most_1_and_its_move_to_another_cell_attains_2(outcomes: int) -> None:
-    """Over weights and outcomes up to 1e308; a record of weight 0 adds nothing. Records at the limit in two cells are the
-    pair; in one cell, of two outcomes that take up nearly all of the ball, nearly so."""
+def test_a_record_adds_at_most_1_and_its_exchange_attains_2(outcomes: int) -> None:
+    """Over weights and outcomes up to 1e308; a record of weight 0 adds nothing. Records of two cells are one pair, and
+    records of one cell with all outcomes above and all below another. Rounding takes a unit of each sum at most."""
     told, rng = population(3), np.random.default_rng(1)
-    told = told._replace(reference=told.reference._replace(outcome=told.reference.outcome))
     system = system_of(told, 1.0)
-    limits, prediction = system.limits(system.calibration(np.array([400.0, 3.0])))[1][0], system.prediction
-    limits = TableLimits(
-        *(limits.cell, limits.size, np.repeat(limits.mean, outcomes, axis=1), limits.centre, limits.weight),
-        *(np.repeat(limits.outcome, outcomes, axis=1), limits.beyond, limits.loss, limits.hidden),
+    limits, prediction = system.limits(Calibration(np.ones(2), 0.0))[1][0], system.prediction
+    limits = replace(
+        limits,
+        mean=np.repeat(limits.mean, outcomes, axis=1),
+        outcome=np.repeat(limits.outcome, outcomes, axis=1),
     )
-    means = np.concatenate([prediction.means[:, :1], np.repeat(prediction.means[:, 1:], outcomes, axis=1)], axis=1)
-    prediction = Prediction(means, *(getattr(prediction, name) for name in list(Prediction.__dataclass_fields__)[1:]))
+    prediction = replace(prediction, means=prediction.means[:, [0, *[1] * outcomes]])
     base = rng.integers(0, len(CROSSES), 4_000)
     values = 10.0 ** rng.uniform(-3.0, 308.0, (4_000, 1 + outcomes)) * rng.choice([-1.0, 1.0], (4_000, 1 + outcomes))
     added = limits.contributions(base, np.abs(values[:, 0]), values[:, 1:], prediction)
+    assert added.shape == (4_000, 2 * outcomes)
     assert (added == np.rint(added)).all()
-    assert np.abs(added).sum(axis=1).max() == UNIT
+    assert UNIT - 2 * outcomes <= np.abs(added).sum(axis=1).max() <= UNIT
     assert not limits.contributions(base, np.zeros(4_000), values[:, 1:], prediction).any()
-    cell = limits.cell[base]
+    cell, least = limits.cell[base], UNIT - 2 * outcomes
     heavy = limits.contributions(base, 2.0 * limits.weight[cell], limits.mean[cell], prediction)
-    assert (heavy == np.eye(1 + outcomes)[0] * UNIT).all()
-    light = np.full(4_000, 1e-9)
-    ends = [limits.mean[cell] + sign * 1e3 * limits.outcome[cell] / light[:, None] for sign in (1.0, -1.0)]
-    above, below = (limits.contributions(base, light, end, prediction) for end in ends)
-    assert np.abs(above - below).sum(axis=1).min() >= 2 * UNIT * (1.0 - 1e-6)
+    assert (np.abs(heavy).sum(axis=1) >= least).all(), "added, removed, or moved to another cell, which moves two sums"
+    weight = limits.weight[cell]
+    ends = [limits.mean[cell] + sign * limits.outcome[cell] / weight[:, None] / outcomes for sign in (1.0, -1.0)]
+    above, below = (limits.contributions(base, weight, end, prediction) for end in ends)
+    assert (np.abs(above - below).sum(axis=1) >= 2 * least).all()
+    sums = unpaired(heavy / UNIT)
+    assert sums == pytest.approx(np.column_stack([np.ones(4_000), np.zeros((4_000, outcomes))]), abs=1e-5)
 
 
 def test_expected_numbers_are_as_far_from_another_samples_as_they_state() -> None:
@@ -271,6 +301,13 @@ def test_noise_is_twice_as_large_for_a_record_that_may_move_anywhere(tmp_path: P
         statement = json.loads((public / "statement.json").read_text())
         assert "the number of records, in all and in every cell" in statement["protected"]
         assert any("adds its weight" in text for text in statement["assumptions"])
+        measured = pd.read_parquet(public / "measurements.parquet")
+        assert set(measured["statistic"]) == {"records", "above", "below"}
+        assert (measured["sensitivity"] == (1.0 if kind == "off" else 2.0)).all()
+        frame = pd.read_parquet(public / "released" / "frame.parquet")
+        near = measured.loc[measured["statistic"] == "records", "value"].item()
+        assert near != 2_000
+        assert frame["count"].sum() == pytest.approx(2_000, rel=0.1)
     assert scales["anywhere"] == 2 * scales["off"]
 
 

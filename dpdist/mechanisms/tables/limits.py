@@ -8,7 +8,9 @@ range as the budget grows, and the estimate is then the direct one.
 
 Where numbers of records are secret, m_w is left out of r and ρ, and c is 0: a record that is not there adds nothing. What
 is clipped of n records is n times its mean. n is secret, but goes with the count: the part of the expected clipped sums
-over the count, `hidden`, is taken from rows of the posterior (`system`), and only what is left of it is an error.
+over the count, `hidden`, is taken from rows of the posterior (`system`), and only what is left of it is an error. Weights
+are there in every record, so that u is measured in pairs (u_0/K + u_k)/2 and (u_0/K − u_k)/2. Their L1 norm is Σ_k
+max(|u_0|/K, |u_k|), below ‖u‖₁: with one outcome this leaves half the variance of noise.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class TableLimits:
         return np.column_stack([self.weight, self.outcome])
 
     def contributions(self, base: Ints, weight: Floats, outcomes: Floats, prediction: Prediction) -> Floats:
-        """u of every record in whole units of 1/UNIT, (record, 1 + outcome); the L1 norm is at most UNIT.
+        """u of every record in whole units of 1/UNIT, (record, sum); the L1 norm is at most UNIT.
 
         Rounding is towards 0. Any weights and outcomes are allowed, except NaN. Where weights are public, none is read.
         """
@@ -79,6 +81,7 @@ class TableLimits:
             u = np.column_stack([r - self.centre[cell], rho]) / self.scale[cell]
             # Values beyond this are at the ball's surface, whatever the others are.
             u = np.clip(np.nan_to_num(u, nan=0.0), -1e9, 1e9)
+            u = paired(u) if prediction.whole else u
             scaled: Floats = np.trunc(u * (UNIT / np.maximum(np.abs(u).sum(axis=1), 1.0))[:, None])
         # Division may round a norm up to a last digit above 1; one unit less in the largest coordinate mends it.
         above = np.flatnonzero(np.abs(scaled).sum(axis=1) > UNIT)
@@ -91,6 +94,18 @@ class TableLimits:
         whole = sums * self.scale + self.size[:, None] * self.beyond
         whole[:, 0] += self.size * self.centre
         return whole
+
+
+def paired(u: Floats) -> Floats:
+    """(u_0/K + u_k)/2 of all K outcomes, then (u_0/K − u_k)/2, (record, 2 × outcome)."""
+    part = u[:, :1] / (u.shape[1] - 1)
+    return np.concatenate([part + u[:, 1:], part - u[:, 1:]], axis=1) / 2.0
+
+
+def unpaired(sums: Floats) -> Floats:
+    """u_0 and u_k from sums of pairs, (row, 1 + outcome). Noise of variance σ² in each pair is 2Kσ² and 2σ² in these."""
+    above, below = np.split(sums, 2, axis=1)
+    return np.column_stack([sums.sum(axis=1), above - below])
 
 
 def predicted_means(cell: Ints, size: Floats, prediction: Prediction) -> Floats:
@@ -177,18 +192,19 @@ def choose(
     of_reference: Ints,
     size: Floats,
     prediction: Prediction,
-    noise: float,
+    noise: Floats | float,
     highest: Floats,
     lowest: Floats,
     drift: float = PLANNED_DRIFT,
+    fixed: TableLimits | None = None,
 ) -> TableLimits:
-    """Limits of a table's cells. `noise` is the variance of noise on a sum of contributions; `highest` and `lowest` are
-    public bounds of weight and outcomes, (1 + outcome,).
+    """Limits of a table's cells. `noise` is the variance of noise on sums of contributions; `highest` and `lowest` are
+    public bounds of weight and outcomes, (1 + outcome,). `fixed` are limits of which only the clipped part is wanted.
     """
     cells = int(cell.max()) + 1
     # A cell that is expected to have less than a record matters only if it has one.
     number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.whole)
-    mean = predicted_means(cell, size, prediction)
+    mean = predicted_means(cell, size, prediction) if fixed is None else fixed.mean
     sample, share, records = residual_samples(cell, of_reference, size, mean, prediction, drift)
     share = share / share.sum(axis=1, keepdims=True)
     ends = _ranges(cell, prediction, mean, highest, lowest)
@@ -197,21 +213,12 @@ def choose(
         direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
     )
     sample, share = _with_tails(sample, share, len(prediction.residuals), ends)
-    best: tuple[Floats, ...] | None = None
-    for quantile in (None, *(() if prediction.whole else CENTRES)):
-        centre = np.zeros(cells) if quantile is None else _quantile(sample[..., 0], share, quantile, ends[:, 0])
-        candidate = _descend(sample, share, centre, number, records, noise, direct, ends, prediction.whole)
-        if best is None:
-            best = candidate
-        else:
-            better = candidate[0] < best[0]
-            best = tuple(
-                np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in zip(candidate, best, strict=True)
-            )
-    assert best is not None
-    _, centre, scale = best
-    # A limit whose noise is far below the direct error costs nothing, and hides less.
-    scale = np.maximum(scale, np.minimum(ends, NEGLIGIBLE * np.sqrt(direct / noise)))
+    if fixed is None:
+        centre, scale = _best(sample, share, number, records, noise, direct, ends, prediction.whole)
+        # A limit whose noise is far below the direct error costs nothing, and hides less.
+        scale = np.maximum(scale, np.minimum(ends, NEGLIGIBLE * np.sqrt(direct / noise)))
+    else:
+        centre, scale = fixed.centre, fixed.scale
     _, loss, _ = _clipped(sample, share, centre, scale, number, records, prediction.whole)
     beyond = _beyond(
         of_reference, prediction, mean, centre, scale, sample[:, OWN : OWN + POOLED], share[:, OWN : OWN + POOLED]
@@ -224,6 +231,32 @@ def choose(
     return TableLimits(cell, number, mean, centre, scale[:, 0], scale[:, 1:], beyond, loss, hidden)
 
 
+def _best(
+    sample: Floats,
+    share: Floats,
+    number: Floats,
+    records: Floats,
+    noise: Floats | float,
+    direct: Floats,
+    ends: Floats,
+    whole: float,
+) -> tuple[Floats, Floats]:
+    """Centres and limits, (cell, 1 + outcome), of the least predicted risk over tried centres."""
+    best: tuple[Floats, ...] | None = None
+    for quantile in (None, *(() if whole else CENTRES)):
+        centre = np.zeros(len(number)) if quantile is None else _quantile(sample[..., 0], share, quantile, ends[:, 0])
+        candidate = _descend(sample, share, centre, number, records, noise, direct, ends, whole)
+        if best is None:
+            best = candidate
+        else:
+            better = candidate[0] < best[0]
+            best = tuple(
+                np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in zip(candidate, best, strict=True)
+            )
+    assert best is not None
+    return best[1], best[2]
+
+
 def _beyond(
     of_reference: Ints, prediction: Prediction, mean: Floats, centre: Floats, scale: Floats, pool: Floats, share: Floats
 ) -> Floats:
@@ -233,18 +266,22 @@ def _beyond(
     residual = prediction.residuals[inside] * spread
     r = residual[:, 0] + prediction.whole * means[:, 0]
     rho = residual[:, 1:] + (means[:, 1:] - mean[cell]) * r[:, None]
-    lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell])[:, 0]
+    lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.whole)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
-    of_pool = np.einsum("cs,csk->ck", share, _lost(pool, centre, scale)) / share.sum(axis=1, keepdims=True)
+    lost_of_pool = _lost(pool, centre, scale, prediction.whole)
+    of_pool = np.einsum("cs,csk->ck", share, lost_of_pool) / share.sum(axis=1, keepdims=True)
     return np.asarray((sums + POOL_WORTH * of_pool) / (number[:, None] + POOL_WORTH))
 
 
-def _lost(residual: Floats, centre: Floats, scale: Floats) -> Floats:
+def _lost(residual: Floats, centre: Floats, scale: Floats, whole: float) -> Floats:
     """The clipped part of residuals (row, place, 1 + outcome)."""
     moved = residual.copy()
     moved[..., 0] -= centre[:, None]
-    norm = (np.abs(moved) / scale[:, None, :]).sum(axis=-1)
+    size = np.abs(moved) / scale[:, None, :]
+    # The norm of pairs: |a + b|/2 + |a − b|/2 is the larger of |a| and |b|.
+    pairs = np.maximum(size[..., :1] / max(size.shape[-1] - 1, 1), size[..., 1:]) if whole else size
+    norm = pairs.sum(axis=-1)
     return np.asarray(moved * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
 
 
@@ -292,7 +329,7 @@ def _clipped(
     sample: Floats, share: Floats, centre: Floats, scale: Floats, number: Floats, records: Floats, whole: float
 ) -> tuple[Floats, Floats, Floats]:
     """Expected clipped part of a record, variance of the clipped part of a cell's sums, and variance of what is kept."""
-    lost = _lost(sample, centre, scale)
+    lost = _lost(sample, centre, scale, whole)
     seen = slice(OWN + POOLED)
     first = np.einsum("cs,csk->ck", share[:, seen], lost[:, seen])
     uncertain = lost[:, seen]
@@ -313,7 +350,7 @@ def _risk(
     scale: Floats,
     number: Floats,
     records: Floats,
-    noise: float,
+    noise: Floats | float,
     direct: Floats,
     whole: float,
 ) -> Floats:
@@ -329,7 +366,7 @@ def _descend(
     centre: Floats,
     number: Floats,
     records: Floats,
-    noise: float,
+    noise: Floats | float,
     direct: Floats,
     ends: Floats,
     whole: float,

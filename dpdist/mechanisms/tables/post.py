@@ -24,12 +24,12 @@ from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
 from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
-from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.mechanisms.tables.spec import Tables
-from dpdist.mechanisms.tables.system import TableSystem, parts_of
+from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem, parts_of
 from dpdist.mechanisms.tables.words import DEFINITIONS, WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
@@ -49,8 +49,8 @@ BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
-ALL = "all records"
-"""Name of the measurement of all records."""
+ALL, NUMBER_OF_RECORDS = "all records", "number of records"
+"""Names of the measurements of all records."""
 
 
 class Learned(NamedTuple):
@@ -162,8 +162,15 @@ class ResidualCells(PublicModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the measurements, that of all records first."""
-        return (ALL, *map(self.workload.named, self.measured))
+        """Names of the measurements, that of all records first, after their number if it is secret."""
+        names = (ALL, *map(self.workload.named, self.measured))
+        return (NUMBER_OF_RECORDS, *names) if self.secret else names
+
+    @property
+    def parts(self) -> tuple[Fraction, ...]:
+        """Parts of the budget of the measurements."""
+        parts = parts_of(len(self.measured), self.secret)
+        return (NUMBER, *parts) if self.secret else parts
 
     @property
     def sums(self) -> int:
@@ -173,7 +180,7 @@ class ResidualCells(PublicModel):
     @property
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise, in units of 1/UNIT."""
-        return (max(self.joint.share("", part).scale for part in parts_of(len(self.measured))),)
+        return (max(self.joint.share("", part).scale for part in self.parts),)
 
     @property
     def largest_sum(self) -> int:
@@ -325,8 +332,9 @@ class ResidualCells(PublicModel):
             mean = np.where(count[:, None] > 0.0, totals / count[:, None], prediction.means[:, 1:])
         size = self.count
         if self.secret:
-            # Sums tell no numbers of records: predicted mean weights do, and a cell has at least one.
-            size = np.maximum(np.rint(count / prediction.means[:, 0]), 1.0)
+            # Numbers of records follow from mean weights, and a cell has at least one.
+            weight = self.calibration(system, noisy).factors[0] * prediction.means[:, 0]
+            size = np.maximum(np.rint(count / weight), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
         values |= {"size": size} if self.secret else {}
         return Draws({name: value[None] for name, value in values.items()})
@@ -352,23 +360,30 @@ class ResidualCells(PublicModel):
         return count, np.column_stack(columns)
 
     def _posterior(self, system: TableSystem, noisy: Floats) -> tuple[Posterior, Floats]:
-        calibrated, limits = self.limits(system, noisy)
+        calibration = self.calibration(system, noisy)
+        calibrated, limits = system.limits(calibration)
         sums = [part / UNIT for part in self.by_measurement(noisy)]
-        rows, observed, errors = system.observed(calibrated, limits, sums)
-        growth = system.calibration(noisy[0] / UNIT).growth
-        return system.posterior(rows, observed, errors, growth), observed
+        rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
+        return system.posterior(rows, observed, errors, calibration), observed
+
+    def calibration(self, system: TableSystem, noisy: Floats) -> Calibration:
+        """What the noisy sums of all records tell of a drift since the reference."""
+        of_all = self._residuals(noisy[int(self.secret) :])[0] / UNIT
+        return system.calibration(of_all, float(noisy[0, 0]) / UNIT if self.secret else None)
 
     def limits(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction, and limits of tables after the first."""
-        return system.limits(system.calibration(self._with_weights(noisy)[0] / UNIT))
+        return system.limits(self.calibration(system, noisy))
 
     def by_measurement(self, noisy: Floats) -> list[Floats]:
-        """Noisy sums of every measurement, (cell, 1 + outcome)."""
+        """Noisy sums of u of every measurement, (cell, 1 + outcome), without the number of records."""
         ends = np.cumsum([1, *map(self.workload.number_of_groups, self.measured)])[:-1]
-        return np.split(self._with_weights(noisy), ends)
+        return np.split(self._residuals(noisy[int(self.secret) :]), ends)
 
-    def _with_weights(self, noisy: Floats) -> Floats:
-        """Noisy sums of weights' residuals, 0 where weights are public, and of outcomes', (cell, 1 + outcome)."""
+    def _residuals(self, noisy: Floats) -> Floats:
+        """Noisy sums of u_0, which is 0 where weights are public, and of every u_k, (cell, 1 + outcome)."""
+        if self.secret:
+            return unpaired(noisy)
         return noisy if self.weighted else np.column_stack([np.zeros(len(noisy)), noisy])
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
@@ -479,21 +494,29 @@ def model_of(job: Job) -> type[ResidualCells]:
 
 def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy sums of every measurement, cell by cell."""
-    limits = _Limits(model, theta)
-    statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)]
-    first = int(not model.weighted)
-    sums, parts = model.by_measurement(theta["noisy"][0]), parts_of(len(model.measured))
-    for number, (name, by) in enumerate(zip(model.names, ((), *model.measured), strict=True)):
+    noisy, parts, limits = theta["noisy"][0], model.parts, _Limits(model, theta)
+    statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][not model.weighted :]
+    if model.secret:
+        statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
+    ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.measured)])[:-1]
+    cells = [*[()] * model.secret, (), *model.measured]
+    for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=True)):
+        of_number = model.secret and number == 0
+        shown = ["records"] if of_number else statistics
         yield Figures(
             cells=model.groups(by),
-            statistics=statistics[first:],
-            values=sums[number][:, first:],
-            scales=[model.joint.share("", parts[number]).scale] * len(statistics[first:]),
-            limits=partial(limits, number),
+            statistics=shown,
+            values=sums[:, : len(shown)],
+            scales=[model.joint.share("", part).scale] * len(shown),
+            limits=_without_limits if of_number else partial(limits, number - model.secret),
             law=LAW_NAMES[model.joint.law],
             table=name,
             sensitivity=float(model.moved / UNIT),
         )
+
+
+def _without_limits(cell: int, column: int) -> tuple[None, None, None]:
+    return None, None, None
 
 
 @dataclass(frozen=True)
@@ -506,11 +529,15 @@ class _Limits:
     @cached_property
     def tables(self) -> tuple[TableLimits, ...]:
         system = self.model.system
-        return (system.first, *self.model.limits(system, self.theta["noisy"][0])[1])
+        calibration = self.model.calibration(system, self.theta["noisy"][0])
+        return (calibration.first or system.first, *system.limits(calibration)[1])
 
     def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
         """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""
         of_table, statistic = self.tables[table], column + (not self.model.weighted)
+        if self.model.secret:
+            k, cap = column % len(self.model.outcomes), float(of_table.weight[cell])
+            return float(of_table.mean[cell, k]), cap, float(of_table.outcome[cell, k])
         if statistic == 0:
             return float(of_table.centre[cell]), float(of_table.weight[cell]), None
         return float(of_table.mean[cell, statistic - 1]), None, float(of_table.outcome[cell, statistic - 1])

@@ -86,6 +86,8 @@ class Prior:
     prediction: Prediction
     sizes: Sizes
     terms: scipy.sparse.csr_array
+    weight: float = 1.0
+    """Factor of weights since the reference where numbers of records are secret; `sizes` are then times it."""
     drift: tuple[float, ...] = ()
     """Relative size of drift by coordinate."""
 
@@ -143,9 +145,9 @@ class Prior:
     def diagonal(self, j: int, k: int) -> Floats:
         """Covariance of z_j and z_k within base cells, without loadings and drift, (cell,)."""
         spread = self.prediction.spread
-        covariance: Floats = self.size * self.prediction.correlation[j, k] * spread[:, j] * spread[:, k]
+        covariance: Floats = self.weight * self.size * self.prediction.correlation[j, k] * spread[:, j] * spread[:, k]
         if j == k == 0:
-            covariance = covariance + self.sizes.variance * self.prediction.means[:, 0] ** 2
+            covariance = covariance + self.weight * self.sizes.variance * self.prediction.means[:, 0] ** 2
         return covariance + self.alone[:, j] ** 2 if j == k else covariance
 
     def factors(self, rows: Rows) -> Floats:
@@ -196,7 +198,7 @@ class Prior:
         """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
         root = np.linalg.cholesky(self.prediction.correlation + 1e-9 * np.eye(self.coordinates))
         alike = np.einsum("jk,bkd->bjd", root, rng.standard_normal((len(self.size), self.coordinates, number)))
-        return np.asarray((np.sqrt(self.size)[:, None] * self.prediction.spread)[..., None] * alike)
+        return np.asarray((np.sqrt(self.weight * self.size)[:, None] * self.prediction.spread)[..., None] * alike)
 
     def deviated(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the prediction's errors and drift, (cell, 1 + outcome, draw)."""

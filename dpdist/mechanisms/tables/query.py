@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats
-from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.core.records import UNIT, Codes, Floats
+from dpdist.engine.protocol import Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, Summing, released_sets
@@ -35,9 +35,10 @@ SCALED_KNOWN = (
 )
 LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
 SCALED_SECRET = (
-    "In every measured table a record adds its weight, and its weighted outcome about the cell's predicted mean, to one "
-    "cell, each over a limit. They are scaled until the sum of their sizes is at most 1. So adding or removing a record "
-    "moves a measurement by at most 1, and exchanging it for any other by at most 2."
+    "The number of records is measured. In every measured table a record adds its weight, and its weighted outcome about "
+    "the cell's predicted mean, to one cell, each over a limit. Half of their sum and of their difference are scaled until "
+    "their sizes sum to at most 1. So adding or removing a record moves a measurement by at most 1, and exchanging it for "
+    "any other by at most 2."
 )
 GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
 SHARED = (
@@ -54,6 +55,16 @@ SHAPE = (
     "What limits hide is taken from the reference, with its error. How far the file has drifted from the prediction "
     "follows from the noisy sums. A tail that has grown since the reference beyond the limits is in no figure."
 )
+
+
+@dataclass(frozen=True)
+class RecordCount(Summing):
+    """Kernel: the number of records in units of 1/UNIT, the first of these columns, (1, column)."""
+
+    columns: int
+
+    def sums(self, records: Records) -> Floats:
+        return np.eye(1, self.columns) * (UNIT * len(records))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,30 +110,33 @@ class Tables(NoisySums[Settings, ResidualCells]):
         self, job: Job, settings: Settings, model: ResidualCells, recorder: StratumRecorder, learned: Learned
     ) -> Rounds:
         system, joint = learned.system, joint_query(job, settings.noise)
-        if min(system.parts) <= 0 or sum(system.parts) > 1:
-            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(system.parts))}")
+        if min(model.parts) <= 0 or sum(model.parts) > 1:
+            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(model.parts))}")
 
-        def defined(name: str, limits: TableLimits, prediction: Prediction) -> Defined:
-            bound = (limits.cell, limits.mean, limits.centre, limits.scale)
-            return Defined.by_content((bound, prediction.means, prediction.subtracted, name))
+        def measured(exact: Floats, number: int, limits: TableLimits | None, prediction: Prediction) -> Measurement:
+            name = model.names[number]
+            bound = None if limits is None else (limits.cell, limits.mean, limits.centre, limits.scale)
+            defined = Defined.by_content((bound, prediction.means, prediction.subtracted, name))
+            # Cutting sums of a secret number of records moves none farther from another.
+            exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
+            return defined.sums(exact, joint.share(f"sums of {name}", model.parts[number]), number + 1)
 
-        rows = model.design.pattern, model.design.first
-        exact = yield Pass(ResidualSums(*rows, system.prediction, (system.first,)), "sum")
-        stated = joint.share(f"sums of {model.names[0]}", system.parts[0])
-        # Cutting sums of a secret number of records moves none farther from another.
-        exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
-        first = yield defined(model.names[0], system.first, system.prediction).sums(exact, stated, 1)
-        calibrated, limits = model.limits(system, first)
-        noisy = [first]
+        rows, noisy, first = (model.design.pattern, model.design.first), list[Floats](), system.first
+        if model.secret:
+            exact = yield Pass(RecordCount(2 * len(job.outcomes)), "sum")
+            answer = yield measured(exact[:, :1], 0, None, system.prediction)
+            noisy.append(np.pad(answer, [(0, 0), (0, exact.shape[1] - 1)]))
+            first = system.first_limits(system.growth(float(answer[0, 0]) / UNIT)[0])
+        exact = yield Pass(ResidualSums(*rows, system.prediction, (first,)), "sum")
+        answer = yield measured(exact, len(noisy), first, system.prediction)
+        noisy.append(answer)
+        calibrated, limits = model.limits(system, np.concatenate(noisy))
         # Where all tables are of all records, the first sums are all.
         if limits:
             exact = yield Pass(ResidualSums(*rows, calibrated, limits), "sum")
-            exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
             ends = np.cumsum([len(one.size) for one in limits])[:-1]
-            for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=1):
-                name = model.names[number]
-                stated = joint.share(f"sums of {name}", system.parts[number])
-                answer = yield defined(name, one, calibrated).sums(sums, stated, number + 1)
+            for one, sums in zip(limits, np.split(exact, ends), strict=True):
+                answer = yield measured(sums, len(noisy), one, calibrated)
                 noisy.append(answer)
         theta = model.estimated(system, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))

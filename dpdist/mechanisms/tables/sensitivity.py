@@ -12,12 +12,13 @@ distances hold under Gaussian noise as well. A privacy unit of k records moves s
 Without weights, and where they are public (`survey.design_weights`), no record's weight is read and r − c = 0, so that
 only ρ adds to u. The distances stay 1 and 2: attained by outcomes whose |ρ| ≥ H, against none, or on both sides.
 
-Where numbers of records are secret, u = (w/L, w(y_1 − μ_1)/H_1, …) under the same scaling: the prediction and c are left
-out, so that a record that is not there adds what one of weight 0 adds, nothing. Adding or removing a record moves a
-measurement by at most 1, attained by w ≥ L with y = μ. Any other record in its place is one removed and one added: at most
-2, attained in L1 by two such records of different cells. In one cell both weights are positive, so that 2 is approached,
-and not attained, by outcomes on both sides of μ with w/L near 0. So is the L2 distance. All records are one cell of the
-first measurement. Cells, expected numbers and limits follow from job, reference and noisy sums.
+Where numbers of records are secret, u_0 = w/L and u_k = w(y_k − μ_k)/H_k: prediction and c are left out, so that a record
+that is not there adds what one of weight 0 adds, nothing. What is measured is (u_0/K ± u_k)/2 of each of K outcomes, scaled
+until its L1 norm, Σ_k max(|u_0|/K, |u_k|), is at most 1. Adding or removing a record moves a measurement by at most 1,
+attained by w ≥ L with y = μ. Any other record in its place is one removed and one added: at most 2, attained in L1 by two
+such records of different cells, or in one cell by w = L with all u_k = 1/K and all u_k = −1/K, as for other values at the
+same x. The L2 distance is no larger. The number of records is measured on its own, and moved by 1, or by 0. Cells,
+expected numbers and limits follow from job, reference and earlier noisy sums.
 
 All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
 tables depend on the first noisy sums: sequential composition allows that, since the distance is 1 under any limits.

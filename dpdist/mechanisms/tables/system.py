@@ -29,26 +29,37 @@ FIRST = Fraction(1, 20)
 """Part of the budget that measures all records first."""
 WIDE_DRIFT = 0.2
 """Relative drift of weights and outcomes that the limits of the first measurement have room for."""
+NUMBER = Fraction(1, 50)
+"""Part of the budget that measures the number of records before, where it is secret."""
 LEAST_GROWTH, MOST_GROWTH = 1e-3, 1e3
 """Range of a file's number of records relative to its reference's, where it is secret."""
+LEAST_FACTOR, MOST_FACTOR = 0.02, 50.0
+"""Range of the factor of weights since the reference, where numbers of records are secret."""
+CLEAR = 8.0
+"""Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
+STEPS = 5
+"""Steps in which the factor of weights and what limits clip of them are found."""
 PLANNED = (0.02, 0.05)
 """Relative drift that predicted errors provide for: of levels and cells, and of all cells together."""
 
 
-def parts_of(tables: int) -> tuple[Fraction, ...]:
-    """Parts of the budget: of all records first, then of every table."""
-    return (FIRST, *[(1 - FIRST) / tables] * tables) if tables else (Fraction(1),)
+def parts_of(tables: int, secret: bool = False) -> tuple[Fraction, ...]:
+    """Parts of the budget: of all records first, then of every table; the rest is for the number of records."""
+    left = 1 - NUMBER if secret else Fraction(1)
+    return (FIRST, *[(left - FIRST) / tables] * tables) if tables else (left,)
 
 
 class Calibration(NamedTuple):
     """Factors of weights and outcomes since the reference, shrunk by the noise, and the relative deviation they leave.
 
-    `growth` is the factor on numbers of records where they are secret; weights then have the factor 1.
+    `growth` is the factor on numbers of records where they are secret. `first` are the limits of the first sums, with
+    what they are expected to clip of weights and outcomes times their factors.
     """
 
     factors: Floats
     deviation: float
     growth: float = 1.0
+    first: TableLimits | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +92,15 @@ class TableSystem:
 
     @property
     def parts(self) -> tuple[Fraction, ...]:
-        return parts_of(len(self.tables))
+        return parts_of(len(self.tables), self.secret)
+
+    def noise(self, part: Fraction) -> Floats:
+        """Variances of the noise on sums of u under a part of the budget, (1 + outcome,); pairs of them are measured where
+        numbers of records are secret.
+        """
+        outcomes = len(self.lowest) - 1
+        factors = [2.0 * outcomes, *[2.0] * outcomes] if self.secret else [1.0] * (1 + outcomes)
+        return self.variance(part) * np.array(factors)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -99,47 +118,85 @@ class TableSystem:
     @cached_property
     def first(self) -> TableLimits:
         """Limits of all records as one cell."""
+        return self.first_limits(1.0)
+
+    def first_limits(self, growth: float) -> TableLimits:
+        """The same for this factor on numbers of records."""
+        return self._first(self.prediction, growth)
+
+    def _first(self, prediction: Prediction, growth: float, fixed: TableLimits | None = None) -> TableLimits:
         whole = np.zeros(len(self.codes), dtype=np.int64)
         placed = np.zeros(len(self.reference.weight), dtype=np.int64)
-        return self._limits(whole, placed, self.prediction, self.parts[0], WIDE_DRIFT, 1.0)
+        return self._limits(whole, placed, prediction, self.parts[0], WIDE_DRIFT, growth, fixed)
 
     def _limits(
-        self, cell: Ints, placed: Ints, prediction: Prediction, part: Fraction, drift: float, growth: float
+        self,
+        cell: Ints,
+        placed: Ints,
+        prediction: Prediction,
+        part: Fraction,
+        drift: float,
+        growth: float,
+        fixed: TableLimits | None = None,
     ) -> TableLimits:
         """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
-        noise, count = self.variance(part), self.numbers.count
-        chosen = choose(cell, placed, growth * count, prediction, noise, self.highest, self.lowest, drift)
-        return replace(chosen, size=np.bincount(cell, weights=count).astype(np.float64))
+        noise, count = self.noise(part), self.numbers.count
+        chosen = choose(cell, placed, growth * count, prediction, noise, self.highest, self.lowest, drift, fixed)
+        if not self.secret:
+            return chosen
+        # Residual sums are about the reference's prediction, and so is what is clipped of them.
+        size, weight = (np.bincount(cell, weights=part) for part in (count, count * self.prediction.means[:, 0]))
+        return replace(chosen, size=size.astype(np.float64), beyond=chosen.hidden * (weight / size)[:, None])
 
-    def calibration(self, sums: Floats) -> Calibration:
-        """From the first noisy sums, (1 + outcome,)."""
-        limits, prediction = self.first, self.prediction
+    def growth(self, number: float) -> tuple[float, float]:
+        """The factor on the reference's number of records by a noisy number, shrunk by the noise, and its variance."""
+        records = float(self.numbers.count.sum())
+        error, relative = self.variance(NUMBER) / records**2, number / records - 1.0
+        spread = max(WIDE_DRIFT**2, relative**2 - CLEAR * error)
+        trust = spread / (spread + error)
+        return float(np.clip(1.0 + trust * relative, LEAST_GROWTH, MOST_GROWTH)), trust * error
+
+    def calibration(self, sums: Floats, number: float | None = None) -> Calibration:
+        """From the first noisy sums, (1 + outcome,), and the noisy number of records, where it is secret."""
+        if number is None:
+            return self._calibration(self.first, sums, 1.0, 0.0)
+        growth, error = self.growth(number)
+        first = self.first_limits(growth)
+        found = self._calibration(first, sums, growth, error)
+        for _ in range(STEPS):
+            limits = self._first(self.prediction.rescaled(found.factors), growth, first)
+            found = self._calibration(limits, sums, growth, error)
+        return found
+
+    def _calibration(self, limits: TableLimits, sums: Floats, growth: float, error: float) -> Calibration:
+        """`growth` has the variance `error`."""
+        prediction = self.prediction
         moved, hidden = self._residual_sums(limits, prediction, sums[None])[0], limits.hidden[0]
-        errors = self.variance(self.parts[0]) * limits.scale[0] ** 2 + limits.loss[0]
+        errors = self.noise(self.parts[0]) * limits.scale[0] ** 2 + limits.loss[0]
         # What is clipped of a secret number of records goes with the count.
         moved[0], errors[0] = moved[0] / (1.0 - hidden[0]), errors[0] / (1.0 - hidden[0]) ** 2
         moved[1:], errors[1:] = moved[1:] + hidden[1:] * moved[0], errors[1:] + hidden[1:] ** 2 * errors[0]
-        weight = float(self.numbers.count @ prediction.means[:, 0])
+        predicted = float(self.numbers.count @ prediction.means[:, 0])
+        weight = growth * predicted
+        moved[0] += predicted - weight
         held = max(weight + moved[0], 0.1 * weight)
         relative = np.concatenate([moved[:1] / weight, moved[1:] / held])
         # An outcome whose mean is 0 has no relative drift: its error is then beyond all trust.
         scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-100)])
         relative, variance = relative / scale, errors / (weight * scale) ** 2
-        trust = WIDE_DRIFT**2 / (WIDE_DRIFT**2 + variance)
+        variance[0] += error / growth**2
+        spread = np.full(len(scale), WIDE_DRIFT**2)
+        if self.secret:
+            spread[0] = max(spread[0], relative[0] ** 2 - CLEAR * variance[0])
+        trust = spread / (spread + variance)
         if self.weight is not None:
             trust[0] = 0.0
-        factors = np.clip(1.0 + trust * relative, 0.5, 2.0)
+        least, most = (LEAST_FACTOR, MOST_FACTOR) if self.secret else (0.5, 2.0)
+        factors = np.clip(1.0 + trust * relative, [least, *[0.5] * (len(scale) - 1)], [most, *[2.0] * (len(scale) - 1)])
         # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
-        spread = self.numbers.count @ prediction.spread[:, 1:] / weight
-        part = np.concatenate([[1.0 - prediction.whole], scale[1:] / np.hypot(scale[1:], spread)])
-        deviation = float((np.sqrt(trust * variance) * part).max())
-        if not self.secret:
-            return Calibration(factors, deviation)
-        expected = max(WIDE_DRIFT**2, float(relative[0] ** 2 - variance[0]))
-        growth = 1.0 + expected / (expected + variance[0]) * relative[0]
-        return Calibration(
-            np.concatenate([[1.0], factors[1:]]), deviation, float(np.clip(growth, LEAST_GROWTH, MOST_GROWTH))
-        )
+        outcomes = self.numbers.count @ prediction.spread[:, 1:] / predicted
+        part = np.concatenate([[1.0], scale[1:] / np.hypot(scale[1:], outcomes)])
+        return Calibration(factors, float((np.sqrt(trust * variance) * part).max()), growth, limits)
 
     def limits(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction and the limits of every table."""
@@ -157,18 +214,24 @@ class TableSystem:
         return Prior.of(self.prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
 
     def observed(
-        self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
+        self,
+        calibrated: Prediction,
+        limits: Sequence[TableLimits],
+        sums: Sequence[Floats],
+        of_all: TableLimits | None = None,
     ) -> tuple[Rows, Floats, Floats]:
         """Rows of all measurements, residual sums about the reference's prediction, and variances of their errors.
 
-        `sums` (cell, 1 + outcome) are noisy sums of contributions, of all records first. Public weights have no row.
+        `sums` (cell, 1 + outcome) are noisy sums of u, of all records first, whose limits are the system's own or
+        `of_all`. Public weights have no row.
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
-        for one, noisy, part in zip((self.first, *limits), sums, self.parts, strict=True):
-            value = self._residual_sums(one, self.prediction if one is self.first else calibrated, noisy)
+        predictions = (self.prediction, *[calibrated] * len(limits))
+        for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, self.parts, strict=True):
+            value = self._residual_sums(one, taken, noisy)
             rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, self.prediction, one.hidden)])
             values.append(value[:, first:].T.ravel())
-            errors.append((self.variance(part) * one.scale**2 + one.loss)[:, first:].T.ravel())
+            errors.append((self.noise(part) * one.scale**2 + one.loss)[:, first:].T.ravel())
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
     def _residual_sums(self, limits: TableLimits, prediction: Prediction, noisy: Floats) -> Floats:
@@ -182,9 +245,13 @@ class TableSystem:
         added = [np.bincount(limits.cell, weights=column, minlength=cells) for column in gained.T]
         return limits.observed(noisy) + np.column_stack(added)
 
-    def posterior(self, rows: Rows, observed: Floats, errors: Floats, growth: float = 1.0) -> Posterior:
-        """`growth` is the file's number of records relative to the reference's, where it is secret."""
-        return learned(replace(self.prior, sizes=self.numbers.times(growth)), rows, observed, errors)
+    def posterior(self, rows: Rows, observed: Floats, errors: Floats, calibration: Calibration | None = None) -> Posterior:
+        """`calibration` is that of the first sums, by which z varies where numbers of records are secret."""
+        if not self.secret or calibration is None:
+            return learned(self.prior, rows, observed, errors)
+        weight = float(calibration.factors[0])
+        sizes = self.numbers.times(calibration.growth * weight)
+        return learned(replace(self.prior, sizes=sizes, weight=weight), rows, observed, errors)
 
     @cached_property
     def planned(self) -> Posterior:

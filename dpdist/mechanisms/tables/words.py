@@ -17,7 +17,18 @@ OF_OUTCOME = (
     "the sum of (w (y - m) - p (q - m)) / H, with y the outcome, q its prediction, m the cell's predicted mean, and H the "
     "half_width; w, p and the scaling as in the sum of weight residuals"
 )
-DEFINITIONS = {"weight residuals": OF_WEIGHT, "outcome residuals": OF_OUTCOME}
+OF_PAIR = (
+    "half of the sum of w / (K L) {} w (y - m) / H, with w the weight, y the outcome, m the centre, which is the cell's "
+    "predicted mean, L the weight_cap, H the half_width, and K the number of outcomes; all of a record are scaled until "
+    "their sizes sum to at most 1"
+)
+DEFINITIONS = {
+    "weight residuals": OF_WEIGHT,
+    "outcome residuals": OF_OUTCOME,
+    "above": OF_PAIR.format("plus"),
+    "below": OF_PAIR.format("minus"),
+    "records": "the number of records",
+}
 """Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
 
 LEFT = "noisy sums, by cell of every table, of what a prediction from the reference leaves of "
