@@ -76,12 +76,15 @@ def command(*said: str) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("mechanism", ["reference_tables", "table_package", "tables"])
+@pytest.mark.parametrize(
+    ("mechanism", "noise"), [("reference_tables", "sizes"), ("table_package", "sizes"), ("tables", "sizes of tables")]
+)
 def test_no_file_no_line_and_no_screen_of_a_run_tells_a_secret_size(
-    mechanism: str, tmp_path: Path, noise_of: Named
+    mechanism: str, noise: str, tmp_path: Path, noise_of: Named
 ) -> None:
+    """Under noise by which no error margin happens to be such a number."""
     file, work, log = str(job(tmp_path, mechanism=mechanism)), tmp_path / "work", tmp_path / "log"
-    with noise_of("sizes"):
+    with noise_of(noise):
         screens = [command("run", file, "-w", str(work), "--log", str(log), "--json")]
     screens += [command("status", str(work)), command("status", str(work), "--json"), command("report", str(work))]
     screens += [command("validate", file), command("plan", file), command("cluster", "size", file)]

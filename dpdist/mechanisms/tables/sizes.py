@@ -1,4 +1,4 @@
-"""Numbers of records of base cells, public or predicted: the only place of `tables` that tells the two apart.
+"""Numbers of records of base cells, public or predicted: the only place of `tables` that knows which.
 
 Where they are secret, every cross of levels is a base cell. A reference of N records has n of them in a cell, which is
 Poisson with mean N p (1 + e). p is the product of the columns' shares. e has random effects of columns, tables' cells,

@@ -37,7 +37,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.02, 50.0
 """Range of the factor of weights since the reference, where numbers of records are secret."""
 CLEAR = 8.0
 """Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
-STEPS = 5
+FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
 PLANNED = (0.02, 0.05)
 """Relative drift that predicted errors provide for: of levels and cells, and of all cells together."""
@@ -162,11 +162,11 @@ class TableSystem:
             return self._calibration(self.first, sums, 1.0, 0.0)
         growth, error = self.growth(number)
         first = self.first_limits(growth)
-        found = self._calibration(first, sums, growth, error)
-        for _ in range(STEPS):
-            limits = self._first(self.prediction.rescaled(found.factors), growth, first)
-            found = self._calibration(limits, sums, growth, error)
-        return found
+        calibration = self._calibration(first, sums, growth, error)
+        for _ in range(FACTOR_STEPS):
+            limits = self._first(self.prediction.rescaled(calibration.factors), growth, first)
+            calibration = self._calibration(limits, sums, growth, error)
+        return calibration
 
     def _calibration(self, limits: TableLimits, sums: Floats, growth: float, error: float) -> Calibration:
         """`growth` has the variance `error`."""
