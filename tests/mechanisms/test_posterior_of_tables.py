@@ -1,4 +1,4 @@
-"""Posteriors of `tables` by products alone, against dense matrices."""
+"""Posteriors, predictions and limits of many sums under `tables`: in products and blocks, against dense matrices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import scipy
 from test_tables import population, system_of
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.tables import conjugate, posterior, prediction
+from dpdist.mechanisms.tables import conjugate, limits, posterior, prediction
 from dpdist.mechanisms.tables.conjugate import solved
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
 from dpdist.mechanisms.tables.system import Calibration
@@ -182,3 +182,50 @@ def test_families_of_effects_are_bounded_in_large_files() -> None:
     sizes = [int(index.max()) + 1 for index in prediction.families(tables, codes)]
     assert sizes == [2, 9, 20, 3_000, 18, 180]
     assert len(prediction.families(tables, codes[:500])) == 10
+
+
+@pytest.mark.parametrize("whole", [0.0, 1.0])
+def test_limits_are_computed_for_some_cells_at_a_time(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 1, 3 and all cells have the same limits, to the last digit."""
+    told = population(2)
+    system, _ = system_of(told, 1.0)
+    expected = replace(system.prediction, whole=whole)
+
+    def chosen(at_once: int) -> list[Floats]:
+        monkeypatch.setattr(limits, "AT_ONCE", at_once)
+        args = (system.tables[0][1], system.placed[0], system.count, expected, 40.0, system.highest, system.lowest)
+        one = limits.choose(*args)
+        return [one.centre, one.weight, one.outcome, one.loss, one.beyond]
+
+    every = chosen(256)
+    for at_once in (1, 3):
+        assert all((part == right).all() for part, right in zip(chosen(at_once), every, strict=True))
+
+
+def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
+    """Variances of what is clipped and kept, from residuals themselves, for public and secret numbers of records."""
+    rng = np.random.default_rng(0)
+    seen, places = limits.OWN + limits.POOLED, limits.OWN + limits.POOLED + 15
+    sample, share = rng.standard_t(3, (7, places, 2)), rng.dirichlet(np.ones(places), 7)
+    scale, number, records = rng.uniform(0.5, 2.0, (7, 2)), rng.uniform(1.0, 50.0, 7), np.full(7, 40.0)
+    for whole in (0.0, 1.0):
+        centre = rng.normal(0.0, 1.0, 7) * (1.0 - whole)
+        sample[..., 0] = np.abs(sample[..., 0]) if whole else sample[..., 0]
+        of_limits = limits.Clipping.of(sample, share, centre, number, records, whole)
+        clipped, kept = of_limits.variances(of_limits.norm(of_limits.ratios(scale)))
+        moved = sample - np.stack([centre, np.zeros(7)], axis=1)[:, None]
+        sizes = np.abs(moved) / scale[:, None]
+        norm = sizes.max(axis=2) if whole else sizes.sum(axis=2)
+        lost = moved * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None]
+        some, mean = share[:, :seen, None], (share[:, :seen, None] * lost[:, :seen]).sum(axis=1)
+        if whole:
+            weight = (some[..., 0] * sample[:, :seen, 0]).sum(axis=1)
+            uncertain = (some * (lost[:, :seen] - (mean / weight[:, None])[:, None] * sample[:, :seen, :1]) ** 2).sum(
+                axis=1
+            )
+        else:
+            uncertain = (some * lost[:, :seen] ** 2).sum(axis=1) - mean**2
+        ahead = (share[:, seen:, None] * lost[:, seen:] ** 2).sum(axis=1)
+        right = uncertain * (number + number**2 / records)[:, None] + ahead * number[:, None]
+        assert clipped == pytest.approx(right, rel=1e-9)
+        assert kept == pytest.approx((share[..., None] * (sample - lost) ** 2).sum(axis=1) * number[:, None], rel=1e-9)

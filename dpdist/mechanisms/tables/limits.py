@@ -15,7 +15,9 @@ max(|u_0|/K, |u_k|), below ‖u‖₁: with one outcome this leaves half the var
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -25,6 +27,8 @@ from dpdist.mechanisms.tables.prediction import Prediction
 
 OWN, POOLED, BEYOND = 96, 32, 5
 """Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
+AT_ONCE = 256
+"""Cells whose limits are computed together: what they need stays in a processor's own memory."""
 POOL_WORTH = 30.0
 """Number of records that the residuals of all records count for in a cell."""
 CANDIDATES = 14
@@ -148,9 +152,9 @@ def _quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats
 
 def residual_samples(
     cell: Ints, of_reference: Ints, size: Floats, mean: Floats, prediction: Prediction, drift: float
-) -> tuple[Floats, Floats, Floats]:
+) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
     """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), and the
-    number of reference records, (cell,).
+    number of reference records, (cell,), for some cells at a time.
 
     `of_reference` is the cell of every reference record, -1 for those in none.
     """
@@ -160,13 +164,9 @@ def residual_samples(
     order = order[of_reference[order] >= 0]
     count = np.bincount(of_reference[order], minlength=cells)
     start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    place, share = _quantile_ranks(start, count, OWN)
     rank = np.argsort(largest, kind="stable")
     pool_place, pool_share = _quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
-    of_cell = z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((cells, OWN, z.shape[1]))
-    pool = np.broadcast_to(z[rank[pool_place[0]]], (cells, POOLED, z.shape[1]))
-    sample = np.concatenate([of_cell, pool], axis=1)
-    shares = np.concatenate([count[:, None] * share, np.broadcast_to(POOL_WORTH * pool_share, (cells, POOLED))], axis=1)
+    pool_z = z[rank[pool_place[0]]]
     # Every residual is that of one of the cell's base cells, in turn by their sizes.
     by_cell = np.argsort(cell, kind="stable")
     reach = np.cumsum(size[by_cell])
@@ -174,17 +174,29 @@ def residual_samples(
     first = np.concatenate([[0.0], np.cumsum(ends)[:-1]])
     number = OWN + POOLED
     steps = (np.arange(number) * 0.6180339887498949) % 1.0
-    base = by_cell[np.minimum(np.searchsorted(reach, first[:, None] + steps * ends[:, None], side="right"), len(cell) - 1)]
-    spread, means = prediction.spread[base], prediction.means[base]
-    # Errors of the prediction and planned drift move residuals of all records of a base cell.
-    error = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]) + prediction.alone**2)[base]
     sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
-    moved = np.hypot(error * spread, drift * prediction.drifting[base])
-    residual = sample * spread + sign * moved
-    r = np.maximum(residual[..., 0], -means[..., 0]) + prediction.whole * means[..., 0]
-    about = means[..., 1:] - mean[:, None, :]
-    rho = residual[..., 1:] + about * r[..., None]
-    return np.concatenate([r[..., None], rho], axis=-1), shares, np.asarray(count + POOL_WORTH, dtype=np.float64)
+    errors = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]) + prediction.alone**2)
+    # Errors of the prediction and planned drift move residuals of all records of a base cell.
+    moves = np.hypot(errors * prediction.spread, drift * prediction.drifting)
+    for begin in range(0, cells, AT_ONCE):
+        few = slice(begin, min(begin + AT_ONCE, cells))
+        place, share = _quantile_ranks(start[few], count[few], OWN)
+        own = z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
+        sample = np.concatenate([own, np.broadcast_to(pool_z, (len(own), *pool_z.shape))], axis=1)
+        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(own), POOLED))
+        shares = np.concatenate([count[few, None] * share, pooled], axis=1)
+        wanted = first[few, None] + steps * ends[few, None]
+        base = by_cell[np.minimum(np.searchsorted(reach, wanted, side="right"), len(cell) - 1)]
+        means = prediction.means[base]
+        residual = sample * prediction.spread[base] + sign * moves[base]
+        r = np.maximum(residual[..., 0], -means[..., 0]) + prediction.whole * means[..., 0]
+        rho = residual[..., 1:] + (means[..., 1:] - mean[few, None, :]) * r[..., None]
+        yield (
+            few,
+            np.concatenate([r[..., None], rho], axis=-1),
+            shares,
+            np.asarray(count[few] + POOL_WORTH, dtype=np.float64),
+        )
 
 
 def choose(
@@ -205,24 +217,28 @@ def choose(
     # A cell that is expected to have less than a record matters only if it has one.
     number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.whole)
     mean = predicted_means(cell, size, prediction) if fixed is None else fixed.mean
-    sample, share, records = residual_samples(cell, of_reference, size, mean, prediction, drift)
-    share = share / share.sum(axis=1, keepdims=True)
     ends = _ranges(cell, prediction, mean, highest, lowest)
     adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(cells, len(cell)))
     direct = np.maximum(
         direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
     )
-    sample, share = _with_tails(sample, share, len(prediction.residuals), ends)
-    if fixed is None:
-        centre, scale = _best(sample, share, number, records, noise, direct, ends, prediction.whole)
-        # A limit whose noise is far below the direct error costs nothing, and hides less.
-        scale = np.maximum(scale, np.minimum(ends, NEGLIGIBLE * np.sqrt(direct / noise)))
-    else:
-        centre, scale = fixed.centre, fixed.scale
-    _, loss, _ = _clipped(sample, share, centre, scale, number, records, prediction.whole)
-    beyond = _beyond(
-        of_reference, prediction, mean, centre, scale, sample[:, OWN : OWN + POOLED], share[:, OWN : OWN + POOLED]
-    )
+    centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)
+    for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift):
+        share = share / share.sum(axis=1, keepdims=True)
+        sample, share = _with_tails(sample, share, len(prediction.residuals), ends[few])
+        if fixed is None:
+            best = _best(sample, share, number[few], records, noise, direct[few], ends[few], prediction.whole)
+            # A limit whose noise is far below the direct error costs nothing, and hides less.
+            least = np.minimum(ends[few], NEGLIGIBLE * np.sqrt(direct[few] / noise))
+            centre[few], scale[few] = best[0], np.maximum(best[1], least)
+        else:
+            centre[few], scale[few] = fixed.centre[few], fixed.scale[few]
+        clipping = Clipping.of(sample, share, centre[few], number[few], records, prediction.whole)
+        loss[few] = clipping.variances(clipping.norm(clipping.ratios(scale[few])))[0]
+        of_pool = slice(OWN, OWN + POOLED)
+        pooled, worth = _lost(sample[:, of_pool], centre[few], scale[few], prediction.whole), share[:, of_pool]
+        pool[few] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
+    beyond = _beyond(of_reference, prediction, mean, centre, scale, pool)
     hidden = np.zeros_like(beyond)
     if prediction.whole:
         weight = np.bincount(cell, weights=size * prediction.means[:, 0]) / np.bincount(cell, weights=size)
@@ -245,7 +261,8 @@ def _best(
     best: tuple[Floats, ...] | None = None
     for quantile in (None, *(() if whole else CENTRES)):
         centre = np.zeros(len(number)) if quantile is None else _quantile(sample[..., 0], share, quantile, ends[:, 0])
-        candidate = _descend(sample, share, centre, number, records, noise, direct, ends, whole)
+        clipping = Clipping.of(sample, share, centre, number, records, whole)
+        candidate = (*_descend(clipping, centre, noise, direct, ends), centre)
         if best is None:
             best = candidate
         else:
@@ -254,13 +271,13 @@ def _best(
                 np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in zip(candidate, best, strict=True)
             )
     assert best is not None
-    return best[1], best[2]
+    return best[2], best[1]
 
 
 def _beyond(
-    of_reference: Ints, prediction: Prediction, mean: Floats, centre: Floats, scale: Floats, pool: Floats, share: Floats
+    of_reference: Ints, prediction: Prediction, mean: Floats, centre: Floats, scale: Floats, pool: Floats
 ) -> Floats:
-    """Expected clipped part of a record, (cell, 1 + outcome): of the cell's reference records, and of the pool."""
+    """Expected clipped part of a record: of the cell's reference records, and of the pool's, (cell, 1 + outcome)."""
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
@@ -269,9 +286,7 @@ def _beyond(
     lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.whole)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
-    lost_of_pool = _lost(pool, centre, scale, prediction.whole)
-    of_pool = np.einsum("cs,csk->ck", share, lost_of_pool) / share.sum(axis=1, keepdims=True)
-    return np.asarray((sums + POOL_WORTH * of_pool) / (number[:, None] + POOL_WORTH))
+    return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
 
 
 def _lost(residual: Floats, centre: Floats, scale: Floats, whole: float) -> Floats:
@@ -325,74 +340,98 @@ def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> F
     return np.asarray(np.clip(values[np.arange(len(values)), order[np.arange(len(values)), place]], -most, most))
 
 
-def _clipped(
-    sample: Floats, share: Floats, centre: Floats, scale: Floats, number: Floats, records: Floats, whole: float
-) -> tuple[Floats, Floats, Floats]:
-    """Expected clipped part of a record, variance of the clipped part of a cell's sums, and variance of what is kept."""
-    lost = _lost(sample, centre, scale, whole)
-    seen = slice(OWN + POOLED)
-    first = np.einsum("cs,csk->ck", share[:, seen], lost[:, seen])
-    uncertain = lost[:, seen]
-    if whole:
-        weight = np.einsum("cs,cs->c", share[:, seen], sample[:, seen, 0])
-        uncertain = uncertain - (first / np.maximum(weight, 1e-300)[:, None])[:, None] * sample[:, seen, :1]
-    second = np.einsum("cs,csk->ck", share[:, seen], uncertain**2) - (1.0 - whole) * first**2
-    beyond = np.einsum("cs,csk->ck", share[:, OWN + POOLED :], lost[:, OWN + POOLED :] ** 2)
-    kept = np.einsum("cs,csk->ck", share, (sample - lost) ** 2)
-    variance = np.maximum(second, 0.0) * (number + number**2 / records)[:, None] + beyond * number[:, None]
-    return first, variance, kept * number[:, None]
+class Clipping(NamedTuple):
+    """What limits clip of residuals that stand for cells' records: products of residuals with their shares.
+
+    `size` are |r − c| and |ρ|; `first`, `second` and `across` are shares times residuals, their squares, and their products
+    with r, (1 + outcome, cell, place) each. `across` has no coordinates where numbers of records are public.
+    """
+
+    size: Floats
+    first: Floats
+    second: Floats
+    across: Floats
+    weight: Floats
+    """Means of r and of its square, (cell, 2)."""
+    centre: Floats
+    number: Floats
+    records: Floats
+
+    @classmethod
+    def of(cls, sample: Floats, share: Floats, centre: Floats, number: Floats, records: Floats, whole: float) -> Clipping:
+        moved = np.moveaxis(sample, 2, 0).copy()
+        moved[0] -= centre[:, None]
+        first = share * moved
+        seen = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
+        across = (first * sample[..., 0])[:, :, : OWN + POOLED] if whole else np.zeros((0, *seen.shape))
+        weight = np.column_stack([seen.sum(axis=1), (seen * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
+        return cls(np.abs(moved), first, first * moved, across, weight, centre, number, records)
+
+    def ratios(self, scale: Floats) -> list[Floats]:
+        """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place)."""
+        return [size / limit[:, None] for size, limit in zip(self.size, scale.T, strict=True)]
+
+    def norm(self, ratios: Sequence[Floats]) -> Floats:
+        """Norms of contributions, (cell, place), as `_lost` has them."""
+        if not len(self.across):
+            return np.asarray(sum(ratios))
+        part = ratios[0] / max(len(ratios) - 1, 1)
+        return np.asarray(sum(np.maximum(part, one) for one in ratios[1:]))
+
+    def variances(self, norm: Floats) -> tuple[Floats, Floats]:
+        """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
+        lost, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
+        seen, ahead = OWN + POOLED, self.number + self.number**2 / self.records
+        for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
+            mean, product = _dot(first[:, :seen], lost[:, :seen]), second * lost
+            inside, beyond = _dot(product[:, :seen], lost[:, :seen]), _dot(product[:, seen:], lost[:, seen:])
+            if len(self.across):
+                # What is clipped goes with the count: only what is left of it is uncertain.
+                part = mean / np.maximum(self.weight[:, 0], 1e-300)
+                uncertain = inside - 2.0 * part * _dot(self.across[k], lost[:, :seen]) + part**2 * self.weight[:, 1]
+            else:
+                uncertain = inside - mean**2
+            kept = second.sum(axis=1) - 2.0 * product.sum(axis=1) + inside + beyond
+            if k == 0:
+                of_centre = self.centre + 2.0 * (first.sum(axis=1) - mean - _dot(first[:, seen:], lost[:, seen:]))
+                kept = kept + self.centre * of_centre
+            columns.append((np.maximum(uncertain, 0.0) * ahead + beyond * self.number, np.maximum(kept, 0.0) * self.number))
+        clipped, kept_of = (np.column_stack(part) for part in zip(*columns, strict=True))
+        return clipped, kept_of
+
+    def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats) -> Floats:
+        """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
+        loss, kept = self.variances(norm)
+        added = noise * scale**2
+        return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=1))
 
 
-def _risk(
-    sample: Floats,
-    share: Floats,
-    centre: Floats,
-    scale: Floats,
-    number: Floats,
-    records: Floats,
-    noise: Floats | float,
-    direct: Floats,
-    whole: float,
-) -> Floats:
-    """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
-    _, loss, kept = _clipped(sample, share, centre, scale, number, records, whole)
-    added = noise * scale**2
-    return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=1))
+def _dot(one: Floats, other: Floats) -> Floats:
+    return np.asarray(np.einsum("cs,cs->c", one, other))
 
 
 def _descend(
-    sample: Floats,
-    share: Floats,
-    centre: Floats,
-    number: Floats,
-    records: Floats,
-    noise: Floats | float,
-    direct: Floats,
-    ends: Floats,
-    whole: float,
-) -> tuple[Floats, Floats, Floats]:
-    """Coordinate descent over limits for given centres: the risk, the centres, and the limits (cell, 1 + outcome)."""
-    coordinates = sample.shape[2]
-    moved = np.abs(sample)
-    moved[..., 0] = np.abs(sample[..., 0] - centre[:, None])
-    typical = np.sqrt(np.einsum("cs,csk->ck", share, np.minimum(moved, np.quantile(moved, 0.9, axis=1)[:, None]) ** 2))
+    clipping: Clipping, centre: Floats, noise: Floats | float, direct: Floats, ends: Floats
+) -> tuple[Floats, Floats]:
+    """Coordinate descent over limits for given centres: the risk, and the limits (cell, 1 + outcome)."""
+    least = np.minimum(clipping.size, np.quantile(clipping.size, 0.9, axis=2)[..., None]) ** 2
+    shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 0.0)
+    typical = np.sqrt(np.einsum("kcs,kcs->ck", shares, least))
     low = np.maximum(0.3 * typical, 1e-9 * ends)
     high = np.maximum(ends * 1.0, low * 1.001)
     high[:, 0] += np.abs(centre)
     scale = np.minimum(3.0 * np.maximum(typical, low), high)
-    grid = np.linspace(0.0, 1.0, CANDIDATES)
-    risk = _risk(sample, share, centre, scale, number, records, noise, direct, whole)
+    risk = clipping.risk(clipping.norm(clipping.ratios(scale)), scale, noise, direct)
     # The first sweep looks at limits of residuals' own sizes, the second at all up to the public range.
     for sweep in range(SWEEPS):
-        for k in range(coordinates):
+        for k in range(ends.shape[1]):
             top = high[:, k] if sweep else np.minimum(high[:, k], 40.0 * low[:, k])
-            best_scale = scale[:, k].copy()
-            for part in grid:
-                trial = scale.copy()
+            trial, best, ratios = scale.copy(), scale[:, k].copy(), clipping.ratios(scale)
+            for part in np.linspace(0.0, 1.0, CANDIDATES):
                 trial[:, k] = low[:, k] * (top / low[:, k]) ** part
-                value = _risk(sample, share, centre, trial, number, records, noise, direct, whole)
+                ratios[k] = clipping.size[k] / trial[:, k, None]
+                value = clipping.risk(clipping.norm(ratios), trial, noise, direct)
                 better = value < risk
-                risk = np.where(better, value, risk)
-                best_scale = np.where(better, trial[:, k], best_scale)
-            scale[:, k] = best_scale
-    return risk, centre, scale
+                risk, best = np.where(better, value, risk), np.where(better, trial[:, k], best)
+            scale[:, k] = best
+    return risk, scale
