@@ -1,4 +1,4 @@
-"""For `cli.trials`: audits a finished release by leaving out records of each stratum and searching privacy weights again.
+"""For `cli.trials`: audits a finished release by leaving out records of each stratum and protecting the others again.
 
 Results are confidential.
 """
@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dpdist.audit.lower_bounds import black_box, keep_audit
+from dpdist.audit.likelihood_ratios import NotAdded, compared
+from dpdist.audit.lower_bounds import black_box, exposed, keep_audit, neighbour, stratum_records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private
@@ -18,10 +19,11 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import single_threaded
-from dpdist.job import WEIGHT_RULES, MechanismSpec, those
+from dpdist.job import WEIGHT_RULES, Job, MechanismSpec, those
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.registry import AUDITS
 from dpdist.models.protocol import Improper
+from dpdist.privacy.queries import record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.storage.paths import GATHERED
@@ -45,6 +47,8 @@ READ = ("records", "reference", NOISY_FRAME, GATHERED)
 """Prefixes of the names of units whose files an audit reads."""
 LARGEST = 2**27
 """Largest number of records × draws of a stratum in an audit. Its log likelihoods, 1 GiB, are held in memory."""
+SUMS = "noisy-sums"
+"""Name of the audit of noisy sums, in place of a weight rule."""
 SUMMARY = ("rule", "of_release", "strata", "left_out", "records", "exceeded", "largest_share")
 _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np.empty(0), "exceeds": np.empty(0, bool)})
 
@@ -59,8 +63,11 @@ def audit(
     rule; of_release (the release's own); strata; left_out (strata too large for memory, or missing the target); records;
     exceeded (losses above 2Δ); largest_share (largest loss over 2Δ).
 
-    Raises `WorkspaceError` unless the release is a weighted posterior of the lognormal model, which alone has closed
-    forms.
+    Where a mechanism adds noise to sums, losses are those of the sums of the file and of its neighbours, and the bound is
+    what one record may lose of the tables' budget. The row's rule is then `noisy-sums`.
+
+    Raises `WorkspaceError` for other releases than these two kinds: the first has closed forms for the lognormal model
+    alone.
     """
     with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)
@@ -115,9 +122,12 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
+    if job.mechanism.adds_noise:
+        return _sums_audited(space, fits, strata, records, listener)
     if not family_facts(job).logs or not _audits(type(job.mechanism)):
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
-        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(those(_audits))} with the family lognormal")
+        audited = f"{' and '.join(those(_audits))} with the family lognormal, and mechanisms that add noise to sums"
+        raise WorkspaceError(str(workspace), here, f"audits know {audited}")
     space.store.take(bounds)
     rules = [job.mechanism.weights.rule]
     if all_rules:
@@ -149,6 +159,42 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
                 )
             )
     return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
+
+
+def _sums_audited(
+    space: Workspace, fits: dict[str, Fit], strata: pd.DataFrame, records: int, listener: Listener
+) -> Confidential[pd.DataFrame]:
+    """Compares the noisy sums of every stratum with those of neighbours by its most exposed records."""
+    tables, job = list[pd.DataFrame](), next(iter(fits.values())).job
+    claimed = _lost_by_record(job)
+    with single_threaded(), stage(listener, "audit", len(strata)) as tick:
+        for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
+            fit, file = fits[name], stratum_records(fits[name], number)
+            which = exposed(file, records)
+            learned = fit.learned(number) if job.has_reference else None
+            others = (neighbour(job, file, record) for record in which)
+            try:
+                losses = [pair.loss for pair in compared(job, fit.fitted(number), learned, fit.sampler, file, others)]
+            except (NotAdded, Improper, NotReached):
+                continue
+            finally:
+                tick(1)
+            numbers = {"record": file.record[which], "loss": losses, "epsilon_local": claimed, "stratum": label}
+            tables.append(pd.DataFrame(numbers))
+    losses_table = pd.concat(tables, ignore_index=True) if tables else _NOTHING
+    # Sums are rounded to whole units, of which a record has a million.
+    losses_table = losses_table.assign(exceeds=losses_table["loss"] > claimed * (1.0 + 1e-6))
+    keep_audit(space, SUMS, Confidential(losses_table))
+    share, exceeded = float(losses_table["loss"].max() / claimed), int(losses_table["exceeds"].sum())
+    row = (SUMS, True, len(tables), len(strata) - len(tables), len(losses_table), exceeded, share)
+    return Confidential(pd.DataFrame([row], columns=list(SUMMARY)))
+
+
+def _lost_by_record(job: Job) -> float:
+    """What one record may lose by the sums: ρ under Gaussian noise, otherwise ε."""
+    if job.mechanism.gaussian:
+        return float(record_rho(job, job.rho_of_release))
+    return float(record_epsilon(job, job.epsilon_per_set * job.synthetic_sets))
 
 
 class _TooLarge(Exception):

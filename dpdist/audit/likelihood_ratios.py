@@ -163,9 +163,14 @@ class Measuring:
         return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(chosen), tuple(meter.parts))
 
     @property
+    def scale_of_sums(self) -> Floats:
+        """The noise scale of every sum, (figure,)."""
+        return np.array([float(scale) for scale in self.scales])
+
+    @property
     def log_mass(self) -> Floats:
         """Log probability of every figure's range under noise without limits, (figure,)."""
-        return log_mass(self.sums, np.array([float(scale) for scale in self.scales]), self.ends)
+        return log_mass(self.sums, self.scale_of_sums, self.ends)
 
     @property
     def imposing(self) -> Imposed:
@@ -193,9 +198,28 @@ class Compared:
 
         Under Laplace noise this is the exact loss.
         """
-        scales = np.array([float(scale) for scale in self.near.scales])
+        scales = self.near.scale_of_sums
         masses = float((self.near.log_mass - self.far.log_mass).sum())
         return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) + abs(masses) if len(scales) else 0.0
+
+    @property
+    def loss(self) -> float:
+        """What all queries of the two files cost after the same answers: ρ where all noise is Gaussian, otherwise ε.
+
+        A common shift of scores costs a choice nothing, and any other change at most the range of the differences.
+        """
+        scales, gaussian = self.near.scale_of_sums, set(self.near.laws) == {"gaussian"}
+        total = float((((self.near.sums - self.far.sums) / scales) ** 2).sum()) / 2.0 if gaussian else self.distance
+        for mine, theirs in zip(self.near.choices, self.far.choices, strict=True):
+            scale = float(mine.noise.scale)
+            for here, there in zip(mine.scores, theirs.scores, strict=True):
+                both = np.isfinite(here) & np.isfinite(there)
+                away = here[both] - there[both]
+                if mine.noise.law == "gaussian":  # the choice follows from noisy scores, which have this loss together
+                    total += float(away @ away) / (2.0 * scale**2)
+                else:
+                    total += float(np.ptp(away)) / scale if both.any() else 0.0
+        return total
 
     def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
         """Returns log likelihood ratios of `runs` releases from the near file, and of `runs` from the far file.

@@ -252,7 +252,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     with stage(listener, "audit", len(smallest)) as tick:
         for number in smallest.tolist():
             label, fit = strata["stratum"][number], fits[strata["fit"][number]]
-            records = _records(fit, number)
+            records = stratum_records(fit, number)
             which, sums = _most_exposed(fit, number, records)
             from_sums = float("nan") if sums is None else _of_sums(sums, MORE * runs, delta)
             try:
@@ -288,17 +288,26 @@ def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
 
 
+def exposed(records: Records, number: int) -> list[int]:
+    """Returns positions of at most `number` records with the largest products of weight and distance from the median, the
+    largest weights, or the largest distances.
+    """
+    away = np.abs(records.outcomes[:, 0] - np.median(records.outcomes[:, 0]))
+    ranked = [
+        np.argsort(-values, kind="stable")[: -(-number // 3)] for values in (records.weight * away, records.weight, away)
+    ]
+    return list(dict.fromkeys(np.concatenate(ranked).tolist()))[:number]
+
+
 def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
     """Returns the position of the record that moves noisy sums most, and the comparison of the file with its neighbour.
 
     Without noisy sums, it is the record with the largest product of weight and distance from the median.
     """
-    away, tried = np.abs(records.outcomes[:, 0] - np.median(records.outcomes[:, 0])), list[int]()
-    for exposed in (records.weight * away, records.weight, away):
-        tried += np.argsort(-exposed, kind="stable")[:TRIED].tolist()
+    tried = exposed(records, 3 * TRIED)
     if not fit.job.mechanism.adds_noise:
         return tried[0], None
-    learned, tried = fit.learned(stratum) if fit.job.has_reference else None, list(dict.fromkeys(tried))
+    learned = fit.learned(stratum) if fit.job.has_reference else None
     others = (neighbour(fit.job, records, which) for which in tried)
     try:
         pairs = compared(fit.job, fit.fitted(stratum), learned, fit.sampler, records, others)
@@ -312,7 +321,8 @@ def _of_sums(pair: Compared, runs: int, delta: float) -> float:
     return bound_of_scores(*pair.scores(runs, half), half, delta)
 
 
-def _records(fit: Fit, stratum: int) -> Records:
+def stratum_records(fit: Fit, stratum: int) -> Records:
+    """Returns the records of a stratum, as the run stored them."""
     blocks = fit.layout.blocks
     numbers = blocks.of_stratum(stratum)
     return read_rows(fit.space.records, blocks.edges[numbers.start], blocks.edges[numbers.stop])

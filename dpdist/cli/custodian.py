@@ -138,7 +138,9 @@ def page_to_open(workspace: str | Path) -> Path:
 
 def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of an audit for the custodian."""
-    legend = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
+    legend = (
+        "exceeded: records whose exact loss, with all else computed anew, is over the bound; largest_share: of it, at most"
+    )
     return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(legend, style="dim"))
 
 

@@ -280,31 +280,11 @@ def _losses(job: Job, base: Records, single: Records, intake: Any) -> Iterator[f
         yield np.inf
         return
     if job.budget.adjacency != "substitution":
-        yield from (loss(job, one, path) for one in found)
+        yield from (Compared(one, path).loss for one in found)
         return
     for one, other in product(range(len(found)), repeat=2):
         if one < other and (job.budget.exchange == "anywhere" or single.frame[one] == single.frame[other]):
-            yield loss(job, found[one], found[other])
-
-
-def loss(job: Job, one: Measuring, other: Measuring) -> float:
-    """What all queries of two files cost after the same answers: ε under Laplace noise, ρ under Gaussian.
-
-    A common shift of scores costs a choice nothing, and any other change at most the range of the differences.
-    """
-    total = Compared(one, other).distance
-    if job.mechanism.gaussian:
-        scales = np.array([float(scale) for scale in one.scales])
-        total = float((((one.sums - other.sums) / scales) ** 2).sum()) / 2.0
-    for mine, theirs in zip(one.choices, other.choices, strict=True):
-        for here, there in zip(mine.scores, theirs.scores, strict=True):
-            both = np.isfinite(here) & np.isfinite(there)
-            away, scale = here[both] - there[both], float(mine.noise.scale)
-            if mine.noise.law == "gaussian":  # the choice follows from noisy scores, which have this loss together
-                total += float(away @ away) / (2.0 * scale**2)
-            else:
-                total += float(np.ptp(away)) / scale if both.any() else 0.0
-    return total
+            yield Compared(found[one], found[other]).loss
 
 
 def _frame(job: Job) -> Frame:

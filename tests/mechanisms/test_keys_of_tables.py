@@ -14,12 +14,15 @@ import pyreadstat
 import pytest
 
 import dpdist
-from dpdist.core.errors import JobError
+from dpdist.audit.auditing import audit, refuse_losses
+from dpdist.core.errors import JobError, WorkspaceError
 from dpdist.core.progress import silent
 from dpdist.core.records import UNIT
 from dpdist.estimation.donors import Donors
+from dpdist.mechanisms.tables import sensitivity
 from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.planning.making import make_plan
+from dpdist.privacy.queries import Moved
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 from dpdist.quality.predicted.prediction import predicted
@@ -313,3 +316,21 @@ def test_references_of_other_formats_teach_what_a_parquet_file_teaches(tmp_path:
     assert len(found) == 8
     records = pd.read_parquet(next((tmp_path / "made" / "public" / "synthetic").glob("*.parquet")))
     assert (records["kids"] == np.rint(records["kids"])).all()
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_an_audit_finds_the_claim_attained_and_halved_noise(
+    tmp_path: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records with the largest weights and incomes, and others at the far bounds in their place."""
+    delta = {"delta": "1e-6"} if noise == "gaussian" else {}
+    budget = {"epsilon": "1", "adjacency": "substitution"} | delta
+    keys = {"mechanism": {"name": "tables", "noise": noise}, "budget": budget, "tables": tables([["kind"], ["sex"]])}
+    dpdist.run(job(tmp_path, MEASURED, 0.6, **keys), tmp_path / "made")
+    (found,) = audit(tmp_path / "made", 9).disclose_to_custodian().itertuples()
+    assert (found.records, found.exceeded, found.left_out) == (9, 0, 0)
+    assert 0.5 < found.largest_share <= 1.0 + 1e-6
+    refuse_losses(tmp_path / "made", audit(tmp_path / "made", 3))
+    monkeypatch.setattr(sensitivity, "MOVED", Moved(*(distance / 2 for distance in sensitivity.MOVED)))
+    with pytest.raises(WorkspaceError, match="lose more than is claimed"):
+        refuse_losses(tmp_path / "made", audit(tmp_path / "made", 9))
