@@ -35,7 +35,15 @@ from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
-from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_released, without_points
+from dpdist.publish.released import (
+    ReleasedObject,
+    derived,
+    of_run,
+    public_frame,
+    read_released,
+    with_totals,
+    without_points,
+)
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.predicted.words import alarms_before
@@ -208,7 +216,7 @@ def protect(
     statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})
     left, points = without_points(job, fit.frame, sets)
     frame, seed = public_frame(job, fit.frame, left), key.child("publish")
-    return ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits), proof=plan.proof)
+    return with_totals(ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits), proof=plan.proof))
 
 
 def publish(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.core.records import Codes, Floats, Ints
+from dpdist.estimation.history import PeriodTotals
 
 MOST = 10_000
 """Largest number of donors of a cell. More donors are thinned to this many, evenly by outcome."""
@@ -71,7 +72,7 @@ class Donors:
 
     `cell` (record,) is a cell's number in the stratum; `weight` (record,) is above 0; `outcomes` is (record, outcome).
     `copied` has the donors' values in further columns, which the job lists. `absent` are no donors: the package learns
-    levels from them.
+    levels from them. `history` are totals of earlier periods since the reference.
     """
 
     cell: Ints
@@ -79,6 +80,7 @@ class Donors:
     outcomes: Floats
     copied: pa.Table | None = None
     absent: AbsentRecords | None = None
+    history: tuple[PeriodTotals, ...] = ()
 
     @classmethod
     def of(cls, cell: Codes, weight: Floats, outcomes: Floats, copied: pa.Table | None = None) -> Self:
@@ -93,6 +95,18 @@ class Donors:
 
     def __len__(self) -> int:
         return len(self.cell)
+
+    def by_levels(self, columns: Sequence[str], codes: Ints) -> AbsentRecords:
+        """All records, those in crosses that the file lacks too, by levels. `codes` (cell, column) are those of cells."""
+        if (self.cell < 0).any():
+            raise IndexError("a cell below 0")
+        present = AbsentRecords(tuple(columns), codes[self.cell].astype(np.int32), self.weight, self.outcomes)
+        if (absent := self.absent) is None:
+            return present
+        if absent.columns != present.columns:
+            raise ValueError("other columns")
+        pairs = ((getattr(one, name) for one in (present, absent)) for name in ("codes", "weight", "outcomes"))
+        return AbsentRecords(present.columns, *(np.concatenate(list(pair)) for pair in pairs))
 
     def by_cell(self, codes: Codes) -> DonorsByCell:
         """The donors of every cell; `codes` (cell, column) are the levels of the table's columns."""

@@ -78,6 +78,8 @@ class MechanismSpec(Frozen):
     """The reason why the mechanism needs a reference, as the middle of a sentence; empty if it needs none."""
     own_histograms: ClassVar[bool] = False
     """True if noisy histograms of the current file may replace a reference, as they do if a job names none."""
+    states_totals: ClassVar[bool] = False
+    """True if a release states totals of its measured cells, and a later one may learn from them."""
     gates: ClassVar[bool] = False
     """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False

@@ -132,7 +132,7 @@ class SimulatedReference(ReferenceForm):
 class ReleaseReference(ReferenceForm):
     """An earlier release as reference, alone or with histograms of the current file that update its shapes."""
 
-    release: str = Field(description="public folder of an earlier release of reference_tables")
+    release: str = Field(description="public folder of an earlier release of reference_tables or tables")
     key: KeyText | None = Field(
         default=None,
         exclude_if=lambda key: key is None,

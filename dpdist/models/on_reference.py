@@ -9,6 +9,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.donors import AbsentRecords, Donors
+from dpdist.estimation.history import PeriodTotals
 from dpdist.job import Statistic
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, Likelihood, StratumModel
@@ -131,6 +132,19 @@ class LearnsFromAbsent(StratumModel, Protocol):
 
     def with_absent(self, absent: AbsentRecords) -> Self:
         """The model that learns from these records, too."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromTotals(StratumModel, Protocol):
+    """A model that learns from totals of earlier periods, and states those of its own."""
+
+    def with_history(self, history: Sequence[PeriodTotals]) -> Self:
+        """The model that learns from these totals, too."""
+        ...
+
+    def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
+        """Totals from which the next release learns: those that this one learned from, and its own."""
         ...
 
 

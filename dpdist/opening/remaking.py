@@ -25,6 +25,7 @@ from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, printable, read_object
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.donors import DONORS
+from dpdist.estimation.history import HISTORY
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job import Job
 from dpdist.job.presentation import refuse_formats
@@ -47,6 +48,7 @@ REST = {
     "released/seed": "that it was drawn at random",
     f"released/{DISTRIBUTIONS}": "that it has the distributions of the reference",
     f"released/{DONORS}": "that it has the records of the reference",
+    f"released/{HISTORY}": "that it has the totals that follow from noisy sums, of this release and of those before it",
     f"released/{REFERENCE_FILE}": "that it has the points of the run's histograms or of the earlier release",
 }
 SET = "that noisy figures, or draws, are those of the run; that its strategy and limits follow from the reference"

@@ -23,13 +23,14 @@ from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
+from dpdist.estimation.history import HISTORY, PeriodTotals, read_history, write_history
 from dpdist.estimation.variance import Stage
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.on_reference import OnDistributions, OnDonors
+from dpdist.models.on_reference import LearnsFromTotals, OnDistributions, OnDonors
 from dpdist.models.outputs import CellFacts, CompletedCells, PassesOn, SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
@@ -87,6 +88,8 @@ class ReleasedObject:
     """Public summaries of the reference for every stratum, where the model uses them."""
     donors: Mapping[str, Donors] = field(default_factory=dict)
     """Public records of the reference, by stratum. Synthetic records of reference tables copy their values from these."""
+    history: tuple[PeriodTotals, ...] = ()
+    """Totals from which the next release learns: of earlier periods since the reference, and of this one."""
     proof: Mapping[str, Any] | None = None
     """The proof record (privacy/proof.py); None of releases of 0.1.1 and earlier, and of simulated ones."""
 
@@ -154,7 +157,7 @@ class ReleasedObject:
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
         if isinstance(model, OnDonors) and label in self.donors:
-            return model.with_donors(self.donors[label])
+            return model.with_donors(replace(self.donors[label], history=self.history[:-1]))
         return model.within(self.facts[label]) if isinstance(model, OnDistributions) else model
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
@@ -207,6 +210,22 @@ def _regated(released: ReleasedObject, job: Job) -> list[str]:
     return [
         name for name in released.promise.get("acceptance", {}).get("tables", []) if after.get(name) != before.get(name)
     ]
+
+
+def with_totals(released: ReleasedObject) -> ReleasedObject:
+    """The release with the totals from which the next one learns, if its mechanism states them.
+
+    Until then its donors have those of earlier periods.
+    """
+    (first, *_) = released.frame.stratum_labels
+    if not released.job.mechanism.states_totals or released.job.strata or first not in released.donors:
+        return released
+    model = builder_of(released.job).build(released.job, released.frame, released.frame.rows_of(0))
+    assert isinstance(model, OnDonors)
+    assert isinstance(model, LearnsFromTotals)
+    model = model.with_donors(released.donors[first])
+    assert isinstance(model, LearnsFromTotals)
+    return replace(released, history=model.history(released.theta(model, 0, 0)))
 
 
 def of_run(released: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
@@ -270,6 +289,8 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
     if released.donors:
         table = donors_table(released.donors, released.job.outcomes)
         pq.write_table(table, folder / DONORS, compression="zstd")
+    if released.history:
+        write_history(folder / HISTORY, released.history)
     if released.points is not None:
         pq.write_table(released.points, folder / REFERENCE_FILE)
     write_text(folder / "seed", released.seed.hex() + "\n")
@@ -290,6 +311,8 @@ def read_released(folder: Path) -> ReleasedObject:
         proof = read_object(public, f"{part}/{PROOF}") if (folder / PROOF).exists() else None
         frame = read_frame(public, f"{part}/frame.parquet", job)
         points = read_points(public, f"{part}/{REFERENCE_FILE}", job) if (folder / REFERENCE_FILE).exists() else None
+        sizes = len(job.cell_columns), len(job.outcomes)
+        history = read_history(public, f"{part}/{HISTORY}", *sizes) if (folder / HISTORY).exists() else ()
     except Damaged as error:
         raise _unfit(public, error) from None
     try:
@@ -301,7 +324,7 @@ def read_released(folder: Path) -> ReleasedObject:
         donors = donors_from_table(pq.read_table(kept), job.outcomes, job.microdata.columns) if kept.exists() else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
-    return ReleasedObject(job, promise, frame, sets, seed, points, facts, donors, proof)
+    return ReleasedObject(job, promise, frame, sets, seed, points, facts, donors, history, proof)
 
 
 def refuse_changed(public: Path, part: str = "") -> None:

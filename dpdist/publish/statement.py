@@ -9,6 +9,7 @@ from typing import Any
 from dpdist.core.formats import STATEMENT
 from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
+from dpdist.estimation.history import HISTORY
 from dpdist.job import Job, budget_text
 from dpdist.job.families import facts_of, family_facts
 from dpdist.job.recode import in_words as merges_in_words
@@ -237,6 +238,10 @@ def _public(released: ReleasedObject) -> list[str]:
     if released.donors:
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
+    if released.history:
+        facts.append(
+            f"released/{HISTORY}: totals of this release's measured cells, and of {len(released.history) - 1} before"
+        )
     facts += [f"the recode of {name} when a file is read: {merges_in_words(merges)}" for name, merges in job.recode.items()]
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     facts += [f"the universe of {one.name}: {job.presentation.within(one.universe)}" for one in job.tables if one.universe]

@@ -13,6 +13,7 @@ from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.engine.protocol import Noise
 from dpdist.estimation.frame_table import frame_table
+from dpdist.estimation.history import write_history
 from dpdist.job import Job
 from dpdist.planning.blocks import Blocks
 from dpdist.planning.plan import Plan
@@ -50,10 +51,16 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
     if reference is None or space.finished(STORED_REFERENCE):
         return
     if isinstance(reference, ReferenceRelease):
-        records = reference.first_outcome()
-        write_table(space.earlier_points, reference.table)
+        records, further = reference.records_in_rows(), list[Path]()
         write_records(space.reference, records, [0, len(records)])
-        space.mark(STORED_REFERENCE, [space.reference, space.earlier_points])
+        if reference.absent is not None:
+            write_table(space.absent, reference.absent.table(job.outcomes))
+            write_history(space.history, reference.carried.history)
+            further += [space.absent, space.history]
+        else:
+            write_table(space.earlier_points, reference.table)
+            further.append(space.earlier_points)
+        space.mark(STORED_REFERENCE, [space.reference, *further])
         return
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,

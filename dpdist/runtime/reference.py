@@ -23,7 +23,7 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.clamped import Spurious
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromPoints, facts_of
+from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromPoints, LearnsFromTotals, facts_of
 from dpdist.models.protocol import Improper, StratumModel
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
@@ -80,6 +80,8 @@ class LearnOne:
             if isinstance(model, LearnsFromPoints) and fit.job.carries:
                 learned: Learned = model.learned_from_points(*earlier_points(fit, model, stratum))
             else:
+                if isinstance(model, LearnsFromTotals):
+                    model = model.with_history(fit.history)
                 records = fit.reference_records(stratum)
                 copied = fit.copied(records)
                 learned = learned_from(fit.job, model, sampler, key, label, records, current, copied, fit.absent)

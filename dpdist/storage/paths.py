@@ -76,6 +76,11 @@ class WorkspacePaths:
     def earlier_points(self) -> Path:
         return self.confidential / "records" / "carried.parquet"
 
+    @property
+    def history(self) -> Path:
+        """Totals of earlier periods, if the reference is a release that states them."""
+        return self.confidential / "records" / "history.json"
+
     def learned(self, fit: str, stratum: int) -> Path:
         return self.confidential / "reference" / f"{fit}-{stratum:06d}-{LEARNED_FORM}.pickle"
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Frame
+from dpdist.estimation.donors import AbsentRecords
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job
-from dpdist.survey.released_reference import EarlierPoints, read_earlier
+from dpdist.survey.released_reference import EarlierRelease, read_earlier
 from dpdist.survey.same_file import table_content
 from dpdist.survey.source import Source
 
@@ -25,10 +26,14 @@ SHOWN = 3
 class ReferenceRelease:
     """An earlier release that fits the job. A point is one released record, which represents several."""
 
-    carried: EarlierPoints
+    carried: EarlierRelease
     row: Codes
     table: pa.Table
     """One row per point: row of the current frame, number of the outcome, effective sample size, weight, outcome."""
+    present: Records | None = None
+    """Records with which the chain began, in rows of the current frame, of a release that states totals."""
+    absent: AbsentRecords | None = None
+    """Those of these records that have no such row."""
 
     @property
     def sha256(self) -> str:
@@ -39,8 +44,10 @@ class ReferenceRelease:
         """Number of records of the released file."""
         return self.carried.records
 
-    def first_outcome(self) -> Records:
-        """The points of the first outcome as records, in the order of the frame."""
+    def records_in_rows(self) -> Records:
+        """The records with which the chain began, or the points of the first outcome, in the order of the frame."""
+        if self.present is not None:
+            return self.present
         points = self.table.to_pandas()
         points = points[points["variable"] == 0].sort_values("frame", kind="stable")
         frame, none = points["frame"].to_numpy(dtype=np.int32), np.full(len(points), -1, dtype=np.int32)
@@ -57,8 +64,11 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     carried = read_earlier(Path(job.reference.earlier), job.reference.signer)
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
+    if carried.sample is not None:
+        return _of_records(job, frame, carried, carried.sample)
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
     first = {tuple(label): row for row, label in reversed(list(enumerate(cells)))}
+    assert carried.points is not None
     points = carried.points.to_pandas(ignore_metadata=True)
     labels = list(zip(*(points[CELL + name].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
     if missing := sorted(first.keys() - set(labels)):
@@ -74,14 +84,34 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     return ReferenceRelease(carried, row[row >= 0], pa.table({name: v[row >= 0] for name, v in columns.items()}))
 
 
+def _of_records(job: Job, frame: Frame, earlier: EarlierRelease, sample: AbsentRecords) -> ReferenceRelease:
+    """A release that states totals, with the records from which it began by rows of the current frame."""
+    none = np.zeros((len(frame), 0), dtype=np.int32)
+    codes = np.column_stack([none, *(frame.codes[name] for name in job.cell_columns)]).astype(np.int32)
+    every, place = np.unique(np.concatenate([codes, sample.codes]), axis=0, return_inverse=True)
+    of_frame, of_records = np.split(place.reshape(-1), [len(codes)])
+    first = np.full(len(every), -1, dtype=np.int32)
+    first[of_frame[::-1]] = np.arange(len(codes), dtype=np.int32)[::-1]
+    row = first[of_records]
+    order = np.argsort(row, kind="stable")
+    present, missing = order[(row[order] >= 0)], order[(row[order] < 0)]
+    psu = np.full(len(present), -1, dtype=np.int32)
+    records = Records(np.arange(len(present)), row[present], sample.outcomes[present], sample.weight[present], psu)
+    absent = AbsentRecords(sample.columns, sample.codes[missing], sample.weight[missing], sample.outcomes[missing])
+    return ReferenceRelease(earlier, row[present], pa.table({}), records, absent)
+
+
 def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
     for name in job.cell_columns:
         yield [frame.levels[name][code] for code in frame.codes[name]]
 
 
-def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Problem]:
+def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Problem]:
     where, other = "reference.release", earlier.job
     columns = [*job.cell_columns, *job.outcomes]
+    if job.mechanism.states_totals != other.mechanism.states_totals:
+        fault = f"it is of mechanism '{other.mechanism.name}', from which '{job.mechanism.name}' does not learn"
+        yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
     same = {
         "outcome": (job.outcomes, other.outcomes),
         "columns of the tables": (set(job.cell_columns), set(other.cell_columns)),
@@ -104,7 +134,7 @@ def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Prob
         yield Problem(where, fault, "another file", "what is fixed on the current file protects nobody")
 
 
-def _is_root(job: Job, source: Source, earlier: EarlierPoints) -> bool:
+def _is_root(job: Job, source: Source, earlier: EarlierRelease) -> bool:
     """True if the chain's first release had the current file as its public reference, in any order or format.
 
     The reference must be another file. Releases of old versions only have a checksum of the file's bytes.

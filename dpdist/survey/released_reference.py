@@ -14,7 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from dpdist.core.errors import DataError, Problem
@@ -28,9 +30,12 @@ from dpdist.core.public_files import (
     printable,
     read_object,
     refuse_format,
+    regular,
     whole,
 )
+from dpdist.estimation.donors import DONORS, AbsentRecords, donors_from_table
 from dpdist.estimation.frame_table import read_frame, read_job
+from dpdist.estimation.history import HISTORY, PeriodTotals, read_history
 from dpdist.estimation.weighted_points import LARGEST_WEIGHT, REFERENCE_FILE, read_points
 from dpdist.job import Adjacency, Job, budget_text
 from dpdist.job.reference import HistogramReference
@@ -163,7 +168,7 @@ class Spent(_Costs):
 
 
 @dataclass(frozen=True)
-class EarlierPoints:
+class EarlierRelease:
     """An earlier release, as read from its public folder."""
 
     folder: Path
@@ -174,10 +179,14 @@ class EarlierPoints:
     """Every release of the chain from the earliest to this one."""
     root: Mapping[str, Any]
     """The reference of the chain's first release, as stated."""
-    points: pa.Table
+    points: pa.Table | None
     """One row per point: levels of the cell, variable, `standing` (effective sample size), weight and outcome."""
     records: int
     """Number of records of the earlier release's confidential file, as published; noisy where sizes are secret."""
+    sample: AbsentRecords | None = None
+    """Records of the chain's first reference by levels of the job's columns, of a release that states totals."""
+    history: tuple[PeriodTotals, ...] = ()
+    """Totals of the chain's periods that such a release states."""
 
     @property
     def chain(self) -> list[dict[str, Any]]:
@@ -189,7 +198,7 @@ def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
     return budget_text(sum((Fraction(one[name]) for one in chain), Fraction(0)))
 
 
-def read_earlier(folder: Path, signer: str | None = None) -> EarlierPoints:
+def read_earlier(folder: Path, signer: str | None = None) -> EarlierRelease:
     """Reads an earlier release. `signer` is the text of the public key that must have signed it.
 
     Raises `DataError`, naming the folder, if the release is incomplete, inconsistent, or not signed as it must be.
@@ -215,13 +224,13 @@ def _refuse_unsigned(folder: Path, signer: str) -> None:
         raise Damaged(SIGNATURE, wrong, f"a signature of the release by {key.name}, which reference.key names", remedy)
 
 
-def _read(folder: Path, files: frozenset[str]) -> EarlierPoints:
+def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     if unnamed := [name for name in (STATEMENT, JOB, PROMISE, "released/frame.parquet") if name not in files]:
         raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
-    if f"released/{REFERENCE_FILE}" not in files:
-        raise Damaged(
-            f"released/{REFERENCE_FILE}", "this release carries no reference", "one of mechanism reference_tables"
-        )
+    totals = {f"released/{HISTORY}", f"released/{DONORS}"} <= files
+    if not totals and f"released/{REFERENCE_FILE}" not in files:
+        allowed = "one of mechanism reference_tables or tables"
+        raise Damaged(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
     promise, statement = read_object(folder, PROMISE), read_object(folder, STATEMENT)
     refuse_format(STATEMENT, statement.get("format"), STATEMENT_FORMAT)
     _check_agreement(promise, read_object(folder, JOB), statement)
@@ -234,9 +243,38 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierPoints:
         raise Damaged(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
     _check_exchange(spent, job)
     _check_chain(spent, links)
-    points = read_points(folder, f"released/{REFERENCE_FILE}", job)
     records = int(read_frame(folder, "released/frame.parquet", job).count.sum())
-    return EarlierPoints(folder, digest, job, links, spent.reference.beginning, points, records)
+    began = folder, digest, job, links, spent.reference.beginning
+    if not totals:
+        return EarlierRelease(*began, read_points(folder, f"released/{REFERENCE_FILE}", job), records)
+    history = read_history(folder, f"released/{HISTORY}", len(job.cell_columns), len(job.outcomes))
+    return EarlierRelease(*began, None, records, _sample(folder, job, history), history)
+
+
+def _sample(folder: Path, job: Job, history: Sequence[PeriodTotals]) -> AbsentRecords:
+    """The released records of the chain's first reference, which are checked against the job's public domains."""
+    name, columns = f"released/{DONORS}", job.cell_columns
+    try:
+        table = pq.read_table(regular(folder, name))
+        (donors,) = donors_from_table(table, job.outcomes).values()
+        sample = donors.by_levels(columns, history[-1].codes)
+    except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        raise Damaged(
+            name, "no records of the released cells", "records as a release of mechanism tables has them"
+        ) from None
+    bounds = [domain.bounds or (0.0, 1.0) for domain in job.outcome_columns.values()]
+    low, high = np.array(bounds).T
+    sizes = [len(job.columns[column].levels or ()) for column in columns]
+    right = (
+        (sample.weight > 0.0)
+        & (sample.weight <= LARGEST_WEIGHT)
+        & (sample.codes >= 0).all(axis=1)
+        & (sample.codes < np.array(sizes, dtype=np.int64)).all(axis=1)
+        & ((sample.outcomes >= low) & (sample.outcomes <= high)).all(axis=1)
+    )
+    if not right.all() or not all((one.codes < np.array(sizes, dtype=np.int64)).all() for one in history):
+        raise Damaged(name, "values outside their domains", "records within the job's public domains")
+    return sample
 
 
 def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], statement: Mapping[str, Any]) -> None:

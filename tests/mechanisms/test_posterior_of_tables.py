@@ -108,7 +108,7 @@ def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.Monkey
         found = []
         for most in (10_000, 30):
             monkeypatch.setattr(posterior, "MOST_OF_DRIFT", most)
-            found.append(learned(dense.prior, dense.rows, values, dense.noise).prior.drift[0])
+            found.append(learned(dense.prior, dense.rows, values, dense.noise).prior.drift[-1].cells[0])
         drifts.append(found)
     every, some = np.log(np.array(drifts)).T
     assert np.abs(some - every).mean() <= 0.2

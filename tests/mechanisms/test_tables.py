@@ -20,7 +20,7 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.post import ResidualCells
-from dpdist.mechanisms.tables.posterior import Posterior, rows_of
+from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index, predict
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
@@ -286,7 +286,7 @@ def small() -> tuple[Posterior, list[scipy.sparse.csr_array]]:
     calibrated, of_each = system.limits(Calibration(np.array([1.02, 0.97]), 0.05))
     sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
     rows, _, errors = system.observed(calibrated, of_each, sums)
-    prior = replace(system.prior, drift=(0.01, 0.03), common=(0.05, 0.02))
+    prior = system.prior.moving(Drift((0.01, 0.03), (0.05, 0.02)))
     identity = scipy.sparse.eye_array(len(system.count)).tocsr()
     none = scipy.sparse.csr_array(identity.shape)
     every = [scipy.sparse.vstack(pair).tocsr() for pair in ((identity, none), (none, identity))]
@@ -316,7 +316,7 @@ def test_draws_have_the_variances_of_the_law(small: tuple[Posterior, list[scipy.
     drawn = sum(rows[j] @ z[:, j] for j in range(2)).var(axis=1)
     right = np.diag(prior.with_drift(rows, rows))
     assert drawn == pytest.approx(right, rel=0.12)
-    less = np.diag(replace(prior, drift=(0.0, 0.0), common=(0.0, 0.0)).with_drift(rows, rows))
+    less = np.diag(replace(prior, drift=()).with_drift(rows, rows))
     assert (np.abs(drawn / less - 1.0) > 0.12).any()
 
 

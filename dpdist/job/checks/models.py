@@ -286,8 +286,11 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     form, name = job.reference, job.mechanism.name
     if form is None or form.holds_records:
         return
-    if not job.mechanism.own_histograms:
+    if not (job.mechanism.own_histograms or (job.mechanism.states_totals and form.earlier is not None)):
         yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
+    elif job.mechanism.states_totals and form.paid is not None:
+        fault = f"'{name}' measures drift with its own tables, and needs no histograms"
+        yield Contradiction(("reference", "histogram"), fault, "leave it out")
     if form.earlier is not None and form.period is not None:
         yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
     if form.paid is None:

@@ -20,12 +20,13 @@ from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import codes_of
 from dpdist.estimation.donors import AbsentRecords, Donors
+from dpdist.estimation.history import PeriodTotals, remembered
 from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
 from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
-from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.posterior import Drift, Posterior
 from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.mechanisms.tables.spec import Tables
@@ -99,6 +100,9 @@ class ResidualCells(PublicModel):
     """Records of the reference, once they are known."""
     absent: AbsentRecords | None = None
     """Records of the reference in crosses that the file lacks, before they are learned from."""
+    earlier: tuple[PeriodTotals, ...] = ()
+    """Totals of earlier periods since the reference, before they are learned from."""
+    period: str = ""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
@@ -140,6 +144,7 @@ class ResidualCells(PublicModel):
             weighted,
             None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
             secret=job.sizes_in_sums,
+            period=job.period,
         )
 
     @property
@@ -237,6 +242,10 @@ class ResidualCells(PublicModel):
         """This model, which also learns from these records."""
         return replace(self, absent=absent)
 
+    def with_history(self, history: Sequence[PeriodTotals]) -> Self:
+        """This model, which also learns from totals of earlier periods."""
+        return replace(self, earlier=remembered(history))
+
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
         return replace(self, donors=donors)
@@ -248,12 +257,13 @@ class ResidualCells(PublicModel):
             raise Improper("the reference has no record with a weight above 0 in the cells of the tables")
         if self.absent is not None:
             donors = replace(donors, absent=self.absent.by(self.columns))
+        donors = replace(donors, history=self.earlier)
         return Learned(self.with_donors(donors).system, donors)
 
     def relearned(self, learned: Learned) -> Learned:
         """What is learned under another budget: the prediction is the same."""
         system = self.with_donors(learned.donors).system
-        system.__dict__["prediction"] = learned.system.prediction
+        system.__dict__["at_crosses"] = learned.system.at_crosses
         return learned._replace(system=system)
 
     @property
@@ -303,6 +313,7 @@ class ResidualCells(PublicModel):
             self.joint,
             self.weight,
             self.secret,
+            donors.history,
         )
 
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
@@ -324,7 +335,8 @@ class ResidualCells(PublicModel):
     def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
         """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
         posterior, observed = self._posterior(system, noisy)
-        z, prediction, low, high = posterior.estimate(observed), system.prediction, *np.array(self.bounds).T
+        z, prediction = posterior.estimate(observed)[: len(self.count)], system.prediction
+        low, high = np.array(self.bounds).T
         predicted = system.numbers.count * prediction.means[:, 0]
         count, totals = predicted + z[:, 0], prediction.means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
         count, totals = self._within_bounds(count, totals)
@@ -336,6 +348,7 @@ class ResidualCells(PublicModel):
             weight = self.calibration(system, noisy).factors[0] * prediction.means[:, 0]
             size = np.maximum(np.rint(count / weight), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
+        values["drift"] = np.array(posterior.prior.drift[-1])
         values |= {"size": size} if self.secret else {}
         return Draws({name: value[None] for name, value in values.items()})
 
@@ -365,6 +378,16 @@ class ResidualCells(PublicModel):
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
         return system.posterior(rows, observed, errors, calibration), observed
+
+    def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
+        """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
+        assert self.donors is not None
+        if self.secret:
+            return ()
+        system, noisy = self.system, theta["noisy"][0]
+        sums = [part / UNIT for part in self.by_measurement(noisy)]
+        drift = Drift(*map(tuple, theta["drift"][0].tolist()))
+        return (*self.donors.history, system.totals(self.period, *self.limits(system, noisy), sums, drift))
 
     def calibration(self, system: TableSystem, noisy: Floats) -> Calibration:
         """What the noisy sums of all records tell of a drift since the reference."""
@@ -412,16 +435,23 @@ class ResidualCells(PublicModel):
         `shape` (draw, cell) is the error of the donors' shapes, in standard deviations: one for all cells that use them.
         """
         posterior = self.posterior(theta)
-        moved = self._moved(theta, posterior.answers(posterior.prior.sampled(draws, rng)))
+        sampled = posterior.prior.sampled(draws, rng)
+        sampled[len(self.count) :] = 0.0  # samples of earlier periods are those that were drawn
+        moved = self._moved(theta, posterior.answers(sampled))
         assert self.donors is not None
         group = self.donors.by_cell(self.codes).group
         shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
         return Draws({**moved.values, "shape": shape})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Base cells under other noise, other errors of the prediction, and other drift, for standard errors only."""
+        """Base cells under other noise, other errors of the prediction, and other drift, for standard errors only.
+
+        Earlier periods have other samples, too.
+        """
         posterior = self.posterior(theta)
         z = posterior.prior.deviated(draws, rng)
+        if len(z) > len(self.count):
+            z[len(self.count) :] += posterior.prior.sampled(draws, rng)[len(self.count) :]
         size = (len(posterior.noise), draws)
         noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.joint.law == "laplace" else rng.standard_normal(size)
         return self._moved(theta, posterior.answers(z, np.sqrt(posterior.noise)[:, None] * noise) - z)
@@ -434,6 +464,7 @@ class ResidualCells(PublicModel):
     def _moved(self, theta: Draws, z: Floats) -> Draws:
         """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
         means, predicted, size = theta["means"][0], self.system.prediction.means, self.sized(theta).count
+        z = z[: len(size)]
         weight, totals = z[:, 0].T, z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
         weights = means[:, 0] + weight / size
         products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
@@ -451,13 +482,14 @@ class ResidualCells(PublicModel):
         return {
             **describe_draws(self.parameters, theta),
             "noisy": theta["noisy"][0].tolist(),
+            "drift": theta["drift"][0].tolist(),
             **({"size": theta["size"][0].tolist()} if self.secret else {}),
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
-        names = ("noisy", "size") if self.secret else ("noisy",)
+        names = ("noisy", "drift", "size") if self.secret else ("noisy", "drift")
         return Draws({**values, **{name: np.array([described[name]], dtype=np.float64) for name in names}})
 
 

@@ -6,6 +6,9 @@ since the reference: common to all cells, by level of every column, and by cell 
 drift maximises the likelihood of the noisy sums. Measured rows are linear in z: a cell's sum of r is Σ z_0, and its sum
 of ρ_j is Σ (m_j − μ_j) z_0 + z_j. Published rows are the same rows. Everything is a product with covariances of rows.
 
+An earlier period's base cells are cells of their own, after those of the file. Periods share the prediction's errors, and
+the drift of every period up to the earlier of the two. Their records are distinct.
+
 Up to `MOST_DENSE` sums have a dense covariance. More are solved by products alone, and their variances follow from draws.
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -53,34 +57,66 @@ def rows_of(cell: Ints, mean: Floats, prediction: Prediction, hidden: Floats | N
     """
     base = np.arange(len(cell))
     adding = scipy.sparse.csr_array((np.ones(len(base)), (cell, base)), shape=(mean.shape[0], len(base)))
-    rows = rows_about(adding, mean, prediction)
-    if hidden is None or not hidden.any():
-        return rows
-    lacking = scipy.sparse.vstack([scipy.sparse.diags_array(part) @ adding for part in hidden.T])
-    return [(rows[0] - lacking).tocsr(), *rows[1:]]
+    return rows_about(adding, mean, prediction, hidden)
 
 
-def rows_about(adding: scipy.sparse.csr_array, mean: Floats, prediction: Prediction) -> Rows:
-    """Sums of r of the rows of `adding` (row, cell), then for each outcome sums of ρ about a row's mean (row, outcome)."""
+def rows_about(adding: scipy.sparse.csr_array, mean: Floats, prediction: Prediction, hidden: Floats | None = None) -> Rows:
+    """Sums of r of the rows of `adding` (row, cell), then for each outcome sums of ρ about a row's mean (row, outcome).
+
+    `hidden` is as in `rows_of`.
+    """
     none, coordinates = scipy.sparse.csr_array(adding.shape), 1 + mean.shape[1]
     blocks = [[adding if j == 0 else none for j in range(coordinates)]]
     for k in range(1, coordinates):
         predicted = adding @ scipy.sparse.diags_array(prediction.means[:, k])
         leaning = predicted - scipy.sparse.diags_array(mean[:, k - 1]) @ adding
         blocks.append([leaning if j == 0 else (adding if j == k else none) for j in range(coordinates)])
-    return [scipy.sparse.vstack([block[j] for block in blocks]).tocsr() for j in range(coordinates)]
+    rows = [scipy.sparse.vstack([block[j] for block in blocks]).tocsr() for j in range(coordinates)]
+    if hidden is None or not hidden.any():
+        return rows
+    lacking = scipy.sparse.vstack([scipy.sparse.diags_array(part) @ adding for part in hidden.T])
+    return [(rows[0] - lacking).tocsr(), *rows[1:]]
 
 
 def stacked(parts: Sequence[Rows]) -> Rows:
     return [scipy.sparse.vstack([part[j] for part in parts]).tocsr() for j in range(len(parts[0]))]
 
 
+def placed_in(rows: Rows, first: int, cells: int) -> Rows:
+    """Rows over cells that begin at `first` among so many."""
+    placed = list[scipy.sparse.csr_array]()
+    for row in rows:
+        form = (row.shape[0], cells)
+        placed.append(scipy.sparse.csr_array((row.data, row.indices + first, row.indptr), shape=form))
+    return placed
+
+
+class Drift(NamedTuple):
+    """Relative sizes of drift in one period by coordinate: of levels and tables' cells, and of all cells together."""
+
+    cells: tuple[float, ...]
+    common: tuple[float, ...]
+
+
+class Earlier(NamedTuple):
+    """Cells of the file and of earlier periods, in this order, (cell,).
+
+    `cross` is the cross of columns, and `period` the number of periods since the reference. `size` are numbers of records,
+    and `spread` standard deviations of a record's residuals, (cell, 1 + outcome).
+    """
+
+    cross: Ints
+    period: Ints
+    size: Floats
+    spread: Floats
+
+
 @dataclass(frozen=True)
 class Prior:
-    """Law of z before the measurement. `terms` (cell, term) are drift's terms.
+    """Law of z before the measurement. `terms` (cross, term) are drift's terms.
 
     z_0 of a secret number of records is Σ w − n̂ m_w, with the predicted number n̂. Its variance has that of the number
-    times m_w², and errors of n̂ times m_w.
+    times m_w², and errors of n̂ times m_w. Cells are crosses of columns, unless there are earlier periods.
     """
 
     prediction: Prediction
@@ -88,15 +124,13 @@ class Prior:
     terms: scipy.sparse.csr_array
     weight: float = 1.0
     """Factor of weights since the reference where numbers of records are secret; `sizes` are then times it."""
-    drift: tuple[float, ...] = ()
-    """Relative size of drift by coordinate."""
-
-    common: tuple[float, ...] = ()
-    """Relative size of the drift that all cells have in common, by coordinate."""
+    drift: tuple[Drift, ...] = ()
+    """Drift of every period, the earliest first."""
+    earlier: Earlier | None = None
 
     @classmethod
     def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
-        """`levels` are the levels of every column, and `cells` the cells of every table, by base cell."""
+        """`levels` are the levels of every column, and `cells` the cells of every table, by cross."""
         base, indices = np.arange(len(sizes.count)), (*levels, *cells)
         held = [np.bincount(index, weights=sizes.count) for index in indices]
         least = np.sort(np.concatenate([np.zeros(1), *held]))[-MOST_TERMS:][0]
@@ -110,9 +144,13 @@ class Prior:
             blocks.append(scipy.sparse.csr_array(block, shape=(len(base), len(kept))))
         return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr())
 
-    def drifting(self, drift: float, common: float) -> Prior:
-        """This law with drift of these sizes in every coordinate."""
-        return replace(self, drift=(drift,) * self.coordinates, common=(common,) * self.coordinates)
+    def drifting(self, cells: float, common: float) -> Prior:
+        """This law with drift of these sizes in every coordinate in the last period."""
+        return self.moving(Drift((cells,) * self.coordinates, (common,) * self.coordinates))
+
+    def moving(self, last: Drift) -> Prior:
+        """This law with this drift in the last period, after those of earlier periods."""
+        return replace(self, drift=(*self.drift[: self.periods - 1], last))
 
     @property
     def coordinates(self) -> int:
@@ -121,62 +159,105 @@ class Prior:
     @property
     def size(self) -> Floats:
         """Numbers of records, (cell,)."""
-        return self.sizes.count
+        return self.sizes.count if self.earlier is None else self.earlier.size
+
+    @property
+    def spread(self) -> Floats:
+        """Standard deviations of a record's residuals, (cell, 1 + outcome)."""
+        return self.prediction.spread if self.earlier is None else self.earlier.spread
+
+    @cached_property
+    def records(self) -> scipy.sparse.csr_array:
+        """Numbers of records by cell and its cross, (cell, cross)."""
+        cells = np.arange(len(self.size))
+        cross = cells if self.earlier is None else self.earlier.cross
+        return scipy.sparse.csr_array((self.size, (cells, cross)), shape=(len(cells), len(self.sizes.count)))
 
     @cached_property
     def shared(self) -> tuple[Loadings, ...]:
         """The prediction's errors that cells share, in sums, of every coordinate, (cell, effect)."""
-        scale = self.size[:, None] * self.prediction.spread
-        of_residuals = [load.scaled(scale[:, j]) for j, load in enumerate(self.prediction.loadings)]
-        return (of_residuals[0].beside(self.sizes.shared.scaled(self.prediction.means[:, 0])), *of_residuals[1:])
+        spread, cross = self.prediction.spread, self.records.indices.astype(np.int64)
+        of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
+        of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
+        by_record = (of_residuals[0].beside(of_numbers), *of_residuals[1:])
+        return tuple(load.at(cross).scaled(self.size) for load in by_record)
 
     @cached_property
-    def alone(self) -> Floats:
-        """Standard deviations of the prediction's other errors, in sums, (cell, 1 + outcome)."""
-        of_residuals = self.size[:, None] * self.prediction.spread * self.prediction.alone
-        of_numbers = self.prediction.means[:, 0] * self.sizes.alone
-        return np.column_stack([np.hypot(of_residuals[:, 0], of_numbers), of_residuals[:, 1:]])
+    def alone(self) -> tuple[scipy.sparse.csr_array, ...]:
+        """Sums that the prediction's other errors add, of every coordinate, (cell, cross)."""
+        of_residuals = self.prediction.spread * self.prediction.alone
+        of_numbers = self.prediction.means[:, 0] / self.sizes.count * self.sizes.alone
+        deviations = np.column_stack([np.hypot(of_residuals[:, 0], of_numbers), of_residuals[:, 1:]])
+        return tuple((self.records @ scipy.sparse.diags_array(one)).tocsr() for one in deviations.T)
 
     @cached_property
     def relative(self) -> Floats:
         """Sums that a relative drift of 1 adds, (cell, 1 + outcome)."""
-        return self.size[:, None] * self.prediction.drifting
+        return np.asarray(self.records @ self.prediction.drifting)
+
+    def reached(self, j: int, period: int) -> Floats:
+        """Sums that a coordinate's relative drift of 1 in a period adds, (cell,)."""
+        relative: Floats = self.relative[:, j]
+        return relative if self.earlier is None else np.where(self.earlier.period >= period, relative, 0.0)
 
     def diagonal(self, j: int, k: int) -> Floats:
-        """Covariance of z_j and z_k within base cells, without loadings and drift, (cell,)."""
-        spread = self.prediction.spread
-        covariance: Floats = self.weight * self.size * self.prediction.correlation[j, k] * spread[:, j] * spread[:, k]
-        if j == k == 0:
-            covariance = covariance + self.weight * self.sizes.variance * self.prediction.means[:, 0] ** 2
-        return covariance + self.alone[:, j] ** 2 if j == k else covariance
+        """Covariance of z_j and z_k by the sample of records, (cell,)."""
+        number, spread = self.weight * self.size, self.spread
+        covariance: Floats = number * self.prediction.correlation[j, k] * spread[:, j] * spread[:, k]
+        if j == k == 0 and self.sizes.secret:
+            covariance = covariance + self.weight * (self.records @ self.prediction.means[:, 0] ** 2)
+        return covariance
 
     def factors(self, rows: Rows) -> Floats:
         """Rows of the prediction's shared errors, (row, effect)."""
         return np.concatenate([load.rows(row) for row, load in zip(rows, self.shared, strict=True)], axis=1)
 
-    def drifts(self, rows: Rows, j: int) -> Floats:
-        """Rows of a coordinate's drift of size 1, (row, term)."""
-        return np.asarray((rows[j] @ scipy.sparse.diags_array(self.relative[:, j]) @ self.terms).toarray())
+    @cached_property
+    def crosses(self) -> scipy.sparse.csr_array:
+        """Takes values of crosses to cells, (cell, cross)."""
+        return scipy.sparse.csr_array(
+            (np.ones(len(self.size)), self.records.indices, self.records.indptr), self.records.shape
+        )
 
-    def moved(self, rows: Rows, j: int) -> Floats:
-        """Rows of a coordinate's common drift of size 1, (row,)."""
-        return np.asarray(rows[j] @ self.relative[:, j])
+    def drifts(self, rows: Rows, j: int, period: int) -> Floats:
+        """Rows of a coordinate's drift of size 1 in a period, (row, term)."""
+        reached = scipy.sparse.diags_array(self.reached(j, period))
+        return np.asarray((rows[j] @ reached @ self.crosses @ self.terms).toarray())
+
+    def moved(self, rows: Rows, j: int, period: int) -> Floats:
+        """Rows of a coordinate's common drift of size 1 in a period, (row,)."""
+        return np.asarray(rows[j] @ self.reached(j, period))
 
     def covariance(self, left: Rows, right: Rows) -> Floats:
         """Covariance of rows without drift, (left, right)."""
         covariance = self.factors(left) @ self.factors(right).T
         for j in range(self.coordinates):
+            covariance += ((left[j] @ self.alone[j]) @ (right[j] @ self.alone[j]).T).toarray()
             for k in range(self.coordinates):
                 covariance += (left[j] @ scipy.sparse.diags_array(self.diagonal(j, k)) @ right[k].T).toarray()
         return covariance
 
+    @property
+    def moves(self) -> list[tuple[int, int, float, float]]:
+        """Period, coordinate, and sizes of drift of cells and of all cells together."""
+        return [
+            (period, j, tau, common)
+            for period, drift in enumerate(self.drift, start=1)
+            for j, (tau, common) in enumerate(zip(*drift, strict=True))
+        ]
+
+    @property
+    def periods(self) -> int:
+        """Number of periods since the reference."""
+        return 1 if self.earlier is None else int(self.earlier.period.max())
+
     def with_drift(self, left: Rows, right: Rows) -> Floats:
         covariance = self.covariance(left, right)
-        for j, (tau, common) in enumerate(zip(self.drift, self.common, strict=True)):
+        for period, j, tau, common in self.moves:
             if tau:
-                covariance += tau**2 * (self.drifts(left, j) @ self.drifts(right, j).T)
+                covariance += tau**2 * (self.drifts(left, j, period) @ self.drifts(right, j, period).T)
             if common:
-                covariance += common**2 * np.outer(self.moved(left, j), self.moved(right, j))
+                covariance += common**2 * np.outer(self.moved(left, j, period), self.moved(right, j, period))
         return covariance
 
     def spread_out(self, rows: Rows, values: Floats) -> Floats:
@@ -186,31 +267,33 @@ class Prior:
         for j in range(self.coordinates):
             value = sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
             value = value + self.shared[j] @ self.shared[j].back(onto[j])
-            if self.drift and self.drift[j]:
-                moved = self.terms @ (self.drift[j] ** 2 * (self.terms.T @ _scaled(self.relative[:, j], onto[j])))
-                value = value + _scaled(self.relative[:, j], moved)
-            if self.common and self.common[j]:
-                value = value + self.common[j] ** 2 * np.multiply.outer(self.relative[:, j], self.relative[:, j] @ onto[j])
-            columns.append(value)
+            columns.append(value + self.alone[j] @ (self.alone[j].T @ onto[j]))
+        for period, j, tau, common in self.moves:
+            reached = self.reached(j, period)
+            of_terms = self.terms @ (self.terms.T @ (self.crosses.T @ _scaled(reached, onto[j])))
+            columns[j] = columns[j] + tau**2 * _scaled(reached, self.crosses @ of_terms)
+            columns[j] = columns[j] + common**2 * np.multiply.outer(reached, reached @ onto[j])
         return np.stack(columns, axis=1)
 
     def sampled(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
         root = np.linalg.cholesky(self.prediction.correlation + 1e-9 * np.eye(self.coordinates))
         alike = np.einsum("jk,bkd->bjd", root, rng.standard_normal((len(self.size), self.coordinates, number)))
-        return np.asarray((np.sqrt(self.weight * self.size)[:, None] * self.prediction.spread)[..., None] * alike)
+        return np.asarray((np.sqrt(self.weight * self.size)[:, None] * self.spread)[..., None] * alike)
 
     def deviated(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the prediction's errors and drift, (cell, 1 + outcome, draw)."""
-        base, columns = len(self.size), []
+        columns = []
         for j in range(self.coordinates):
-            value = _scaled(self.alone[:, j], rng.standard_normal((base, number)))
+            value = self.alone[j] @ rng.standard_normal((len(self.sizes.count), number))
             value += self.shared[j] @ rng.standard_normal((self.shared[j].shape[1], number))
-            if self.drift and self.drift[j]:
-                term = self.drift[j] * rng.standard_normal((self.terms.shape[1], number))
-                value += _scaled(self.relative[:, j], self.terms @ term)
-            if self.common and self.common[j]:
-                value += self.common[j] * np.outer(self.relative[:, j], rng.standard_normal(number))
+            for period, _, tau, common in (move for move in self.moves if move[1] == j):
+                reached = self.reached(j, period)
+                if tau:
+                    term = tau * rng.standard_normal((self.terms.shape[1], number))
+                    value += _scaled(reached, self.crosses @ (self.terms @ term))
+                if common:
+                    value += common * np.outer(reached, rng.standard_normal(number))
             columns.append(value)
         return np.stack(columns, axis=1)
 
@@ -240,7 +323,7 @@ class Posterior:
     @cached_property
     def diagonal(self) -> Floats:
         """Variances of what is observed, without shared errors and drift, (row,)."""
-        return own_variances(self.prior, self.rows) + self.noise
+        return lone_variances(self.prior, self.rows) + self.noise
 
     def times(self, values: Floats) -> Floats:
         """The covariance of what is observed times values, (row, side)."""
@@ -257,7 +340,8 @@ class Posterior:
         return self.prior.spread_out(self.rows, self.solve(observed))
 
     def variances(self, rows: Rows) -> Floats:
-        """Posterior variances of rows, (row,)."""
+        """Posterior variances of rows of the file's cells, (row,)."""
+        rows = placed_in(rows, 0, len(self.prior.size))
         if not self.dense:
             return self._drawn_variances(rows)
         across = self.prior.with_drift(self.rows, rows)
@@ -274,14 +358,14 @@ class Posterior:
 
     def _drawn_variances(self, rows: Rows) -> Floats:
         """Variances of rows by draws, relative to those of sampling, in the mean over rows of about that size."""
-        own = own_variances(self.prior, rows)
+        alone = lone_variances(self.prior, rows)
         squares = (seen(rows, self._errors) ** 2).mean(axis=1)
         kind = np.max([j * (np.diff(row.indptr) > 0) for j, row in enumerate(rows)], axis=0)
-        variance = np.zeros(len(own))
+        variance = np.zeros(len(alone))
         for j in range(len(rows)):
-            alike = np.flatnonzero((kind == j) & (own > 0.0))
-            alike = alike[np.argsort(own[alike], kind="stable")]
-            variance[alike] = own[alike] * _smooth(squares[alike] / own[alike], np.log(own[alike]))
+            alike = np.flatnonzero((kind == j) & (alone > 0.0))
+            alike = alike[np.argsort(alone[alike], kind="stable")]
+            variance[alike] = alone[alike] * _smooth(squares[alike] / alone[alike], np.log(alone[alike]))
         return variance
 
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
@@ -295,7 +379,7 @@ def seen(rows: Rows, z: Floats) -> Floats:
 
 
 def _smooth(values: Floats, place: Floats) -> Floats:
-    """Means of values and of their neighbours at sorted places, which weigh less the farther they are."""
+    """Means of values and of their neighbours at sorted crosses, which weigh less the farther they are."""
     total, weight = values.copy(), np.ones(len(values))
     for step in range(1, min(NEIGHBOURS, len(values) - 1) + 1):
         near = np.exp(-(place[step:] - place[:-step]) / REACH)
@@ -305,37 +389,37 @@ def _smooth(values: Floats, place: Floats) -> Floats:
     return total / weight
 
 
-def own_variances(prior: Prior, rows: Rows) -> Floats:
+def lone_variances(prior: Prior, rows: Rows) -> Floats:
     """Variances of rows before the measurement without shared errors and drift, (row,)."""
-    return np.asarray(
-        sum(
-            rows[j].multiply(rows[k]).tocsr() @ prior.diagonal(j, k)
-            for j in range(prior.coordinates)
-            for k in range(prior.coordinates)
-        )
-    )
+    numbers = range(prior.coordinates)
+    sampled = sum(rows[j].multiply(rows[k]).tocsr() @ prior.diagonal(j, k) for j in numbers for k in numbers)
+    alone = sum((rows[j] @ prior.alone[j]).power(2).sum(axis=1) for j in numbers)
+    return np.asarray(np.asarray(sampled) + np.asarray(alone).ravel())
 
 
 def prior_variances(prior: Prior, rows: Rows) -> Floats:
     """Variances of rows before the measurement, (row,)."""
     variance: Floats = (prior.factors(rows) ** 2).sum(axis=1)
-    for j, (tau, common) in enumerate(zip(prior.drift, prior.common, strict=True)):
+    for period, j, tau, common in prior.moves:
         if tau:
-            variance += tau**2 * (prior.drifts(rows, j) ** 2).sum(axis=1)
-        variance += (common * prior.moved(rows, j)) ** 2
-    return variance + own_variances(prior, rows)
+            variance += tau**2 * (prior.drifts(rows, j, period) ** 2).sum(axis=1)
+        variance += (common * prior.moved(rows, j, period)) ** 2
+    return variance + lone_variances(prior, rows)
 
 
 def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Posterior:
-    """The posterior with drift whose squared sizes are their posterior means, each given the others.
+    """The posterior with drift in the last period whose squared sizes are their posterior means, each given the others.
 
-    A size of the largest likelihood would follow the noise where that hides any drift.
+    A size of the largest likelihood would follow the noise where that hides any drift. Earlier periods have the drift that
+    their releases learned.
     """
     few = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
     shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
-    plain = prior.covariance(shown, shown) + np.diag(noise[few])
-    levels = [part @ part.T for part in (prior.drifts(shown, j) for j in numbers)]
-    common = [prior.moved(shown, j) for j in numbers]
+    last = prior.periods
+    before = replace(prior, drift=prior.drift[: last - 1])
+    plain = before.with_drift(shown, shown) + np.diag(noise[few])
+    levels = [part @ part.T for part in (prior.drifts(shown, j, last) for j in numbers)]
+    common = [prior.moved(shown, j, last) for j in numbers]
     parts = levels + [np.outer(part, part) for part in common]
     growth = GROWTHS if prior.sizes.secret else COMMON_DRIFTS
     laws = [DRIFTS] * prior.coordinates + [growth] + [COMMON_DRIFTS] * (prior.coordinates - 1)
@@ -351,13 +435,13 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
                 logs = _log_likelihoods(others, values, common[j - prior.coordinates], grid**2)
             weight = np.exp(logs - logs.max()) * np.array(list(laws[j].values()))
             sizes[j] = float(np.sqrt(weight @ grid**2 / weight.sum()))
-    drift, common_drift = tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :])
-    return Posterior(replace(prior, drift=drift, common=common_drift), rows, noise)
+    drift = Drift(tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :]))
+    return Posterior(prior.moving(drift), rows, noise)
 
 
 def _signal(prior: Prior, rows: Rows) -> Floats:
-    """Squared sums that a relative drift of 1 adds to rows, (row,)."""
-    return np.asarray(sum(prior.moved(rows, j) ** 2 for j in range(prior.coordinates)))
+    """Squared sums that a relative drift of 1 in the last period adds to rows, (row,)."""
+    return np.asarray(sum(prior.moved(rows, j, prior.periods) ** 2 for j in range(prior.coordinates)))
 
 
 def _log_likelihoods(

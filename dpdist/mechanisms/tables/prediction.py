@@ -182,6 +182,36 @@ class Prediction:
         at_reference = self.at_reference * np.stack([factors, scale])
         return replace(self, means=self.means * factors, spread=self.spread * scale, at_reference=at_reference)
 
+    def within(self, cells: int) -> Prediction:
+        """The prediction at the first so many cells."""
+        return replace(
+            self,
+            means=self.means[:cells],
+            spread=self.spread[:cells],
+            loadings=tuple(one.at(np.arange(cells)) for one in self.loadings),
+            alone=self.alone[:cells],
+            places=np.where(self.places < cells, self.places, -1),
+        )
+
+    def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
+        """The prediction after a record's residuals have had these means, (cell, 1 + outcome), within public bounds.
+
+        The spread of weights moves with them. That of outcomes moves with outcomes that are never negative.
+        """
+        before, least = self.means, np.maximum(lowest[0], LEAST_SHARE * self.means[:, 0])
+        weight = np.clip(before[:, 0] + residuals[:, 0], least, highest[0])
+        outcomes = np.clip(before[:, 1:] + residuals[:, 1:] / weight[:, None], lowest[1:], highest[1:])
+        scale = np.ones_like(before)
+        scale[:, 0] = weight / before[:, 0]
+        rising = (lowest[1:] >= 0.0) & (before[:, 1:] > 0.0)
+        scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, 2.0), 1.0)
+        scale[:, 1:] *= scale[:, :1]
+        means, spread = np.column_stack([weight, outcomes]), self.spread * scale
+        inside = self.places >= 0
+        at_reference = self.at_reference.copy()
+        at_reference[inside] = np.stack([means, spread], axis=1)[self.places[inside]]
+        return replace(self, means=means, spread=spread, at_reference=at_reference)
+
 
 def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats) -> Floats:
     """Coefficients β of E(total) = size exp(design β): Poisson scores with a ridge on all but the first column."""

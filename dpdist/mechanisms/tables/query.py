@@ -127,8 +127,8 @@ class Tables(NoisySums[Settings, ResidualCells]):
             answer = yield measured(exact[:, :1], 0, None, system.prediction)
             noisy.append(np.pad(answer, [(0, 0), (0, exact.shape[1] - 1)]))
             first = system.first_limits(system.growth(float(answer[0, 0]) / UNIT)[0])
-        exact = yield Pass(ResidualSums(*rows, system.prediction, (first,)), "sum")
-        answer = yield measured(exact, len(noisy), first, system.prediction)
+        exact = yield Pass(ResidualSums(*rows, system.informed, (first,)), "sum")
+        answer = yield measured(exact, len(noisy), first, system.informed)
         noisy.append(answer)
         calibrated, limits = model.limits(system, np.concatenate(noisy))
         # Where all tables are of all records, the first sums are all.

@@ -37,6 +37,7 @@ class Tables(Noisy):
     several_outcomes: ClassVar[bool] = True
     shape_of_reference: ClassVar[bool] = True
     public_weights: ClassVar[bool] = True
+    states_totals: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
@@ -63,5 +64,17 @@ class Tables(Noisy):
             remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
             yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)
         if job.reference is not None and job.reference.earlier is not None:
-            fault = f"'{self.name}' predicts from records of a public file alone"
+            yield from self._of_chains(job)
+
+    def _of_chains(self, job: JobView) -> Iterator[Contradiction]:
+        if self.gaussian:
+            fault = "losses along a chain of releases add up in ε, and Gaussian noise has none"
+            yield Contradiction(
+                ("reference", "release"), fault, "take noise: laplace, or a public file under reference.path"
+            )
+        if job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere":
+            fault = f"'{self.name}' learns from earlier releases of public numbers of records"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path")
+        if job.strata:
+            fault = "an earlier release's totals are those of the whole file"
+            yield Contradiction(("strata",), fault, "leave strata out, and put these columns into tables")

@@ -5,11 +5,14 @@ the prediction from which records' residuals in the other tables are taken. The 
 prediction, with drift as terms of its own: Σ(w − m') = Σ(w − m) − Σ(m' − m) for the calibrated m', so that no error of
 the calibration is lost. Where numbers of records are secret, records add Σ w = Σ(w − 0) in the same way. The first sums
 then tell the file's size relative to its reference, by which limits and the spread of z are chosen.
+
+Totals of earlier periods are further rows of the posterior. Before the file is measured they move the prediction from which
+residuals are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,8 +22,20 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances
-from dpdist.mechanisms.tables.posterior import Posterior, Prior, Rows, learned, rows_about, rows_of, stacked
+from dpdist.mechanisms.tables.posterior import (
+    Drift,
+    Earlier,
+    Posterior,
+    Prior,
+    Rows,
+    learned,
+    placed_in,
+    rows_about,
+    rows_of,
+    stacked,
+)
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
 from dpdist.mechanisms.tables.sizes import Sizes
 from dpdist.privacy.queries import NoisyQuery
@@ -85,6 +100,8 @@ class TableSystem:
     weight: Floats | None = None
     """Public weights, (cell,): nothing is measured for them. None if weights are measured."""
     secret: bool = False
+    history: tuple[PeriodTotals, ...] = ()
+    """Totals of earlier periods since the reference, the earliest first; none where numbers of records are secret."""
 
     def variance(self, part: Fraction) -> float:
         """Variance of the noise on a sum of contributions under a part of the budget."""
@@ -103,10 +120,69 @@ class TableSystem:
         return self.variance(part) * np.array(factors)
 
     @cached_property
-    def prediction(self) -> Prediction:
+    def crosses(self) -> tuple[Ints, list[Ints]]:
+        """Codes of base cells, then of further crosses of earlier periods; and the cross of every earlier base cell."""
+        others = [one.codes for one in self.history]
+        if not others:
+            return self.codes, []
+        every, place = np.unique(np.concatenate([self.codes, *others]), axis=0, return_inverse=True)
+        ends = np.cumsum([len(self.codes), *map(len, others)])[:-1]
+        own, *earlier = np.split(place.reshape(-1), ends)
+        number = np.full(len(every), -1)
+        number[own] = np.arange(len(own))
+        further = np.flatnonzero(number < 0)
+        number[further] = len(own) + np.arange(len(further))
+        return np.concatenate([self.codes, every[further]]), [number[one] for one in earlier]
+
+    @cached_property
+    def at_crosses(self) -> Prediction:
+        """What the reference's records predict."""
+        weight, (codes, places) = self.weight, self.crosses
+        if weight is not None and self.history:
+            weight = np.ones(len(codes))
+            for one, cross in zip(self.history, places, strict=True):
+                weight[cross] = one.weight
+            weight[: len(self.codes)] = self.weight
         wanted = [by for by, _ in self.tables]
-        prediction = predict(self.reference, self.codes, self.sizes, wanted, self.lowest, self.highest, self.weight)
+        prediction = predict(self.reference, codes, self.sizes, wanted, self.lowest, self.highest, weight)
         return replace(prediction, whole=float(self.secret))
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What the reference's records predict at base cells of the file."""
+        return self.at_crosses.within(len(self.codes)) if self.history else self.at_crosses
+
+    @cached_property
+    def informed(self) -> Prediction:
+        """What the reference and earlier periods predict: residuals of all records are taken from it."""
+        if not self.history:
+            return self.prediction
+        rows, observed, errors = self._remembered
+        z = Posterior(self._prior, rows, errors).estimate(observed)[: len(self.count)]
+        return self.prediction.shifted(z / self.count[:, None], self.lowest, self.highest)
+
+    @cached_property
+    def _remembered(self) -> tuple[Rows, Floats, Floats]:
+        """Rows of earlier periods' totals, residual sums about the reference's prediction, variances of their errors."""
+        rows, values, errors = list[Rows](), list[Floats](), list[Floats]()
+        place, cells, first = len(self.codes), len(self._prior.size), int(self.weight is not None)
+        for one, cross in zip(self.history, self.crosses[1], strict=True):
+            base, row = np.tile(np.arange(len(cross)), len(one.row)), one.row.ravel()
+            adding = scipy.sparse.csr_array((np.ones(len(base)), (row, base)), shape=(len(one.total), len(cross)))
+            means = self.at_crosses.means[cross].copy()
+            if self.weight is not None:
+                means[:, 0] = one.weight
+            prediction = replace(self.at_crosses, means=means)
+            of_history = placed_in(rows_about(adding, one.about, prediction), place, cells)
+            rows.append([part[first * len(one.total) :] for part in of_history])
+            weight = one.count * means[:, 0]
+            moved = means[base, 1:] - one.about[row]
+            columns = [weight[base], *(weight[base, None] * moved).T]
+            predicted = [np.bincount(row, weights=column, minlength=len(one.total)) for column in columns]
+            values.append((one.total - np.column_stack(predicted))[:, first:].T.ravel())
+            errors.append(one.variance[:, first:].T.ravel())
+            place += len(cross)
+        return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
     @cached_property
     def numbers(self) -> Sizes:
@@ -122,7 +198,7 @@ class TableSystem:
 
     def first_limits(self, growth: float) -> TableLimits:
         """The same for this factor on numbers of records."""
-        return self._first(self.prediction, growth)
+        return self._first(self.informed, growth)
 
     def _first(self, prediction: Prediction, growth: float, fixed: TableLimits | None = None) -> TableLimits:
         whole = np.zeros(len(self.codes), dtype=np.int64)
@@ -164,14 +240,14 @@ class TableSystem:
         first = self.first_limits(growth)
         calibration = self._calibration(first, sums, growth, error)
         for _ in range(FACTOR_STEPS):
-            limits = self._first(self.prediction.rescaled(calibration.factors), growth, first)
+            limits = self._first(self.informed.rescaled(calibration.factors), growth, first)
             calibration = self._calibration(limits, sums, growth, error)
         return calibration
 
     def _calibration(self, limits: TableLimits, sums: Floats, growth: float, error: float) -> Calibration:
         """`growth` has the variance `error`."""
-        prediction = self.prediction
-        moved, hidden = self._residual_sums(limits, prediction, sums[None])[0], limits.hidden[0]
+        prediction = self.informed
+        moved, hidden = self._residual_sums(limits, prediction, sums[None], prediction)[0], limits.hidden[0]
         errors = self.noise(self.parts[0]) * limits.scale[0] ** 2 + limits.loss[0]
         # What is clipped of a secret number of records goes with the count.
         moved[0], errors[0] = moved[0] / (1.0 - hidden[0]), errors[0] / (1.0 - hidden[0]) ** 2
@@ -200,7 +276,7 @@ class TableSystem:
 
     def limits(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction and the limits of every table."""
-        calibrated = self.prediction.rescaled(calibration.factors)
+        calibrated = self.informed.rescaled(calibration.factors)
         drift = float(np.hypot(PLANNED_DRIFT, calibration.deviation))
         of_tables = [
             self._limits(cell, placed, calibrated, part, drift, calibration.growth)
@@ -209,9 +285,48 @@ class TableSystem:
         return calibrated, tuple(of_tables)
 
     @cached_property
+    def _prior(self) -> Prior:
+        """The law of z before the measurement, with spreads that the reference shows, and without the file's own drift."""
+        if not self.history:
+            return Prior.of(self.prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
+        codes, places = self.crosses
+        cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
+        cross = np.concatenate([np.arange(len(self.codes)), *places])
+        period = np.concatenate([np.full(len(place), k) for k, place in enumerate(places, start=1)])
+        earlier = Earlier(
+            cross,
+            np.concatenate([np.full(len(self.codes), 1 + len(places)), period]),
+            np.concatenate([self.count, *(one.count for one in self.history)]),
+            np.concatenate([self.prediction.spread, *(one.scatter for one in self.history)]),
+        )
+        sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
+        drift = tuple(Drift(*map(tuple, one.drift.tolist())) for one in self.history)
+        return replace(Prior.of(self.at_crosses, sizes, list(codes.T), cells), drift=drift, earlier=earlier)
+
+    @cached_property
     def prior(self) -> Prior:
         """The law of z before the measurement, for a file of the reference's size if numbers of records are secret."""
-        return Prior.of(self.prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
+        earlier = self._prior.earlier
+        if earlier is None:
+            return self._prior
+        spread = np.concatenate([self.informed.spread, earlier.spread[len(self.codes) :]])
+        return replace(self._prior, earlier=earlier._replace(spread=spread))
+
+    def residuals(
+        self,
+        calibrated: Prediction,
+        limits: Sequence[TableLimits],
+        sums: Sequence[Floats],
+        of_all: TableLimits | None = None,
+    ) -> Iterator[tuple[TableLimits, Floats, Floats]]:
+        """By measurement its limits, residual sums about the reference's prediction, and variances of their errors.
+
+        Arguments are those of `observed`.
+        """
+        predictions = (self.informed, *[calibrated] * len(limits))
+        for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, self.parts, strict=True):
+            value = self._residual_sums(one, taken, noisy, self.prediction)
+            yield one, value, self.noise(part) * one.scale**2 + one.loss
 
     def observed(
         self,
@@ -220,26 +335,57 @@ class TableSystem:
         sums: Sequence[Floats],
         of_all: TableLimits | None = None,
     ) -> tuple[Rows, Floats, Floats]:
-        """Rows of all measurements, residual sums about the reference's prediction, and variances of their errors.
+        """Rows of all measurements and earlier totals, residual sums about the reference's prediction, variances of errors.
 
         `sums` (cell, 1 + outcome) are noisy sums of u, of all records first, whose limits are the system's own or
         `of_all`. Public weights have no row.
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
-        predictions = (self.prediction, *[calibrated] * len(limits))
-        for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, self.parts, strict=True):
-            value = self._residual_sums(one, taken, noisy)
-            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, self.prediction, one.hidden)])
+        for one, value, error in self.residuals(calibrated, limits, sums, of_all):
+            of_table = placed_in(rows_of(one.cell, one.mean, self.prediction, one.hidden), 0, len(self._prior.size))
+            rows.append([row[first * len(value) :] for row in of_table])
             values.append(value[:, first:].T.ravel())
-            errors.append((self.noise(part) * one.scale**2 + one.loss)[:, first:].T.ravel())
+            errors.append(error[:, first:].T.ravel())
+        if self.history:
+            of_history, value, error = self._remembered
+            rows.append(of_history)
+            values.append(value)
+            errors.append(error)
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
-    def _residual_sums(self, limits: TableLimits, prediction: Prediction, noisy: Floats) -> Floats:
-        """Sums of residuals from the reference's prediction, (cell, 1 + outcome), by noisy sums taken about another one."""
-        about, count = limits.mean[limits.cell], self.numbers.count[:, None]
-        taken, weight = prediction.subtracted[:, None], self.prediction.means[:, :1]
+    def totals(
+        self,
+        period: str,
+        calibrated: Prediction,
+        limits: Sequence[TableLimits],
+        sums: Sequence[Floats],
+        drift: Drift,
+    ) -> PeriodTotals:
+        """What later periods learn from this one."""
+        row, about, total, variance, first = list[Ints](), list[Floats](), list[Floats](), list[Floats](), 0
+        weight, outcomes = self.count * self.prediction.means[:, 0], self.prediction.means[:, 1:]
+        for one, value, error in self.residuals(calibrated, limits, sums):
+            columns = [weight, *(weight[:, None] * (outcomes - one.mean[one.cell])).T]
+            predicted = [np.bincount(one.cell, weights=column, minlength=len(one.size)) for column in columns]
+            row.append(first + one.cell)
+            about.append(one.mean)
+            total.append(np.column_stack(predicted) + value)
+            variance.append(error)
+            first += len(one.size)
+        return PeriodTotals(
+            *(period, self.codes, self.count, np.array(row)),
+            np.concatenate(about),
+            np.concatenate(total),
+            np.concatenate(variance),
+            *(calibrated.means[:, 0], calibrated.spread, np.array(drift)),
+        )
+
+    def _residual_sums(self, limits: TableLimits, prediction: Prediction, noisy: Floats, about: Prediction) -> Floats:
+        """Sums of residuals `about` a prediction, (cell, 1 + outcome), by noisy sums of those from another one."""
+        mean, count = limits.mean[limits.cell], self.numbers.count[:, None]
+        taken, weight = prediction.subtracted[:, None], about.means[:, :1]
         gained = count * np.column_stack(
-            [taken - weight, taken * (prediction.means[:, 1:] - about) - weight * (self.prediction.means[:, 1:] - about)]
+            [taken - weight, taken * (prediction.means[:, 1:] - mean) - weight * (about.means[:, 1:] - mean)]
         )
         cells = len(limits.size)
         added = [np.bincount(limits.cell, weights=column, minlength=cells) for column in gained.T]
@@ -263,13 +409,13 @@ class TableSystem:
 
     def errors_of_rows(self, published: scipy.sparse.csr_array) -> PredictedErrors:
         """Predicted errors of published cells, given as rows of base cells, (published cell, cell)."""
-        prediction, size = self.prediction, self.numbers.count
+        prediction, size = self.informed, self.numbers.count
         weight = size * prediction.means[:, 0]
         held = np.maximum(published @ weight, 1e-300)
         mean = np.column_stack([published @ (weight * one) / held for one in prediction.means[:, 1:].T])
-        rows = rows_about(published, mean, prediction)
+        rows = rows_about(published, mean, self.prediction)
         variance = self.planned.variances(rows).reshape(1 + mean.shape[1], len(held)).T
-        total_rows = rows_about(published, np.zeros_like(mean), prediction)
+        total_rows = rows_about(published, np.zeros_like(mean), self.prediction)
         of_totals = self.planned.variances(total_rows).reshape(1 + mean.shape[1], len(held)).T
         direct = direct_variances(published, size, mean, prediction)
         # Direct errors of counts and totals have those of a cell's number of records as well.

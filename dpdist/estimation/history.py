@@ -1,0 +1,105 @@
+"""Noisy totals of earlier periods, from which a release of `tables` learns: for `mechanisms.tables`, `publish`, `survey`.
+
+Every release states the totals of its measured cells with the variances of their errors. Nothing in them depends on what
+had been predicted, and no figure of an earlier release is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dpdist.core.files import write_json
+from dpdist.core.public_files import Damaged, read_object
+from dpdist.core.records import Floats, Ints
+
+HISTORY = "history.json"
+"""Name of the file of earlier periods' totals, in the folder `released/`."""
+MOST_TOTALS = 2_000
+"""Number of totals of earlier periods that a release learns from; those of the last period are never fewer than all."""
+
+
+@dataclass(frozen=True, eq=False)
+class PeriodTotals:
+    """Totals of one period's measured cells.
+
+    `codes` (cell, column) and `count` (cell,) are levels of base cells and their numbers of records, public or estimated.
+    `row` (table, cell) is the measured cell that a base cell belongs to.
+    """
+
+    period: str
+    codes: Ints
+    count: Floats
+    row: Ints
+    about: Floats
+    """What outcomes are measured from, (row, outcome)."""
+    total: Floats
+    """Noisy sums of w, and of w(y − `about`), (row, 1 + outcome)."""
+    variance: Floats
+    """Variances of the errors of `total`, (row, 1 + outcome); 0 for public weights."""
+    weight: Floats
+    """Predicted or public mean weights, (cell,)."""
+    scatter: Floats
+    """Standard deviations of residuals of a record's w and wy, (cell, 1 + outcome)."""
+    drift: Floats
+    """Relative drift since the period before: of cells, and of all cells together, (2, 1 + outcome)."""
+
+    def described(self) -> dict[str, Any]:
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return {"period": self.period, **{name: value.tolist() for name, value in arrays.items()}}
+
+    @classmethod
+    def recalled(cls, described: Mapping[str, Any]) -> Self:
+        """The inverse of `described`. Raises `ValueError`, `KeyError` or `TypeError` if arrays do not fit each other."""
+        names = ("codes", "count", "row", "about", "total", "variance", "weight", "scatter", "drift")
+        codes, count, row, *rest = (np.array(described[name], dtype=np.float64) for name in names)
+        about, total, variance, weight, scatter, drift = rest
+        cells, rows, outcomes = len(count), len(total), total.shape[-1]
+        codes, about = codes.reshape(cells, -1), about.reshape(rows, -1)
+        of_rows = {one.shape for one in (total, variance)} == {(rows, outcomes)}
+        shapes = row.shape[1:], about.shape[1] + 1, weight.shape, scatter.shape, drift.shape
+        if not of_rows or shapes != ((cells,), outcomes, (cells,), (cells, outcomes), (2, outcomes)):
+            raise ValueError("arrays of different lengths")
+        if not all(np.isfinite(one).all() for one in (codes, count, row, *rest)):
+            raise ValueError("numbers that are not finite")
+        negative = any((one < 0).any() for one in (codes, count, row, variance, weight, scatter, drift))
+        if negative or (row >= rows).any() or (variance[:, 1:] <= 0).any() or (count <= 0).any():
+            raise ValueError("numbers outside their ranges")
+        stated = total, variance, weight, scatter, drift
+        return cls(str(described["period"]), codes.astype(np.int64), count, row.astype(np.int64), about, *stated)
+
+
+def remembered(history: Sequence[PeriodTotals]) -> tuple[PeriodTotals, ...]:
+    """The last periods that have at most MOST_TOTALS totals; the first of them has the drift of those before it, too."""
+    number, kept = 0, 0
+    for one in reversed(history):
+        number += one.total.size
+        if kept and number > MOST_TOTALS:
+            break
+        kept += 1
+    before, last = history[: len(history) - kept], history[len(history) - kept :]
+    if not before:
+        return tuple(last)
+    drift = np.sqrt(sum(one.drift**2 for one in (*before, last[0])))
+    return (replace(last[0], drift=drift), *last[1:])
+
+
+def write_history(path: Path, history: Sequence[PeriodTotals]) -> None:
+    write_json(path, {"periods": [one.described() for one in history]})
+
+
+def read_history(folder: Path, name: str, columns: int, outcomes: int) -> tuple[PeriodTotals, ...]:
+    """The inverse of `write_history`. Raises `Damaged` if totals are incomplete, or of other columns or outcomes."""
+    try:
+        history = tuple(PeriodTotals.recalled(one) for one in read_object(folder, name)["periods"])
+        if not all((one.codes.shape[1], one.about.shape[1]) == (columns, outcomes) for one in history):
+            raise ValueError("other columns or outcomes")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
+        raise Damaged(
+            name, "no totals that fit each other", "totals as a release of mechanism tables states them"
+        ) from None
+    return history
