@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -176,7 +176,7 @@ def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> N
 def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     told = population(0, spread=1.2)
     strict = system_of(told, 0.5)[0]
-    fixed = iter((strict.first, *strict.limits(Calibration(np.ones(2), 0.0))[1]))
+    fixed = cycle((strict.first, *strict.limits(Calibration(np.ones(2), 0.0))[1]))
     monkeypatch.setattr(TableSystem, "_limits", lambda self, *_: next(fixed))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 

@@ -142,6 +142,13 @@ def direct_variances(adding: scipy.sparse.csr_array, size: Floats, mean: Floats,
     return np.asarray(np.maximum(np.column_stack(columns), 0.0))
 
 
+def sampled_variances(adding: scipy.sparse.csr_array, size: Floats, prediction: Prediction) -> Floats:
+    """Variances of direct counts with those of numbers of records, of rows of base cells, (row,)."""
+    weight = prediction.means[:, 0]
+    squares, sums = adding @ (size * (prediction.spread[:, 0] ** 2 + weight**2)), adding @ (size * weight)
+    return np.asarray(np.maximum(squares - sums**2 / size.sum(), 0.0))
+
+
 def _quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats]:
     """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1."""
     u = (np.arange(number) + 0.5) / number
@@ -222,12 +229,14 @@ def choose(
     direct = np.maximum(
         direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
     )
+    # Errors of counts are judged in direct ones that have those of numbers of records.
+    unit = np.column_stack([np.maximum(sampled_variances(adding, size, prediction), direct[:, 0]), direct[:, 1:]])
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)
     for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift):
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = _with_tails(sample, share, len(prediction.residuals), ends[few])
         if fixed is None:
-            best = _best(sample, share, number[few], records, noise, direct[few], ends[few], prediction.whole)
+            best = _best(sample, share, number[few], records, noise, unit[few], ends[few], prediction.whole)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
             least = np.minimum(ends[few], NEGLIGIBLE * np.sqrt(direct[few] / noise))
             centre[few], scale[few] = best[0], np.maximum(best[1], least)

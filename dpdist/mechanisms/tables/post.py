@@ -29,8 +29,9 @@ from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.posterior import Drift, Posterior
 from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import joint_query
-from dpdist.mechanisms.tables.spec import Tables
-from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem, parts_of
+from dpdist.mechanisms.tables.shares import PART_STEPS, PublishedTable, least_part
+from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
+from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
 from dpdist.mechanisms.tables.words import DEFINITIONS, WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
@@ -103,6 +104,8 @@ class ResidualCells(PublicModel):
     earlier: tuple[PeriodTotals, ...] = ()
     """Totals of earlier periods since the reference, before they are learned from."""
     period: str = ""
+    largest: bool = False
+    """True if the parts of the budget make the largest error least, and not the mean squared one."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
@@ -114,7 +117,7 @@ class ResidualCells(PublicModel):
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         tables = tuple(
             PackageTable(
-                *(table.name, tuple(columns.index(name) for name in table.by), table.margins, 1.0),
+                *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
                 tuple(
                     sorted(
                         (columns.index(name), codes_of(frame.levels[name], kept)) for name, kept in table.universe.items()
@@ -145,6 +148,7 @@ class ResidualCells(PublicModel):
             None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
             secret=job.sizes_in_sums,
             period=job.period,
+            largest=mechanism.objective != MEAN_SQUARE,
         )
 
     @property
@@ -171,11 +175,9 @@ class ResidualCells(PublicModel):
         names = (ALL, *map(self.workload.named, self.measured))
         return (NUMBER_OF_RECORDS, *names) if self.secret else names
 
-    @property
-    def parts(self) -> tuple[Fraction, ...]:
-        """Parts of the budget of the measurements."""
-        parts = parts_of(len(self.measured), self.secret)
-        return (NUMBER, *parts) if self.secret else parts
+    def parts(self, system: TableSystem) -> tuple[Fraction, ...]:
+        """Parts of the budget of the measurements, by the order of their names."""
+        return (NUMBER, *system.parts) if self.secret else system.parts
 
     @property
     def sums(self) -> int:
@@ -185,7 +187,7 @@ class ResidualCells(PublicModel):
     @property
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise, in units of 1/UNIT."""
-        return (max(self.joint.share("", part).scale for part in self.parts),)
+        return (self.joint.share("", least_part(len(self.measured))).scale,)
 
     @property
     def largest_sum(self) -> int:
@@ -262,9 +264,7 @@ class ResidualCells(PublicModel):
 
     def relearned(self, learned: Learned) -> Learned:
         """What is learned under another budget: the prediction is the same."""
-        system = self.with_donors(learned.donors).system
-        system.__dict__["at_crosses"] = learned.system.at_crosses
-        return learned._replace(system=system)
+        return learned._replace(system=learned.system.under(self.joint))
 
     @property
     def system(self) -> TableSystem:
@@ -279,7 +279,8 @@ class ResidualCells(PublicModel):
         donors = None if self.donors is None else replace(self.donors, copied=None)
         public = self.joint, self.bounds, self.public_weights, self.weight
         count = None if self.secret else self.count
-        return (self.codes, sizes, count, self.workload.tables, self.nested, *public, donors)
+        shown = self.workload.tables, self.tables, self._worth, self.largest
+        return (self.codes, sizes, count, shown, self.nested, *public, donors)
 
     def built(self) -> TableSystem:
         """`system`, computed anew."""
@@ -314,7 +315,30 @@ class ResidualCells(PublicModel):
             self.weight,
             self.secret,
             donors.history,
+            tuple(self._published()),
+            self.largest,
         )
+
+    @property
+    def _worth(self) -> tuple[tuple[float, ...], ...]:
+        """What squared errors of counts and of outcomes' means count for, by table: its priority, divided among them."""
+        worths = list[tuple[float, ...]]()
+        for table, (_, statistics) in zip(self.tables, self.statistics, strict=True):
+            number = np.zeros(1 + len(self.outcomes))
+            for one in statistics:
+                outcome = one.variable or self.outcomes[0]
+                of_count = one.name == "count" or outcome not in self.outcomes
+                number[0 if of_count else 1 + self.outcomes.index(outcome)] += 1.0
+            worths.append(tuple((number * table.priority / (number.max() if self.largest else number.sum())).tolist()))
+        return tuple(worths)
+
+    def _published(self) -> Iterator[PublishedTable]:
+        for table, worth in zip(self.tables, self._worth, strict=True):
+            yield PublishedTable(self.workload.published(table), np.array(worth))
+
+    def by_setting(self) -> Mapping[str, Self]:
+        """This model with the other objective."""
+        return {f"objective: {MEAN_SQUARE if self.largest else LARGEST}": replace(self, largest=not self.largest)}
 
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
         """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
@@ -349,6 +373,7 @@ class ResidualCells(PublicModel):
             size = np.maximum(np.rint(count / weight), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
         values["drift"] = np.array(posterior.prior.drift[-1])
+        values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
         values |= {"size": size} if self.secret else {}
         return Draws({name: value[None] for name, value in values.items()})
 
@@ -384,7 +409,7 @@ class ResidualCells(PublicModel):
         assert self.donors is not None
         if self.secret:
             return ()
-        system, noisy = self.system, theta["noisy"][0]
+        system, noisy = self.released_system(theta), theta["noisy"][0]
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         drift = Drift(*map(tuple, theta["drift"][0].tolist()))
         return (*self.donors.history, system.totals(self.period, *self.limits(system, noisy), sums, drift))
@@ -458,8 +483,16 @@ class ResidualCells(PublicModel):
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
-        key = digest((self._content, theta["noisy"]))
+        key = digest((self._content, theta["noisy"], theta["parts"]))
         return _posterior_of(_Problem(key, self, theta))
+
+    def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
+        """Released parts of the budget, by measurement."""
+        return tuple(Fraction(int(steps), PART_STEPS) for steps in theta["parts"][0])
+
+    def released_system(self, theta: Draws) -> TableSystem:
+        """The system with the released parts, which a machine with other last digits would not choose again."""
+        return self.system.sharing(self.released_parts(theta)[int(self.secret) :])
 
     def _moved(self, theta: Draws, z: Floats) -> Draws:
         """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
@@ -483,6 +516,7 @@ class ResidualCells(PublicModel):
             **describe_draws(self.parameters, theta),
             "noisy": theta["noisy"][0].tolist(),
             "drift": theta["drift"][0].tolist(),
+            "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)),
             **({"size": theta["size"][0].tolist()} if self.secret else {}),
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
@@ -490,7 +524,9 @@ class ResidualCells(PublicModel):
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
         names = ("noisy", "drift", "size") if self.secret else ("noisy", "drift")
-        return Draws({**values, **{name: np.array([described[name]], dtype=np.float64) for name in names}})
+        parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
+        noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
+        return Draws({**values, **noisy, "parts": parts})
 
 
 @dataclass(frozen=True, eq=False)
@@ -516,7 +552,7 @@ def _system_of(problem: _Problem) -> TableSystem:
 @lru_cache(maxsize=2)
 def _posterior_of(problem: _Problem) -> Posterior:
     assert problem.theta is not None
-    return problem.model._posterior(problem.model.system, problem.theta["noisy"][0])[0]
+    return problem.model._posterior(problem.model.released_system(problem.theta), problem.theta["noisy"][0])[0]
 
 
 def model_of(job: Job) -> type[ResidualCells]:
@@ -526,7 +562,7 @@ def model_of(job: Job) -> type[ResidualCells]:
 
 def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy sums of every measurement, cell by cell."""
-    noisy, parts, limits = theta["noisy"][0], model.parts, _Limits(model, theta)
+    noisy, parts, limits = theta["noisy"][0], model.released_parts(theta), _Limits(model, theta)
     statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][not model.weighted :]
     if model.secret:
         statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
@@ -560,7 +596,7 @@ class _Limits:
 
     @cached_property
     def tables(self) -> tuple[TableLimits, ...]:
-        system = self.model.system
+        system = self.model.released_system(self.theta)
         calibration = self.model.calibration(system, self.theta["noisy"][0])
         return (calibration.first or system.first, *system.limits(calibration)[1])
 

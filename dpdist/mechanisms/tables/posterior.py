@@ -311,10 +311,21 @@ class Posterior:
     noise: Floats
 
     @cached_property
+    def covariance(self) -> Floats:
+        """Covariance of the rows before the measurement, without errors of observations."""
+        return self.prior.with_drift(self.rows, self.rows)
+
+    def under(self, noise: Floats) -> Posterior:
+        """The posterior with other error variances of the same rows."""
+        other = replace(self, noise=noise)
+        if self.dense:
+            other.__dict__["covariance"] = self.covariance
+        return other
+
+    @cached_property
     def root(self) -> Floats:
         """Lower Cholesky factor of the covariance of what is observed."""
-        covariance = self.prior.with_drift(self.rows, self.rows)
-        return scipy.linalg.cholesky(covariance + np.diag(self.noise), lower=True)
+        return scipy.linalg.cholesky(self.covariance + np.diag(self.noise), lower=True)
 
     @property
     def dense(self) -> bool:
@@ -338,6 +349,10 @@ class Posterior:
     def estimate(self, observed: Floats) -> Floats:
         """Posterior mean of z, (cell, 1 + outcome)."""
         return self.prior.spread_out(self.rows, self.solve(observed))
+
+    def across(self, rows: Rows, values: Floats) -> Floats:
+        """Covariance of what is observed with other rows, applied to `values` (row, side): (observed row, side)."""
+        return seen(self.rows, self.prior.spread_out(rows, values))
 
     def variances(self, rows: Rows) -> Floats:
         """Posterior variances of rows of the file's cells, (row,)."""

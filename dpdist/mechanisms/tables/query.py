@@ -110,8 +110,9 @@ class Tables(NoisySums[Settings, ResidualCells]):
         self, job: Job, settings: Settings, model: ResidualCells, recorder: StratumRecorder, learned: Learned
     ) -> Rounds:
         system, joint = learned.system, joint_query(job, settings.noise)
-        if min(model.parts) <= 0 or sum(model.parts) > 1:
-            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(model.parts))}")
+        parts = model.parts(system)
+        if min(parts) <= 0 or sum(parts) > 1:
+            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(parts))}")
 
         def measured(exact: Floats, number: int, limits: TableLimits | None, prediction: Prediction) -> Measurement:
             name = model.names[number]
@@ -119,7 +120,7 @@ class Tables(NoisySums[Settings, ResidualCells]):
             defined = Defined.by_content((bound, prediction.means, prediction.subtracted, name))
             # Cutting sums of a secret number of records moves none farther from another.
             exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
-            return defined.sums(exact, joint.share(f"sums of {name}", model.parts[number]), number + 1)
+            return defined.sums(exact, joint.share(f"sums of {name}", parts[number]), number + 1)
 
         rows, noisy, first = (model.design.pattern, model.design.first), list[Floats](), system.first
         if model.secret:

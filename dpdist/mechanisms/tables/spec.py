@@ -11,6 +11,9 @@ from dpdist.job.contradiction import Contradiction, JobView
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee, NoiseName
 
+MEAN_SQUARE: Literal["mean_square"] = "mean_square"
+LARGEST: Literal["largest"] = "largest"
+
 
 class Tables(Noisy):
     """Noisy sums of residuals from a public prediction, by cell of every table."""
@@ -20,6 +23,12 @@ class Tables(Noisy):
     )
     noise: NoiseName = Field(
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
+    )
+    objective: Literal["mean_square", "largest"] = Field(
+        default=MEAN_SQUARE,
+        exclude_if=lambda objective: objective == MEAN_SQUARE,
+        description="what the tables' parts of the budget make least: the mean of tables' mean squared errors, or the "
+        "largest error of any cell; in direct standard errors, by priority",
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True
@@ -35,6 +44,7 @@ class Tables(Noisy):
     copies: ClassVar[bool] = True
     nests: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
+    prioritises: ClassVar[bool] = True
     shape_of_reference: ClassVar[bool] = True
     public_weights: ClassVar[bool] = True
     states_totals: ClassVar[bool] = True

@@ -23,7 +23,7 @@ import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.history import PeriodTotals
-from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances
+from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances, sampled_variances
 from dpdist.mechanisms.tables.posterior import (
     Drift,
     Earlier,
@@ -37,11 +37,10 @@ from dpdist.mechanisms.tables.posterior import (
     stacked,
 )
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
+from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts
 from dpdist.mechanisms.tables.sizes import Sizes
 from dpdist.privacy.queries import NoisyQuery
 
-FIRST = Fraction(1, 20)
-"""Part of the budget that measures all records first."""
 WIDE_DRIFT = 0.2
 """Relative drift of weights and outcomes that the limits of the first measurement have room for."""
 NUMBER = Fraction(1, 50)
@@ -54,14 +53,9 @@ CLEAR = 8.0
 """Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
 FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
-PLANNED = (0.02, 0.05)
-"""Relative drift that predicted errors provide for: of levels and cells, and of all cells together."""
-
-
-def parts_of(tables: int, secret: bool = False) -> tuple[Fraction, ...]:
-    """Parts of the budget: of all records first, then of every table; the rest is for the number of records."""
-    left = 1 - NUMBER if secret else Fraction(1)
-    return (FIRST, *[(left - FIRST) / tables] * tables) if tables else (left,)
+PLANNED = (0.005, 0.015)
+"""Relative drift in predicted errors, of levels and cells, and of all cells together: what the posterior allows for where
+the file has not drifted, because noise hides it."""
 
 
 class Calibration(NamedTuple):
@@ -102,14 +96,28 @@ class TableSystem:
     secret: bool = False
     history: tuple[PeriodTotals, ...] = ()
     """Totals of earlier periods since the reference, the earliest first; none where numbers of records are secret."""
+    published: tuple[PublishedTable, ...] = ()
+    """What the tables show, with their priorities; if empty, the measured cells."""
+    largest: bool = False
+    """True if the largest error of a figure shall be least, and not the mean squared one."""
 
     def variance(self, part: Fraction) -> float:
         """Variance of the noise on a sum of contributions under a part of the budget."""
         return self.joint.share("", part).variance / UNIT**2
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Fraction, ...]:
-        return parts_of(len(self.tables), self.secret)
+        """Parts of the budget, of all records first, then of every table: those of the least predicted error.
+
+        They sum to 1, or to what the number of records leaves where it is secret.
+        """
+        equal = equal_parts(len(self.tables), 1 - NUMBER if self.secret else Fraction(1))
+        if not self.tables:
+            return equal
+        target, power = self.target, 2 if self.joint.law == "laplace" else 1
+        system = self.sharing(equal)
+        planned = system.planned
+        return best_parts(planned.posterior, target, equal, system.noises(planned.limits), power)
 
     def noise(self, part: Fraction) -> Floats:
         """Variances of the noise on sums of u under a part of the budget, (1 + outcome,); pairs of them are measured where
@@ -118,6 +126,37 @@ class TableSystem:
         outcomes = len(self.lowest) - 1
         factors = [2.0 * outcomes, *[2.0] * outcomes] if self.secret else [1.0] * (1 + outcomes)
         return self.variance(part) * np.array(factors)
+
+    def sharing(self, parts: tuple[Fraction, ...]) -> TableSystem:
+        """This system with these parts of the budget."""
+        other = self.under(self.joint)
+        other.__dict__["parts"] = parts
+        return other
+
+    def under(self, joint: NoisyQuery) -> TableSystem:
+        """This system with another budget: the prediction stays."""
+        other, of_all = replace(self, joint=joint), ("at_crosses", "prediction", "informed", "numbers", "_prior", "prior")
+        other.__dict__.update({name: getattr(self, name) for name in of_all})
+        if "target" in self.__dict__:
+            other.__dict__["target"] = self.target
+        return other
+
+    @cached_property
+    def target(self) -> Target:
+        """Counts and means of all published cells."""
+        count, coordinates = self.numbers.count, len(self.lowest)
+        cells = [scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))) for _, cell in self.tables]
+        tables = self.published or tuple(PublishedTable(one, np.ones(coordinates)) for one in cells)
+        rows, weights = list[Rows](), list[Floats]()
+        for one in tables:
+            figures = PredictedCells.of(one.cells, count, self.informed, self.prediction)
+            positive = figures.unit > 1e-9 * figures.held[:, None] ** 2 * np.column_stack(
+                [np.ones(len(figures.held)), figures.mean**2]
+            )
+            weight = one.worth * np.where(positive, 1.0 / np.where(positive, figures.unit, 1.0), 0.0)
+            weights.append((weight if self.largest else weight / np.maximum(positive.sum(axis=0), 1)).T.ravel())
+            rows.append(figures.rows)
+        return Target(placed_in(stacked(rows), 0, len(self._prior.size)), np.concatenate(weights), self.largest)
 
     @cached_property
     def crosses(self) -> tuple[Ints, list[Ints]]:
@@ -391,6 +430,11 @@ class TableSystem:
         added = [np.bincount(limits.cell, weights=column, minlength=cells) for column in gained.T]
         return limits.observed(noisy) + np.column_stack(added)
 
+    def noises(self, limits: Sequence[TableLimits]) -> list[Floats]:
+        """Variances of the noise in the rows of every measurement, (row,) each."""
+        every = zip((self.first, *limits), self.parts, strict=True)
+        return [(self.noise(part) * one.scale**2)[:, int(self.weight is not None) :].T.ravel() for one, part in every]
+
     def posterior(self, rows: Rows, observed: Floats, errors: Floats, calibration: Calibration | None = None) -> Posterior:
         """`calibration` is that of the first sums, by which z varies where numbers of records are secret."""
         if not self.secret or calibration is None:
@@ -400,64 +444,87 @@ class TableSystem:
         return learned(replace(self.prior, sizes=sizes, weight=weight), rows, observed, errors)
 
     @cached_property
-    def planned(self) -> Posterior:
-        """The posterior before the current file is read, under the planned drift."""
-        calibrated, limits = self.limits(Calibration(np.ones(len(self.lowest)), 0.0))
+    def planned(self) -> Planned:
+        """Limits and posterior before the current file is read, under the planned drift."""
+        nothing = np.zeros(len(self.lowest))
+        # How far a calibration deviates follows from its noise, and not from what it finds.
+        calibrated, limits = self.limits(Calibration(nothing + 1.0, self.calibration(nothing).deviation))
         every = [np.zeros((len(one.size), len(self.lowest))) for one in (self.first, *limits)]
         rows, _, errors = self.observed(calibrated, limits, every)
-        return Posterior(self.prior.drifting(*PLANNED), rows, errors)
+        return Planned(limits, Posterior(self.prior.drifting(*PLANNED), rows, errors))
 
     def errors_of_rows(self, published: scipy.sparse.csr_array) -> PredictedErrors:
         """Predicted errors of published cells, given as rows of base cells, (published cell, cell)."""
-        prediction, size = self.informed, self.numbers.count
-        weight = size * prediction.means[:, 0]
-        held = np.maximum(published @ weight, 1e-300)
-        mean = np.column_stack([published @ (weight * one) / held for one in prediction.means[:, 1:].T])
-        rows = rows_about(published, mean, self.prediction)
-        variance = self.planned.variances(rows).reshape(1 + mean.shape[1], len(held)).T
-        total_rows = rows_about(published, np.zeros_like(mean), self.prediction)
-        of_totals = self.planned.variances(total_rows).reshape(1 + mean.shape[1], len(held)).T
-        direct = direct_variances(published, size, mean, prediction)
-        # Direct errors of counts and totals have those of a cell's number of records as well.
-        squares = direct_variances(published, size, np.zeros_like(mean), prediction)
-        squares[:, 0] = published @ (size * (prediction.spread[:, 0] ** 2 + prediction.means[:, 0] ** 2))
-        sums = held[:, None] * np.column_stack([np.ones(len(held)), mean])
-        sampled = np.maximum(squares - sums**2 / size.sum(), 0.0)
-        places = prediction.places[prediction.places >= 0]
-        of_reference = published @ np.bincount(places, minlength=len(weight)).astype(float)
+        count, posterior = self.numbers.count, self.planned.posterior
+        figures = PredictedCells.of(published, count, self.informed, self.prediction)
+        variance = posterior.variances(figures.rows).reshape(figures.unit.T.shape).T
+        total_rows = rows_about(published, np.zeros_like(figures.mean), self.prediction)
+        of_totals = posterior.variances(total_rows).reshape(figures.unit.T.shape).T
+        places = self.informed.places[self.informed.places >= 0]
+        of_reference = published @ np.bincount(places, minlength=len(count)).astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(of_reference > 0.0, published @ size / of_reference, np.nan)
-        return PredictedErrors(held, mean, variance, of_totals, direct, sampled, ratio)
+            ratio = np.where(of_reference > 0.0, published @ count / of_reference, np.nan)
+        return PredictedErrors(figures, variance, of_totals, ratio)
 
 
-class PredictedErrors(NamedTuple):
-    """Predicted variances of published cells: of counts and of means times counts, of totals, and direct ones given numbers
-    of records, (cell, 1 + outcome) each.
+class Planned(NamedTuple):
+    limits: tuple[TableLimits, ...]
+    posterior: Posterior
 
-    `sampled` (cell, 1 + outcome) are direct variances of counts and totals, and `ratio` (cell,) is the number of the
-    file's records over the reference's.
+
+class PredictedCells(NamedTuple):
+    """Published cells as the prediction has them: counts (cell,), means (cell, outcome), rows of z, and direct variances
+    of counts and of means times counts given numbers of records, (cell, 1 + outcome).
+
+    `sampled` (cell, 1 + outcome) are direct variances of counts and totals, which have those of numbers of records as well.
     """
 
     held: Floats
     mean: Floats
-    variance: Floats
-    of_totals: Floats
+    rows: Rows
     direct: Floats
     sampled: Floats
+
+    @classmethod
+    def of(
+        cls, published: scipy.sparse.csr_array, count: Floats, prediction: Prediction, about: Prediction
+    ) -> PredictedCells:
+        """By a prediction; rows are of residuals about another one."""
+        weight = count * prediction.means[:, 0]
+        held = np.maximum(published @ weight, 1e-300)
+        mean = np.column_stack([published @ (weight * one) / held for one in prediction.means[:, 1:].T])
+        direct = direct_variances(published, count, mean, prediction)
+        squares = direct_variances(published, count, np.zeros_like(mean), prediction)[:, 1:]
+        of_totals = np.maximum(squares - (held[:, None] * mean) ** 2 / count.sum(), 0.0)
+        sampled = np.column_stack([sampled_variances(published, count, prediction), of_totals])
+        return cls(held, mean, rows_about(published, mean, about), direct, sampled)
+
+    @property
+    def unit(self) -> Floats:
+        """Direct variances as a verdict has them, of counts and of means times counts, (cell, 1 + outcome)."""
+        return np.column_stack([self.sampled[:, 0], self.direct[:, 1:]])
+
+
+class PredictedErrors(NamedTuple):
+    """Predicted variances of published cells: of counts and of means times counts, and of totals, (cell, 1 + outcome) each.
+
+    `ratio` (cell,) is the number of the file's records over the reference's. No error has drift that would show in the
+    noisy sums: errors are those of a file of the reference's population.
+    """
+
+    figures: PredictedCells
+    variance: Floats
+    of_totals: Floats
     ratio: Floats
 
     def means(self, k: int) -> tuple[Floats, Floats, Floats]:
         """Errors of the release and of the reference alone, and direct standard errors, of counts (0) or of means."""
-        size = self.held if k == 0 else self.held * np.abs(self.mean[:, k - 1])
-        direct = self.direct[:, k]
-        return self._roots(self.variance[:, k], direct, PLANNED[1] * size, direct if k else self.sampled[:, 0])
+        return self._roots(self.variance[:, k], self.figures.direct[:, k], self.figures.unit[:, k])
 
     def totals(self, k: int) -> tuple[Floats, Floats, Floats]:
         """The same of totals."""
-        about = self.mean[:, k - 1]
-        direct = self.direct[:, k] + about**2 * self.direct[:, 0]
-        drift = PLANNED[1] * self.held * np.abs(about)
-        return self._roots(self.of_totals[:, k], direct, drift, self.sampled[:, k])
+        direct = self.figures.direct[:, k] + self.figures.mean[:, k - 1] ** 2 * self.figures.direct[:, 0]
+        return self._roots(self.of_totals[:, k], direct, self.figures.sampled[:, k])
 
-    def _roots(self, variance: Floats, direct: Floats, drift: Floats, unit: Floats) -> tuple[Floats, Floats, Floats]:
-        return np.sqrt(variance), np.sqrt(direct * (1.0 + self.ratio) + drift**2), np.sqrt(unit)
+    def _roots(self, variance: Floats, direct: Floats, unit: Floats) -> tuple[Floats, Floats, Floats]:
+        return np.sqrt(variance), np.sqrt(direct * (1.0 + self.ratio)), np.sqrt(unit)

@@ -1,0 +1,114 @@
+"""Parts of the budget by measurement, at which the published figures' predicted errors are least: for `system`.
+
+Let R be the sum of published figures' predicted variances in direct variances, by priority, and v_t(s_t) the variance of
+noise on a contribution's sum in table t with the part s_t. Let c_t be the derivative of R by v_t, times v_t(1). The best
+parts satisfy s_t ∝ c_t^{1/3} where v_t falls with the square of the part (Laplace noise), and c_t^{1/2} where it falls with
+the part (Gaussian noise). c_t depends on the parts, so they are computed some times. Limits stay those of equal parts: at
+the best limits R has no slope by them. Everything is public: reference, public sizes, and the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.tables.conjugate import OF_DRAWS
+from dpdist.mechanisms.tables.posterior import Posterior, Rows
+
+FIRST = Fraction(1, 20)
+"""Smallest part of the budget that measures all records first."""
+PART_STEPS = 100_000
+"""Parts are multiples of 1/`PART_STEPS`, so that they sum to 1 exactly."""
+LEAST_EQUAL_PART = 0.25
+"""Smallest part of a table, in equal parts: the prediction of R may be wrong."""
+ROUNDS, ROUNDS_OF_LARGEST = 2, 12
+"""Number of times that parts are computed, for the mean squared error and for the largest error."""
+LARGEST_POWER = 16.0
+"""The last power of squared errors by which figures count, if the largest error shall be least."""
+PROBES = 64
+"""Number of random signs by which slopes are estimated."""
+
+
+class PublishedTable(NamedTuple):
+    """A published table: the sums of base cells that it shows, (published cell, cell), and what squared errors of counts
+    and of each outcome's means count for, (1 + outcome,)."""
+
+    cells: scipy.sparse.csr_array
+    worth: Floats
+
+
+class Target(NamedTuple):
+    """All published figures as rows of z, and the weight of their variances, (row,): priorities over direct variances."""
+
+    rows: Rows
+    weight: Floats
+    largest: bool
+    """True if the largest squared error shall be least, and not the mean of them."""
+
+    def weights(self, posterior: Posterior, power: float) -> Floats:
+        """Weights of variances whose sum has the objective's slope, (row,)."""
+        if not self.largest:
+            return self.weight
+        squares = self.weight * posterior.variances(self.rows)
+        return np.asarray(self.weight * (squares / max(float(squares.max()), 1e-300)) ** (power - 1.0))
+
+
+def least_part(tables: int) -> Fraction:
+    """The smallest part of a table."""
+    return Fraction(int(LEAST_EQUAL_PART * float(1 - FIRST) / tables * PART_STEPS), PART_STEPS) if tables else Fraction(1)
+
+
+def equal_parts(tables: int, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:
+    """The least part of all records, and equal ones of the tables."""
+    others = (float(sum_of_parts) - float(FIRST)) / max(tables, 1)
+    return whole_parts(np.array([float(FIRST), *[others] * tables]), sum_of_parts)
+
+
+def whole_parts(wanted: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:
+    """Parts of all records and of tables near `wanted` (measurement,), with this sum: none is below its least."""
+    tables, steps = len(wanted) - 1, int(sum_of_parts * PART_STEPS)
+    if not tables:
+        return (sum_of_parts,)
+    least = np.array([int(FIRST * PART_STEPS), *[int(least_part(tables) * PART_STEPS)] * tables])
+    free = np.maximum(wanted / wanted.sum() * steps - least, 0.0)
+    whole = least + np.floor(free / free.sum() * (steps - least.sum())).astype(int)
+    whole[1 + int(np.argmax(free[1:]))] += steps - int(whole.sum())
+    return tuple(Fraction(int(part), PART_STEPS) for part in whole)
+
+
+def best_parts(
+    equal: Posterior,
+    target: Target,
+    parts: tuple[Fraction, ...],
+    noise: Sequence[Floats],
+    power: int,
+    rounds: int = ROUNDS,
+) -> tuple[Fraction, ...]:
+    """The parts of least predicted error. `equal` is the posterior before the current file is read, under these `parts`.
+
+    `noise` are variances of the noise in its rows by measurement, all records first, which fall with this power of a part.
+    """
+    # Rows after those of the measurements are of earlier periods, and have no noise that a part changes.
+    noise = [*noise, np.zeros(len(equal.noise) - sum(map(len, noise)))]
+    rng, owner = np.random.default_rng(0), np.repeat([*range(len(parts)), 0], list(map(len, noise)))
+    first, of_noise = np.array(parts, dtype=float), np.concatenate(noise)
+    signs, seen = rng.choice([-1.0, 1.0], (len(target.weight), PROBES)), None
+    for exponent in np.geomspace(1.0, LARGEST_POWER, ROUNDS_OF_LARGEST if target.largest else rounds):
+        shares = np.array(parts, dtype=float)
+        now = equal.under(equal.noise + of_noise * ((first / shares)[owner] ** power - 1.0))
+        if seen is None or target.largest:
+            root = np.sqrt(target.weights(now, float(exponent)))
+            seen = equal.across(target.rows, root[:, None] * signs)
+        # The slope by a row's noise is the sum over figures of its squared part in them, here over random signs.
+        slopes = (now.solve(seen, OF_DRAWS) ** 2).mean(axis=1)
+        wanted = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
+        if not (np.isfinite(wanted).all() and wanted.sum() > 0.0):
+            return parts
+        # Weights of the largest errors react fast.
+        parts = whole_parts(np.sqrt(wanted * shares / wanted.sum()) if target.largest else wanted, sum(parts, Fraction(0)))
+    return parts
