@@ -28,6 +28,7 @@ from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
 from dpdist.privacy.queries import Neighbour, NoisyQuery
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
+from dpdist.quality.predicted.prediction import predicted
 
 CROSSES = np.array(list(product(*map(range, LEVELS))))
 KINDS: dict[str, dict[str, str]] = {
@@ -309,6 +310,46 @@ def test_noise_is_twice_as_large_for_a_record_that_may_move_anywhere(tmp_path: P
         assert near != 2_000
         assert frame["count"].sum() == pytest.approx(2_000, rel=0.1)
     assert scales["anywhere"] == 2 * scales["off"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_zcdp_and_households_are_released_at_their_loss(kind: str, tmp_path: Path) -> None:
+    """σ² is D²/2ρ for one record, and four times as large for a household of two. Control: the plain release."""
+    variances = {}
+    for name, unit in (("record", {}), ("household", {"privacy_unit": {"column": "home", "most": 2}})):
+        folder = tmp_path / name
+        folder.mkdir()
+        budget, noise = {"delta": "1e-6"}, {"noise": "gaussian"}
+        path = secret_job(folder, kind, outcomes=1, budget=budget, mechanism=noise, **unit)
+        records = pd.read_parquet(folder / "current.parquet")
+        records.assign(home=[f"h{number // 2}" for number in range(len(records))]).to_parquet(folder / "current.parquet")
+        dpdist.run(path, folder / "work")
+        public = folder / "work" / "public"
+        (query,) = json.loads((public / "released" / "proof.json").read_text())["queries"]
+        variances[name] = float(Fraction(query["scale"]) ** 2 / Fraction(query["squared_distance"][kind]))
+        statement = json.loads((public / "statement.json").read_text())
+        assert statement["guarantee"] == "strict zCDP"
+        table = pd.read_parquet(public / "tables" / "t-c0-c1.parquet")
+        assert np.isfinite(table[["estimate", "standard_error"]].to_numpy()).all()
+    assert variances["household"] == pytest.approx(4.0 * variances["record"], rel=1e-3)
+
+
+def test_a_plan_predicts_errors_that_fall_with_the_budget_and_does_not_depend_on_the_file(tmp_path: Path) -> None:
+    """Control: under public numbers of records the prediction depends on them, and errors are smaller."""
+    middle = {}
+    for kind, adjacency in (("secret", "add_remove"), ("public", "zero_out")):
+        folder = tmp_path / kind
+        folder.mkdir()
+        path = secret_job(folder, "off", outcomes=1)
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"budget": {"epsilon": "4", "adjacency": adjacency}}))
+        prediction = predicted(dpdist.plan(dpdist.load_job(path)))
+        curve = [[one.median for one in prediction.statistics(epsilon)] for epsilon in prediction.epsilons]
+        assert (np.diff(curve, axis=0) < 0.0).all()
+        middle[kind] = curve[len(curve) // 2]
+        pd.read_parquet(folder / "current.parquet").iloc[:700].to_parquet(folder / "current.parquet")
+        again = predicted(dpdist.plan(dpdist.load_job(path)))
+        assert (again.described() == prediction.described()) == (kind == "secret")
+    assert (np.array(middle["secret"]) > middle["public"]).all()
 
 
 @pytest.mark.parametrize(
