@@ -20,6 +20,7 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
+from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import rows_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index
 from dpdist.mechanisms.tables.sensitivity import MOVED
@@ -310,6 +311,27 @@ def test_noise_is_twice_as_large_for_a_record_that_may_move_anywhere(tmp_path: P
         assert near != 2_000
         assert frame["count"].sum() == pytest.approx(2_000, rel=0.1)
     assert scales["anywhere"] == 2 * scales["off"]
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_errors_of_counts_hold_where_most_crosses_have_no_record(
+    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 records in 1,200 crosses, each of which has a record or more in the release: published errors of counts over
+    direct ones are .9 to 1.1 in the median. Control: without errors of numbers that the release lacks they are below."""
+    if control:
+        monkeypatch.setattr(ResidualCells, "_numbers_drawn", lambda self, *_: 0.0)
+    levels, by = (6, 5, 5, 4, 2), [["c0"], ["c1"], ["c2", "c3"], ["c4"]]
+    budget = {"epsilon": "10000", **KINDS["off"]}
+    path = sized_job(tmp_path, levels, by, 600, 1, mechanism={"name": "tables"}, budget=budget, publish="always")
+    dpdist.run(path, tmp_path / "work")
+    table = pd.read_parquet(tmp_path / "work" / "public" / "tables" / "t-c2-c3.parquet")
+    table = table[(table["estimator"] == "parameters") & (table["statistic"] == "count")]
+    file, ratios = people(levels, 600, 1, 1), list[float]()
+    for _, row in table[(table["c2"] != "Total") & (table["c3"] != "Total")].iterrows():
+        weight = file["w"] * ((file["c2"].astype(str) == row["c2"]) & (file["c3"].astype(str) == row["c3"]))
+        ratios.append(row["standard_error"] / np.sqrt((weight**2).sum() - weight.sum() ** 2 / len(file)))
+    assert (0.9 <= np.median(ratios) <= 1.1) is not control
 
 
 @pytest.mark.parametrize("kind", KINDS)

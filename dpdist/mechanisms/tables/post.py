@@ -462,11 +462,29 @@ class ResidualCells(PublicModel):
         posterior = self.posterior(theta)
         sampled = posterior.prior.sampled(draws, rng)
         sampled[len(self.count) :] = 0.0  # samples of earlier periods are those that were drawn
-        moved = self._moved(theta, posterior.answers(sampled))
+        z = posterior.answers(sampled)
+        if self.secret:
+            z[: len(self.count), 0] += self._numbers_drawn(theta, draws, rng)
+        moved = self._moved(theta, z)
         assert self.donors is not None
         group = self.donors.by_cell(self.codes).group
         shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
         return Draws({**moved.values, "shape": shape})
+
+    def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
+        """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
+
+        A cell has at least one record, though fewer are expected of many. So the sample's own error, which has count²/size
+        of a cell, lacks what is left of count times mean weight.
+        """
+        system = self.system
+        weight = self.calibration(system, theta["noisy"][0]).factors[0] * system.prediction.means[:, 0]
+        size = theta["size"][0]
+        count = size * theta["means"][0, :, 0]
+        drawn = np.sqrt(np.maximum(count * weight - count**2 / size, 0.0))[:, None] * rng.standard_normal(
+            (len(size), draws)
+        )
+        return np.asarray(drawn - np.outer(count, drawn.sum(axis=0) / max(float(count.sum()), 1e-300)))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells under other noise, other errors of the prediction, and other drift, for standard errors only.
