@@ -25,6 +25,7 @@ from dpdist.planning.making import make_plan
 from dpdist.privacy.queries import Moved
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
+from dpdist.quality.predicted.alternatives import alternatives
 from dpdist.quality.predicted.prediction import predicted
 
 LEVELS = {"kind": ["k0", "k1", "k2", "k3"], "region": ["r0", "r1", "r2"], "sex": ["f", "m"]}
@@ -334,3 +335,70 @@ def test_an_audit_finds_the_claim_attained_and_halved_noise(
     monkeypatch.setattr(sensitivity, "MOVED", Moved(*(distance / 2 for distance in sensitivity.MOVED)))
     with pytest.raises(WorkspaceError, match="lose more than is claimed"):
         refuse_losses(tmp_path / "made", audit(tmp_path / "made", 9))
+
+
+STRICT = "take adjacency: substitution or zero_out without exchange: anywhere"
+GATE = {"accept": {"epsilon": "1", "gates": [{"measure": "largest", "limit": 4.0, "of": "count"}]}}
+SECRET = {"budget": {"epsilon": "10", "adjacency": "add_remove"}}
+GAUSSIAN: dict[str, Any] = {
+    "mechanism": {"name": "tables", "noise": "gaussian"},
+    "budget": {"epsilon": "10", "adjacency": "zero_out", "delta": "1e-6"},
+}
+TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
+
+
+@pytest.mark.parametrize(
+    ("survey", "keys", "message", "remedy"),
+    [
+        (MEASURED, {"synthetic_sets": 2}, "releases one estimate of all tables", "write 1"),
+        (MEASURED, GATE | GAUSSIAN, "gates are measured under ε alone", "take noise: laplace"),
+        ({}, SECRET, "tables would be whole numbers of records", STRICT),
+        (PUBLIC, SECRET, "public weights make a count from a number of records", STRICT),
+        (PUBLIC, TOTALS, "raking would change weights that are public", "leave rake or design_weights out"),
+        (MEASURED, SECRET | TOTALS, "raking goes by the public number of records", "take zero_out"),
+        (MEASURED, SECRET | {"strata": ["region"]}, "keeps sizes secret, and these are public ones", "take zero_out"),
+        (
+            MEASURED,
+            SECRET | {"predictors": {"protect": {"epsilon": "1"}}},
+            "its own sums measure secret numbers of records",
+            "leave epsilon out",
+        ),
+        (MEASURED, {"predictors": {"protect": {}}}, "neighbours have the same sample counts", "add_remove"),
+        (MEASURED, {"mechanism": {"name": "tables", "strategy": "auto"}}, "has no strategy", "leave it out"),
+        (MEASURED, {"mechanism": {"name": "tables", "shrinkage": False}}, "has no shrinkage", "leave it out"),
+        (MEASURED, {"mechanism": {"name": "tables", "fallback": "pool"}}, "depends on the records", "take refuse"),
+        (MEASURED, {"mechanism": {"name": "tables", "weights": "linear"}}, "leaves every privacy weight at 1", "leave"),
+        (MEASURED, {"model": {"family": "lognormal"}}, "fits no likelihood", "leave model out"),
+        (MEASURED, {"record": {"log_lik": "always"}}, "has no posterior", "write never or auto"),
+    ],
+)
+def test_what_is_refused_says_what_was_found_and_how_to_mend_it(
+    tmp_path: Path, survey: dict[str, Any], keys: dict[str, Any], message: str, remedy: str
+) -> None:
+    with pytest.raises(JobError, match=message) as met:
+        job(tmp_path, survey, **keys)
+    assert remedy in " ".join(str(met.value).split())
+
+
+@pytest.mark.parametrize("keys", [{"strata": ["region"]}, TOTALS], ids=["strata", "public totals"])
+def test_alternatives_of_strata_and_totals_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Control: without them there are alternatives."""
+    assert alternatives(dpdist.plan(job(tmp_path, MEASURED, 0.6, tables=tables([["sex"], ["kind"]]))))
+    with pytest.raises(JobError, match="do not follow from formulas"):
+        alternatives(dpdist.plan(job(tmp_path, MEASURED, 0.6, **keys)))
+
+
+def test_weights_that_the_job_states_to_be_constant_stay_so_in_synthetic_records(tmp_path: Path) -> None:
+    """Weights are measured, and one by cell; units of households under zCDP."""
+    survey = {"weight": "weight", "weights_constant_in": ["kind"], "psu": "household"}
+    keys: dict[str, Any] = {
+        "mechanism": {"name": "tables", "noise": "gaussian"},
+        "budget": {"rho": "1000", "delta": "1e-6", "adjacency": "zero_out"},
+        "privacy_unit": {"column": "household", "most": 3},
+    }
+    dpdist.run(job(tmp_path, survey, tables=tables([["kind"]]), **keys), tmp_path / "made")
+    right, table = direct(people(1), ["kind"]), shown(tmp_path / "made", 0, ["kind"])
+    assert table["estimate", "count"].to_numpy() == pytest.approx(right["count"], rel=1e-3)
+    assert (np.abs(table["estimate", "mean"].to_numpy() - right["mean"]) <= 0.2 * right["se mean"]).all()
+    records = pd.read_parquet(next((tmp_path / "made" / "public" / "synthetic").glob("*.parquet")))
+    assert (records.groupby("kind", observed=True)["weight"].nunique() == 1).all()

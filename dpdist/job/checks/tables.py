@@ -370,8 +370,10 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
         return
     if not job.gated:
         names = those(lambda spec: spec.gates)
-        fault = f"gates cannot be measured beside '{job.mechanism.name}'"
-        yield Contradiction(("accept",), fault, f"leave it out, or take {' or '.join(names)}")
+        fault, remedy = f"gates cannot be measured beside '{job.mechanism.name}'", f"take {' or '.join(names)}"
+        if job.mechanism.name in names and job.budget.delta is not None:
+            fault, remedy = "gates are measured under ε alone, and the budget has a delta", "take noise: laplace"
+        yield Contradiction(("accept",), fault, f"leave it out, or {remedy}")
     if job.epsilon_of_tables <= 0:
         fault = "the gates leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), fault, "give them a part of it")

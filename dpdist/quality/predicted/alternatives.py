@@ -23,7 +23,7 @@ from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.cache import kept
 from dpdist.quality.predicted.population import Population
-from dpdist.quality.predicted.prediction import PUBLIC, identity, number, public_sizes, with_epsilon
+from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
 from dpdist.quality.predicted.replicates import taught
 from dpdist.quality.report_parts import Cell, Grid
 from dpdist.sampling import sampler_of
@@ -62,9 +62,14 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
     """
     job, reference = plan.job, plan.reference
     model = builder_of(job).build(job, plan.frame, plan.frame.rows_of(0))
-    if not (isinstance(reference, ReferenceFile) and isinstance(model, PredictsErrors)):
+    if not (isinstance(reference, ReferenceFile) and by_formulas(model, job)):
         fault = "predicted errors do not follow from formulas, and every change would need its own releases"
-        problem = Problem("--alternatives", fault, "table_package with a reference", "change the job and plan it again")
+        problem = Problem(
+            "--alternatives",
+            fault,
+            "table_package or tables with a reference, without strata and rake",
+            "change the job and plan it again",
+        )
         raise JobError(job.dataset, [problem])
     key = identity(job, public_sizes(job, plan.frame, reference), reference, ["alternatives", "largest"])
     rows = kept(key, lambda: _rows(plan, reference, listener))

@@ -16,7 +16,7 @@ from functools import cache, cached_property, partial
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.clamped import Spurious
 from dpdist.models.on_reference import ErrorsOfCells, PredictsErrors, RelearnsBudgets
-from dpdist.models.protocol import Improper
+from dpdist.models.protocol import Improper, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
@@ -322,12 +322,16 @@ def with_epsilon(job: Job, epsilon: Fraction) -> Job:
     return job.model_copy(update={"budget": budget, "reference": reference, "compare": (), "microdata": microdata})
 
 
+def by_formulas(model: StratumModel, job: Job) -> TypeGuard[PredictsErrors]:
+    """True if errors follow from formulas of one model, and not from releases of replicates."""
+    return isinstance(model, PredictsErrors) and job.has_reference and not (job.strata or job.rake)
+
+
 def _rows(
     job: Job, frame: Frame, reference: ReferenceFile, times: tuple[Fraction, ...], listener: Listener
 ) -> pd.DataFrame:
     first = builder_of(job).build(job, frame, frame.rows_of(0))
-    formulas = isinstance(first, PredictsErrors) and job.has_reference and not (job.strata or job.rake)
-    how = _of_formulas if formulas else _of_replicates
+    how = _of_formulas if by_formulas(first, job) else _of_replicates
     return how(job, frame, reference, [with_epsilon(job, job.budget.epsilon * one) for one in times], listener)
 
 
