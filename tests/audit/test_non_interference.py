@@ -72,6 +72,15 @@ VARIANTS: dict[str, dict[str, str]] = {
     "reference tables, add_remove": {"adjacency": "add_remove"},
     "table package, add_remove": {"adjacency": "add_remove", "mechanism": "table_package"},
     "tables, add_remove": {"adjacency": "add_remove", "mechanism": "tables"},
+    "tables, two outcomes, strata": {
+        "adjacency": "substitution",
+        "mechanism": "tables",
+        "outcome": "[salary, paid]",
+        "strata": "field",
+        "survey": "weight: weight, design_strata: [sex], psu: psu, lonely_psu: centred",
+    },
+    "tables, raked, Gaussian": {"mechanism": "tables, noise: gaussian", "delta": ', delta: "1e-6"', "rake": RAKE},
+    "tables, no weights": {"mechanism": "tables", "survey": ""},
     "reference tables, two outcomes, strata": {
         "outcome": "[salary, paid]",
         "strata": "field",

@@ -344,6 +344,7 @@ GAUSSIAN: dict[str, Any] = {
     "mechanism": {"name": "tables", "noise": "gaussian"},
     "budget": {"epsilon": "10", "adjacency": "zero_out", "delta": "1e-6"},
 }
+NESTED = {"hierarchies": {"geography": ["region", "county"]}}
 TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
 
 
@@ -402,3 +403,33 @@ def test_weights_that_the_job_states_to_be_constant_stay_so_in_synthetic_records
     assert (np.abs(table["estimate", "mean"].to_numpy() - right["mean"]) <= 0.2 * right["se mean"]).all()
     records = pd.read_parquet(next((tmp_path / "made" / "public" / "synthetic").glob("*.parquet")))
     assert (records.groupby("kind", observed=True)["weight"].nunique() == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("survey", "keys"),
+    [
+        (PUBLIC, {"privacy_unit": {"column": "household", "most": 3}}),
+        (
+            MEASURED,
+            {
+                "accept": GATE["accept"] | {"epsilon": "9000"},
+                "tables": tables([["county", "kind"], ["region"], ["region", "sex"]]),
+            }
+            | NESTED,
+        ),
+    ],
+    ids=["public weights of households", "gates and hierarchies"],
+)
+def test_keys_hold_where_an_earlier_release_is_the_reference(
+    tmp_path: Path, survey: dict[str, Any], keys: dict[str, Any]
+) -> None:
+    spread, budget = 0.6 if survey == MEASURED else 0.0, {"epsilon": "30000", "adjacency": "zero_out"}
+    columns = {"county": {"levels": [f"r{k}{half}" for k in range(3) for half in "ab"]}}
+
+    def next_job(**more: Any) -> dpdist.Job:
+        return job(tmp_path, survey, spread, columns=dict(columns), budget=budget, **keys, **more)
+
+    dpdist.run(next_job(), tmp_path / "first")
+    later = next_job(reference={"release": str(tmp_path / "first" / "public")}, period="2")
+    dpdist.run(later, tmp_path / "made")
+    check_exact(tmp_path / "made", people(1, spread), [list(table.by) for table in later.tables])
