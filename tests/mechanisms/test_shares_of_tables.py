@@ -40,7 +40,7 @@ def system(seed: int, epsilon: float, worth: tuple[float, ...] = (1.0,) * 4, lar
 
 def squares(of: TableSystem) -> Floats:
     """Predicted squared errors of all figures in direct variances, by priority, (row,)."""
-    return of.target.weight * of.planned.posterior.variances(of.target.rows)
+    return of.target.weight * of.planned.variances(of.target.rows)
 
 
 @pytest.mark.parametrize(("seed", "epsilon"), [(0, 0.1), (1, 1.0), (2, 4.0), (3, 64.0)])
@@ -56,7 +56,7 @@ def test_parts_sum_to_1_and_their_predicted_error_is_at_most_that_of_equal_parts
 def test_a_slope_is_the_derivative_of_the_predicted_error() -> None:
     """Parts of two tables from exact slopes, by finite differences of the noise's variances: 5 % in relative parts."""
     one = system(1, 2.0).sharing(equal_parts(4))
-    posterior, target, noise = one.planned.posterior, one.target, one.noises(one.planned.limits)
+    posterior, target, noise = one.at_equal.posterior, one.target, one.at_equal.noise
     owner = np.repeat(np.arange(5), list(map(len, noise)))
 
     def risk(times: Floats) -> float:
@@ -75,8 +75,7 @@ def test_a_slope_is_the_derivative_of_the_predicted_error() -> None:
 def test_a_priority_gives_a_table_a_larger_part_and_smaller_errors() -> None:
     plain, favoured = system(0, 1.0), system(0, 1.0, (1.0, 50.0, 1.0, 1.0))
     assert favoured.parts[2] > 1.3 * plain.parts[2]
-    cells = favoured.published[1].cells
-    assert (favoured.errors_of_rows(cells).variance < plain.errors_of_rows(cells).variance).mean() > 0.9
+    assert (favoured.errors[1].variance < plain.errors[1].variance).mean() > 0.9
 
 
 def test_the_largest_error_is_smaller_if_that_is_the_objective() -> None:

@@ -415,10 +415,8 @@ def test_predicted_errors_are_in_the_direct_errors_of_a_verdict() -> None:
     told = population(0)
     system, base = system_of(told, 4.0)
     _, cell = system.tables[0]
-    number = len(cell)
-    adding = scipy.sparse.csr_array((np.ones(number), (cell, np.arange(number))), shape=(int(cell.max()) + 1, number))
-    errors = system.errors_of_rows(adding)
-    inside = cell[base] == np.arange(adding.shape[0])[:, None]
+    errors = system.errors[0]
+    inside = cell[base] == np.arange(int(cell.max()) + 1)[:, None]
     few = inside.sum(axis=1) >= 30
     for unit, values in (
         (errors.means(0)[2], told.file.weight),

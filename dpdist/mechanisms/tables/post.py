@@ -343,12 +343,10 @@ class ResidualCells(PublicModel):
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
         """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
         errors_of_tables = list[ErrorsOfCells]()
-        for table, (name, statistics) in zip(self.tables, self.statistics, strict=True):
-            wanted = [one for one in statistics if one.name in PREDICTED]
-            matrix = self.workload.published(table)
-            errors = learned.system.errors_of_rows(matrix) if wanted else None
-            for one in wanted:
-                assert errors is not None
+        for errors, (name, statistics) in zip(learned.system.errors, self.statistics, strict=True):
+            for one in statistics:
+                if one.name not in PREDICTED:
+                    continue
                 k = 0 if one.name == "count" else 1 + self.outcomes.index(one.variable or self.outcomes[0])
                 error, alone, direct = errors.totals(k) if one.name == "total" else errors.means(k)
                 with np.errstate(divide="ignore", invalid="ignore"):

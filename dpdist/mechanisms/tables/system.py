@@ -114,10 +114,12 @@ class TableSystem:
         equal = equal_parts(len(self.tables), 1 - NUMBER if self.secret else Fraction(1))
         if not self.tables:
             return equal
-        target, power = self.target, 2 if self.joint.law == "laplace" else 1
-        system = self.sharing(equal)
-        planned = system.planned
-        return best_parts(planned.posterior, target, equal, system.noises(planned.limits), power)
+        return best_parts(self.at_equal.posterior, self.target, equal, self.at_equal.noise, self._power)
+
+    @property
+    def _power(self) -> int:
+        """The power of a part with which noise's variance falls."""
+        return 2 if self.joint.law == "laplace" else 1
 
     def noise(self, part: Fraction) -> Floats:
         """Variances of the noise on sums of u under a part of the budget, (1 + outcome,); pairs of them are measured where
@@ -134,29 +136,47 @@ class TableSystem:
         return other
 
     def under(self, joint: NoisyQuery) -> TableSystem:
-        """This system with another budget: the prediction stays."""
+        """This system with another budget: what does not depend on noise stays."""
         other, of_all = replace(self, joint=joint), ("at_crosses", "prediction", "informed", "numbers", "_prior", "prior")
         other.__dict__.update({name: getattr(self, name) for name in of_all})
-        if "target" in self.__dict__:
-            other.__dict__["target"] = self.target
+        further = ("figures", "target", "rows_of_totals", "at_equal")
+        of_figures = {name: self.__dict__[name] for name in further if name in self.__dict__}
+        if joint is not self.joint and "at_equal" in of_figures:
+            other.__dict__["before"] = of_figures.pop("at_equal").posterior
+        other.__dict__.update(of_figures)
         return other
+
+    @cached_property
+    def before(self) -> Posterior | None:
+        """The planned posterior under another budget, if it is known."""
+        return None
+
+    @cached_property
+    def figures(self) -> tuple[PredictedCells, ...]:
+        """Published cells by table, as they are predicted."""
+        tables = [one.cells for one in self.published] or [
+            scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))) for _, cell in self.tables
+        ]
+        return tuple(PredictedCells.of(one, self.numbers.count, self.informed, self.prediction) for one in tables)
 
     @cached_property
     def target(self) -> Target:
         """Counts and means of all published cells."""
-        count, coordinates = self.numbers.count, len(self.lowest)
-        cells = [scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))) for _, cell in self.tables]
-        tables = self.published or tuple(PublishedTable(one, np.ones(coordinates)) for one in cells)
-        rows, weights = list[Rows](), list[Floats]()
-        for one in tables:
-            figures = PredictedCells.of(one.cells, count, self.informed, self.prediction)
-            positive = figures.unit > 1e-9 * figures.held[:, None] ** 2 * np.column_stack(
-                [np.ones(len(figures.held)), figures.mean**2]
-            )
-            weight = one.worth * np.where(positive, 1.0 / np.where(positive, figures.unit, 1.0), 0.0)
+        worths = [one.worth for one in self.published] or [np.ones(len(self.lowest))] * len(self.tables)
+        weights = list[Floats]()
+        for figures, worth in zip(self.figures, worths, strict=True):
+            relative = np.column_stack([np.ones(len(figures.held)), figures.mean**2])
+            positive = figures.unit > 1e-9 * figures.held[:, None] ** 2 * relative
+            weight = worth * np.where(positive, 1.0 / np.where(positive, figures.unit, 1.0), 0.0)
             weights.append((weight if self.largest else weight / np.maximum(positive.sum(axis=0), 1)).T.ravel())
-            rows.append(figures.rows)
-        return Target(placed_in(stacked(rows), 0, len(self._prior.size)), np.concatenate(weights), self.largest)
+        rows = stacked([figures.rows for figures in self.figures])
+        return Target(placed_in(rows, 0, len(self._prior.size)), np.concatenate(weights), self.largest)
+
+    @cached_property
+    def rows_of_totals(self) -> Rows:
+        """Rows of counts and totals of all published cells."""
+        tables = [rows_about(one.cells, np.zeros_like(one.mean), self.prediction) for one in self.figures]
+        return placed_in(stacked(tables), 0, len(self._prior.size))
 
     @cached_property
     def crosses(self) -> tuple[Ints, list[Ints]]:
@@ -444,32 +464,61 @@ class TableSystem:
         return learned(replace(self.prior, sizes=sizes, weight=weight), rows, observed, errors)
 
     @cached_property
-    def planned(self) -> Planned:
-        """Limits and posterior before the current file is read, under the planned drift."""
+    def at_equal(self) -> Planned:
+        """The law before the current file is read, under the planned drift and equal parts."""
+        system = self.sharing(equal_parts(len(self.tables), 1 - NUMBER if self.secret else Fraction(1)))
         nothing = np.zeros(len(self.lowest))
         # How far a calibration deviates follows from its noise, and not from what it finds.
-        calibrated, limits = self.limits(Calibration(nothing + 1.0, self.calibration(nothing).deviation))
-        every = [np.zeros((len(one.size), len(self.lowest))) for one in (self.first, *limits)]
-        rows, _, errors = self.observed(calibrated, limits, every)
-        return Planned(limits, Posterior(self.prior.drifting(*PLANNED), rows, errors))
+        calibrated, limits = system.limits(Calibration(nothing + 1.0, system.calibration(nothing).deviation))
+        every = [np.zeros((len(one.size), len(self.lowest))) for one in (system.first, *limits)]
+        rows, _, errors = system.observed(calibrated, limits, every)
+        before, posterior = self.before, Posterior(self.prior.drifting(*PLANNED), rows, errors)
+        # Rows depend on limits only where numbers of records are secret.
+        if before is not None and alike(before.rows, rows):
+            posterior = before.under(errors)
+        return Planned(posterior, system.parts, system.noises(limits))
 
-    def errors_of_rows(self, published: scipy.sparse.csr_array) -> PredictedErrors:
-        """Predicted errors of published cells, given as rows of base cells, (published cell, cell)."""
-        count, posterior = self.numbers.count, self.planned.posterior
-        figures = PredictedCells.of(published, count, self.informed, self.prediction)
-        variance = posterior.variances(figures.rows).reshape(figures.unit.T.shape).T
-        total_rows = rows_about(published, np.zeros_like(figures.mean), self.prediction)
-        of_totals = posterior.variances(total_rows).reshape(figures.unit.T.shape).T
+    @cached_property
+    def planned(self) -> Posterior:
+        """The posterior before the current file is read. Limits are those of equal parts, which differ little in error."""
+        of_noise, equal = np.concatenate(self.at_equal.noise), np.array(self.at_equal.parts, dtype=float)
+        owner = np.repeat(np.arange(len(equal)), list(map(len, self.at_equal.noise)))
+        more = of_noise * ((equal / np.array(self.parts, dtype=float))[owner] ** self._power - 1.0)
+        posterior = self.at_equal.posterior
+        return posterior.under(posterior.noise + np.pad(more, (0, len(posterior.noise) - len(more))))
+
+    @cached_property
+    def errors(self) -> tuple[PredictedErrors, ...]:
+        """Predicted errors of published cells, by table."""
+        size = [len(one.held) * len(self.lowest) for one in self.figures]
+        ends, count = np.cumsum(size)[:-1], self.numbers.count
+        of_means, of_totals = (
+            [part.reshape(len(self.lowest), -1).T for part in np.split(self.planned.variances(rows), ends)]
+            for rows in (self.target.rows, self.rows_of_totals)
+        )
         places = self.informed.places[self.informed.places >= 0]
-        of_reference = published @ np.bincount(places, minlength=len(count)).astype(float)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(of_reference > 0.0, published @ count / of_reference, np.nan)
-        return PredictedErrors(figures, variance, of_totals, ratio)
+        of_reference = np.bincount(places, minlength=len(count)).astype(float)
+        errors = list[PredictedErrors]()
+        for figures, means, totals in zip(self.figures, of_means, of_totals, strict=True):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                few = figures.cells @ of_reference
+                ratio = np.where(few > 0.0, figures.cells @ count / few, np.nan)
+            errors.append(PredictedErrors(figures, means, totals, ratio))
+        return tuple(errors)
 
 
 class Planned(NamedTuple):
-    limits: tuple[TableLimits, ...]
+    """A posterior before the current file is read, the parts of the budget, and variances of noise by measurement."""
+
     posterior: Posterior
+    parts: tuple[Fraction, ...]
+    noise: list[Floats]
+
+
+def alike(one: Rows, other: Rows) -> bool:
+    """Whether rows are the same."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=True)]
+    return all(a.shape == b.shape and a.nnz == b.nnz and abs(a - b).nnz == 0 for a, b in pairs)
 
 
 class PredictedCells(NamedTuple):
@@ -479,6 +528,7 @@ class PredictedCells(NamedTuple):
     `sampled` (cell, 1 + outcome) are direct variances of counts and totals, which have those of numbers of records as well.
     """
 
+    cells: scipy.sparse.csr_array
     held: Floats
     mean: Floats
     rows: Rows
@@ -497,7 +547,7 @@ class PredictedCells(NamedTuple):
         squares = direct_variances(published, count, np.zeros_like(mean), prediction)[:, 1:]
         of_totals = np.maximum(squares - (held[:, None] * mean) ** 2 / count.sum(), 0.0)
         sampled = np.column_stack([sampled_variances(published, count, prediction), of_totals])
-        return cls(held, mean, rows_about(published, mean, about), direct, sampled)
+        return cls(published, held, mean, rows_about(published, mean, about), direct, sampled)
 
     @property
     def unit(self) -> Floats:
