@@ -84,6 +84,7 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
         (("--public", "people-2022.csv", "--records"), "sanitized_statistics", "path"),
         (("--public", "people-2022.csv", "--records", "--reference", "none"), "weighted", None),
         (("--public", "people-2022.csv", "--mechanism", "weighted"), "weighted", None),
+        (("--public", "people-2022.csv", "--mechanism", "tables"), "tables", "path"),
     ],
 )
 def test_the_mechanism_is_that_of_the_decision_table(
