@@ -25,6 +25,7 @@ from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
 from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
+from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.posterior import Drift, Posterior
 from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample
@@ -38,7 +39,6 @@ from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
-from dpdist.packages.estimates import projected, within
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -361,7 +361,7 @@ class ResidualCells(PublicModel):
         low, high = np.array(self.bounds).T
         predicted = system.numbers.count * prediction.means[:, 0]
         count, totals = predicted + z[:, 0], prediction.means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
-        count, totals = self._within_bounds(count, totals)
+        count, totals = self._within_bounds(count, totals, predicted, prediction.means[:, 1:])
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.where(count[:, None] > 0.0, totals / count[:, None], prediction.means[:, 1:])
         size = self.count
@@ -383,16 +383,16 @@ class ResidualCells(PublicModel):
         """The number of sample records of every frame row, (row,), estimated from noisy sums."""
         return np.array(described["size"], dtype=np.int64)[self.design.pattern]
 
-    def _within_bounds(self, count: Floats, totals: Floats) -> tuple[Floats, Floats]:
-        """Counts of at least 0 and totals within bounds, raked to the former sums of measured tables' cells."""
-        workload = self.workload
-        least = 0.0 if self.secret else self.public_weights[0]
+    def _within_bounds(self, count: Floats, totals: Floats, predicted: Floats, means: Floats) -> tuple[Floats, Floats]:
+        """Counts and totals within public bounds; `predicted` (cell,) are counts, and `means` (cell, outcome)."""
+        tables = [self.workload.groups(by) for by in self.measured]
+        least, most = (0.0, np.inf) if self.secret else self.public_weights
         if self.weighted:
-            count = projected(count - least * self.count, workload) + least * self.count
-        columns = []
-        for total, (low, high) in zip(totals.T, self.bounds, strict=True):
-            above, below = (projected(part, workload) for part in (total - low * count, high * count - total))
-            columns.append(within(above, below, (high - low) * count, workload) + low * count)
+            count = within_bounds(count, least * self.count, most * self.count, predicted, tables)
+        columns = [
+            within_bounds(total, low * count, high * count, mean * count, tables)
+            for total, mean, (low, high) in zip(totals.T, means.T, self.bounds, strict=True)
+        ]
         return count, np.column_stack(columns)
 
     def _posterior(self, system: TableSystem, noisy: Floats) -> tuple[Posterior, Floats]:

@@ -1,0 +1,73 @@
+"""Estimates of base cells between public bounds, with the sums of measured tables' cells, for `post`.
+
+A base cell's estimate has two parts, its distances from both bounds. Where one is negative, it becomes a small positive
+amount. Both parts are then raked to the sums that they had over every table's cells, and to the distance of the bounds.
+No part is 0 in this, for raking does not revive a 0, and could then not keep all sums. All records come last, so that
+their sum stays even where noise has made the tables' sums contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+
+PASSES = 60
+"""Largest number of times that all tables are raked in turn."""
+SMALL = 0.01
+"""What takes the place of a negative part is smaller than this share of the part that is predicted."""
+AGREEMENT = 1e-11
+"""Relative difference of sums below which raking stops."""
+
+
+def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, tables: Sequence[Ints]) -> Floats:
+    """Values (cell,) from `low` to `high`; sums over cells of tables stay where bounds allow it.
+
+    `tables` are the cells of base cells by table; `predicted` (cell,) are values between the bounds, and `high` may be
+    infinite.
+    """
+    pairs = [(values - low, predicted - low)]
+    if np.isfinite(high).all():
+        pairs.append((high - values, high - predicted))
+    if all((part >= 0.0).all() for part, _ in pairs):
+        return values
+    groups = [*tables, np.zeros(len(values), dtype=np.int64)]
+    floors = [SMALL * np.maximum(expected, 0.0) for _, expected in pairs]
+    parts = [positive(part, floor) for (part, _), floor in zip(pairs, floors, strict=True)]
+    wanted = [
+        [
+            positive(np.bincount(group, weights=part), np.bincount(group, weights=floor))
+            for (part, _), floor in zip(pairs, floors, strict=True)
+        ]
+        for group in groups
+    ]
+    for _ in range(PASSES):
+        if len(parts) == 2:
+            parts = _adding_up(parts, high - low)
+        furthest = 0.0
+        for group, targets in zip(groups, wanted, strict=True):
+            for k, target in enumerate(targets):
+                held = np.bincount(group, weights=parts[k])
+                factor = np.divide(target, held, out=np.ones_like(held), where=held > 0.0)
+                furthest = max(furthest, float(np.abs(factor - 1.0).max()))
+                parts[k] = parts[k] * factor[group]
+        if furthest <= AGREEMENT:
+            break
+    if len(parts) == 2:
+        parts = _adding_up(parts, high - low)
+    return np.asarray(low + parts[0])
+
+
+def positive(values: Floats, small: Floats) -> Floats:
+    """Values of at least `small` as they are; smaller ones fall to 0 smoothly, and reach it where `small` is 0."""
+    below = values < small
+    reached = small * np.divide(small, 2.0 * small - values, out=np.zeros_like(values), where=below)
+    return np.where(below, reached, values)
+
+
+def _adding_up(parts: Sequence[Floats], size: Floats) -> list[Floats]:
+    """Parts of every base cell, scaled until they add up to its size."""
+    held = np.sum(parts, axis=0)
+    return [part * np.divide(size, held, out=np.zeros_like(held), where=held > 0.0) for part in parts]
