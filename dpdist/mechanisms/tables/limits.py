@@ -34,7 +34,7 @@ POOL_WORTH = 30.0
 CANDIDATES = 14
 """Number of limits that are tried at a time."""
 SWEEPS = 2
-NEGLIGIBLE = 0.02
+NEGLIGIBLE = 0.01
 """Noise in direct standard errors below which limits are as wide as that noise allows."""
 TAIL = 4.0
 """Exponent of the power law beyond the largest residual of the reference."""

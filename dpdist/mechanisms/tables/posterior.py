@@ -29,9 +29,9 @@ from dpdist.mechanisms.tables.sizes import Sizes
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.02}
 """Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
-COMMON_DRIFTS = {0.0: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.005}
+COMMON_DRIFTS = {0.001: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.005}
 """Relative sizes of drift that all cells have in common, with their probabilities."""
-GROWTHS = {0.0: 0.2, 0.003: 0.15, 0.01: 0.15, 0.03: 0.15, 0.1: 0.15, 0.3: 0.1, 1.0: 0.08, 10.0: 0.02}
+GROWTHS = {0.001: 0.2, 0.003: 0.15, 0.01: 0.15, 0.03: 0.15, 0.1: 0.15, 0.3: 0.1, 1.0: 0.08, 10.0: 0.02}
 """The same of counts where numbers of records are secret: a file may be of another size than its reference."""
 SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
@@ -431,7 +431,7 @@ def prior_variances(prior: Prior, rows: Rows) -> Floats:
 
 
 def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Posterior:
-    """The posterior with drift in the last period whose squared sizes are their posterior means, each given the others.
+    """The posterior with drift of typical sizes in the last period: geometric means of their laws, each given the others.
 
     A size of the largest likelihood would follow the noise where that hides any drift. Earlier periods have the drift that
     their releases learned.
@@ -446,7 +446,7 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
     parts = levels + [np.outer(part, part) for part in common]
     growth = GROWTHS if prior.sizes.secret else COMMON_DRIFTS
     laws = [DRIFTS] * prior.coordinates + [growth] + [COMMON_DRIFTS] * (prior.coordinates - 1)
-    sizes = [float(np.sqrt(sum(tau**2 * share for tau, share in law.items()))) for law in laws]
+    sizes = [_typical(list(law), list(law.values())) for law in laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.
         for j in reversed(range(len(laws))):
@@ -457,9 +457,14 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
             else:
                 logs = _log_likelihoods(others, values, common[j - prior.coordinates], grid**2)
             weight = np.exp(logs - logs.max()) * np.array(list(laws[j].values()))
-            sizes[j] = float(np.sqrt(weight @ grid**2 / weight.sum()))
+            sizes[j] = _typical(grid, weight)
     drift = Drift(tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :]))
     return Posterior(prior.moving(drift), rows, noise)
+
+
+def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:
+    """The geometric mean of sizes of drift. A mean of squares would follow noise that could hide a large drift."""
+    return float(np.exp(np.average(np.log(sizes), weights=weight)))
 
 
 def _signal(prior: Prior, rows: Rows) -> Floats:

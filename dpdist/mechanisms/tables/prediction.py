@@ -213,14 +213,17 @@ class Prediction:
         return replace(self, means=means, spread=spread, at_reference=at_reference)
 
 
-def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats) -> Floats:
-    """Coefficients β of E(total) = size exp(design β): Poisson scores with a ridge on all but the first column."""
+def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats, variance: float = 1.0) -> Floats:
+    """Coefficients β of E(total) = size exp(design β): Poisson scores with a ridge on all but the first column.
+
+    `variance` is a record's, in units of its squared mean: what varies more tells less of effects.
+    """
     mean = total.sum() / max(size.sum(), 1e-300)
     beta = np.zeros(design.shape[1])
     if mean <= 0.0:
         beta[0] = -np.inf
         return beta
-    beta[0], scale = np.log(mean), 1.0 / mean
+    beta[0], scale = np.log(mean), 1.0 / (mean * variance)
     ridge = np.full(design.shape[1], RIDGE)
     ridge[0] = 1e-9
     start = beta.copy()
@@ -440,9 +443,9 @@ class _Cells(NamedTuple):
         """Sums of records' values by cell with records, (cell,)."""
         return np.bincount(self.place, weights=values, minlength=len(self.size)).astype(np.float64)
 
-    def fitted(self, counts: Floats, totals: Floats) -> Floats:
+    def fitted(self, counts: Floats, totals: Floats, variance: float = 1.0) -> Floats:
         """Log-linear fit of records' totals to their counts, at all cells; records that count 0 are left out."""
-        beta = log_linear(self.design[: len(self.size)], self.added(counts), self.added(totals))
+        beta = log_linear(self.design[: len(self.size)], self.added(counts), self.added(totals), variance)
         return np.asarray(np.exp(self.design @ beta))
 
 
@@ -478,7 +481,12 @@ def _coordinate(
         return of_record / relative_to[place]
 
     raw = remainder(base)
-    unit = np.maximum(Spread.of(base[place], raw**2)(base), SMALLEST * np.maximum(np.abs(base), 1e-12))
+    least = SMALLEST * np.maximum(np.abs(base), 1e-12)
+    unit = np.maximum(Spread.of(base[place], raw**2)(base), least)
+    # Levels whose records vary less or more than others of the same prediction: some are constant.
+    squares = (raw / unit[place]) ** 2
+    heaviness = float((squares**2).mean() / max(float(squares.mean()) ** 2, 1e-300))
+    unit = np.maximum(unit * np.sqrt(cells.fitted(np.ones(len(place)), squares, max(heaviness, 1.0))), least)
     # What a fit to the other half leaves has no sums that cancel, and so shows the fit's errors.
     others = [remainder(fit((half != side).astype(np.float64))) for side in (0, 1)]
     crossed = np.where(half == 0, *others) / unit[place]
