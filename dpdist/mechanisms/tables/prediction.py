@@ -152,7 +152,7 @@ class Prediction:
     places: Ints
     """The base cell of every reference record, -1 if the file has none such."""
     at_reference: Floats
-    """`means` and `spread` at every reference record, (record, 2, 1 + outcome)."""
+    """`means` and `spread` at every reference record without its own influence, (record, 2, 1 + outcome)."""
     whole: float = 0.0
     """The part of its predicted weight that a record adds beside its residual: 1 where numbers of records are secret."""
 
@@ -456,14 +456,19 @@ class _Coordinate(NamedTuple):
     spread: Floats
     loading: Loadings
     alone: Floats
+    without: Floats
+    """Predictions for every reference record without its own influence, (record,)."""
+    spreads: Floats
+    """`spread` at these predictions, (record,)."""
     residuals: Floats
+    """What these predictions leave, over these spreads, (record,)."""
 
 
 def _coordinate(
-    cells: _Cells, weight: Floats, outcome: Floats | None, predicted: Floats | None, bounds: tuple[float, float]
+    cells: _Cells, weight: Floats, outcome: Floats | None, given: _Coordinate | None, bounds: tuple[float, float]
 ) -> _Coordinate:
-    """Prediction of weights if there is no outcome, or of an outcome given `predicted` weights of all cells."""
-    low, high = bounds
+    """Prediction of weights if there is no outcome, or of an outcome `given` the prediction of weights."""
+    (low, high), predicted = bounds, None if given is None else given.means
     place, half = cells.place, np.random.default_rng(0).permutation(len(cells.place)) % 2
 
     def fit(rows: Floats) -> Floats:
@@ -499,10 +504,18 @@ def _coordinate(
     variance = components(mean, count[some], squares, of_halves)
     z = raw / unit[place]
     effects = effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base))
-    shifted = base + unit * (base if outcome is None else 1.0) * effects.shift
-    means = np.clip(shifted, np.maximum(low, LEAST_SHARE * base) if outcome is None else low, high)
-    residuals = (z - effects.shift[place]) / (1.0 - np.minimum(effects.influence[place], MOST_INFLUENCE))
-    return _Coordinate(means, unit * (means if predicted is None else predicted), effects.loading, effects.alone, residuals)
+    step, least_mean = unit, np.full(len(base), low)
+    if outcome is None:
+        step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
+    means = np.clip(base + step * effects.shift, least_mean, high)
+    # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
+    left = (z - effects.shift[place]) / (1.0 - np.minimum(effects.influence[place], MOST_INFLUENCE))
+    without = np.clip(base[place] + step[place] * (z - left), least_mean[place], high)
+    remaining = weight - without if outcome is None else weight * (outcome - without)
+    spread, spreads = (
+        (unit * means, unit[place] * without) if given is None else (unit * given.means, unit[place] * given.without)
+    )
+    return _Coordinate(means, spread, effects.loading, effects.alone, without, spreads, remaining / spreads)
 
 
 def _known(cells: _Cells, weight: Floats, of_file: Floats) -> _Coordinate:
@@ -510,7 +523,8 @@ def _known(cells: _Cells, weight: Floats, of_file: Floats) -> _Coordinate:
     number = cells.design.shape[0]
     means, none = np.empty(number), np.zeros(number)
     means[cells.place], means[cells.of_file] = weight, of_file
-    return _Coordinate(means, none, Loadings.none(number), none, np.zeros(len(weight)))
+    of_records = np.zeros(len(weight))
+    return _Coordinate(means, none, Loadings.none(number), none, weight, of_records, of_records)
 
 
 def predict(
@@ -535,7 +549,7 @@ def predict(
     else:
         of_weight = _known(every, reference.weight, weight)
     coordinates = [of_weight] + [
-        _coordinate(every, reference.weight, outcome, of_weight.means, bounds)
+        _coordinate(every, reference.weight, outcome, of_weight, bounds)
         for outcome, bounds in zip(reference.outcomes.T, ends[1:], strict=True)
     ]
     z = np.column_stack([one.residuals for one in coordinates])
@@ -546,9 +560,10 @@ def predict(
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.nan_to_num(np.corrcoef(z, rowvar=False).reshape(z.shape[1], z.shape[1]))
     np.fill_diagonal(correlation, 1.0)
-    means, spread = (
+    means, spread, spreads = (
         np.column_stack([one.means for one in coordinates]),
         np.column_stack([one.spread for one in coordinates]) * scale,
+        np.column_stack([one.spreads for one in coordinates]) * scale,
     )
     back = np.full(len(means), -1)
     back[every.of_file] = np.arange(len(cells))
@@ -560,5 +575,5 @@ def predict(
         ),
         np.column_stack([one.alone for one in coordinates])[every.of_file] / scale,
         *(correlation, z, back[every.place]),
-        np.stack([means[every.place], spread[every.place]], axis=1),
+        np.stack([np.column_stack([one.without for one in coordinates]), spreads], axis=1),
     )
