@@ -16,7 +16,7 @@ import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
 from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import Posterior, Rows, prior_variances, rows_about
 from dpdist.mechanisms.tables.prediction import Prediction
@@ -27,9 +27,18 @@ from dpdist.packages.workload import PackageTable
 from dpdist.privacy.queries import NoisyQuery
 
 WEIGHTS = ("constant", "by columns", "narrow", "wide", "two sizes")
-OUTCOMES = ("income", "heavy", "pareto", "rare amount", "balance", "rounded", "yes or no", "rare yes", "constant in a level")
+OUTCOMES = (
+    "income",
+    "heavy",
+    "pareto",
+    "rare amount",
+    "balance",
+    "rounded",
+    "yes or no",
+    "rare yes",
+    "constant in a level",
+)
 DRIFTS = ("none", "common", "by level")
-QUANTILES = scipy.special.ndtri((np.arange(1 << 15) + 0.5) / (1 << 15))
 LATTICE = np.array([1.0, 19_081.0, 9_451.0]) / (1 << 13)
 """Steps of a rank-1 lattice, which integrates over the noise of one record."""
 
@@ -96,7 +105,9 @@ class Population:
             sizes[int(rng.integers(columns))] = int(rng.choice([4, 20, 60]))
         columns = len(sizes)
         sets = [(a, b) for a in range(columns) for b in range(a)] + [(a,) for a in range(columns)]
-        sets += [(a, b, c) for a in range(columns) for b in range(a) for c in range(b) if sizes[a] * sizes[b] * sizes[c] < 400]
+        sets += [
+            (a, b, c) for a in range(columns) for b in range(a) for c in range(b) if sizes[a] * sizes[b] * sizes[c] < 400
+        ]
         number = min(number or int(rng.choice([1, 4, 10])), len(sets))
         tables = tuple(tuple(sorted(sets[k])) for k in rng.permutation(len(sets))[:number])
         concentration = 0.6 if (rng.random() < 0.5 if sparse is None else sparse) else 5.0
@@ -108,7 +119,9 @@ class Population:
         factors = tuple(np.exp(m + s * rng.standard_normal(size)) for m, s in zip(middle, moved, strict=True))
         bounds = tuple(BOUNDS.get(kind, (0.0, 1e7)) for kind in kinds)
         public = Public(tuple(sizes), tables, (0.0, 1e5), bounds)
-        return cls(public, weights, kinds, drift, records, shares, parts, (factors[0], factors[1]), float(rng.uniform(1.5, 2.5)))
+        return cls(
+            public, weights, kinds, drift, records, shares, parts, (factors[0], factors[1]), float(rng.uniform(1.5, 2.5))
+        )
 
     def values(self, codes: Ints, noise: Floats) -> tuple[Floats, Floats]:
         """Weight (record,) and outcomes (record, outcome) of records with this uniform noise, (record, 3)."""
@@ -198,7 +211,10 @@ def direct(sample: Sample, cell: Ints, cells: int, size: Floats | None = None) -
     number = np.bincount(cell, minlength=cells).astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
         count = np.bincount(cell, weights=sample.weight, minlength=cells)
-        values, errors = [count], [np.bincount(cell, weights=(sample.weight - (count / number)[cell]) ** 2, minlength=cells)]
+        values, errors = (
+            [count],
+            [np.bincount(cell, weights=(sample.weight - (count / number)[cell]) ** 2, minlength=cells)],
+        )
         for outcome in sample.outcomes.T:
             mean = np.bincount(cell, weights=sample.weight * outcome, minlength=cells) / count
             residual = sample.weight * (outcome - mean[cell])
@@ -256,6 +272,66 @@ class Release:
         errors = np.sqrt(variance).reshape(values.shape[1], cells).T
         return Figures(values, np.column_stack([errors[:, 0], errors[:, 1:] / count]), number)
 
+    def comparison(self, by: Sequence[int], truth: Floats | None = None) -> Comparison:
+        """A table's cells of ten records; `truth` are expected sums of base cells, (cell, 1 + outcome)."""
+        reference = self.files.reference
+        cell, (place,) = cells_of(self.model.codes, [reference.codes], by)
+        cells, inside = int(cell.max()) + 1, place >= 0
+        own, published = direct(self.files.current, cell[self.base], cells), self.figures(cell)
+        public = Sample(reference.codes[inside], reference.weight[inside], reference.outcomes[inside])
+        units = np.maximum(own.errors, 0.5 * self._expected_errors(cell, published.values))
+        return Comparison(
+            published,
+            own.values,
+            np.maximum(units, 1e-4 * np.abs(own.values)),
+            direct(public, place[inside], cells, own.records),
+            self.figures(cell, self.predicted).values,
+            None if truth is None else self.figures(cell, truth).values,
+            own.records >= 10,
+        )
+
+    def _expected_errors(self, cell: Ints, values: Floats) -> Floats:
+        """Direct standard errors of counts and means that the prediction lets expect, (cell, 1 + outcome)."""
+        cells, base = len(values), np.arange(len(cell))
+        adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, base)), shape=(cells, len(cell)))
+        errors = np.sqrt(direct_variances(adding, self.model.count, values[:, 1:], self.system.prediction))
+        errors[:, 1:] /= np.maximum(values[:, :1], 1e-300)
+        return np.asarray(errors)
+
+
+class Comparison(NamedTuple):
+    """A table's figures beside others, (cell, 1 + outcome) each."""
+
+    published: Figures
+    direct: Floats
+    units: Floats
+    """Direct standard errors: the file's, and at least half of what is expected, for a cell without any of the
+    population's rare large records shows none; and 1e-4 of the figure."""
+    reference: Figures
+    predicted: Floats
+    truth: Floats | None
+    large: Floats
+    """True for cells of ten records."""
+
+    def off(self, values: Floats | None = None) -> Floats:
+        """|published - direct|, or that of other values, in units, of large cells."""
+        values = self.published.values if values is None else values
+        return np.asarray((np.abs(values - self.direct) / self.units)[self.large])
+
+    def covered(self, factor: float = 1.0) -> Floats:
+        """Whether 90 % intervals hold the population's figures."""
+        assert self.truth is not None
+        half = 1.645 * factor * self.published.errors + 1e-9 * np.abs(self.truth)
+        return np.asarray((np.abs(self.published.values - self.truth) <= half)[self.large])
+
+    def between(self) -> Floats:
+        """Distance from the nearer of direct and reference figures, in standard errors of the difference."""
+        own = np.abs(self.published.values - self.direct) / np.hypot(self.published.errors, self.units)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            other = np.abs(self.published.values - self.reference.values)
+            other = other / np.hypot(self.published.errors, np.maximum(self.reference.errors, 1e-9 * self.units))
+        return np.asarray(np.fmin(own, other)[self.large])
+
 
 def summed(size: Floats, means: Floats) -> Floats:
     return np.column_stack([size * means[:, 0], (size * means[:, 0])[:, None] * means[:, 1:]])
@@ -267,7 +343,9 @@ def published_variances(posterior: Posterior, rows: Rows) -> Floats:
 
     def sampled(left: Rows, right: Rows) -> scipy.sparse.csr_array:
         parts = [
-            left[j] @ scipy.sparse.diags_array(within(posterior, j, k)) @ right[k].T for j in coordinates for k in coordinates
+            left[j] @ scipy.sparse.diags_array(within(posterior, j, k)) @ right[k].T
+            for j in coordinates
+            for k in coordinates
         ]
         return sum(parts[1:], parts[0])
 
@@ -339,9 +417,17 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
 
 
 def release(
-    public: Public, files: Files, epsilon: float, seed: int = 0, gaussian: bool = False, prediction: Prediction | None = None
+    public: Public,
+    files: Files,
+    epsilon: float,
+    seed: int = 0,
+    gaussian: bool = False,
+    prediction: Prediction | None = None,
+    louder: float = 1.0,
 ) -> Release:
-    """`prediction` is that of an earlier release with the same reference, which it need not learn again."""
+    """`prediction` is that of an earlier release with the same reference, which it need not learn again. Noise is `louder`
+    than stated by a factor, for controls.
+    """
     model = model_of(public, files, epsilon, gaussian)
     system, rng = model.system, np.random.default_rng(seed)
     if prediction is not None:
@@ -352,7 +438,7 @@ def release(
         added = of_table.contributions(base, current.weight, current.outcomes, prediction)
         cells = len(of_table.size)
         sums = np.column_stack([np.bincount(of_table.cell[base], weights=column, minlength=cells) for column in added.T])
-        deviation = np.sqrt(system.variance(part)) * UNIT
+        deviation = louder * np.sqrt(system.variance(part)) * UNIT
         noise = rng.standard_normal(sums.shape) if gaussian else rng.laplace(size=sums.shape) / np.sqrt(2.0)
         return sums + np.rint(noise * deviation)
 

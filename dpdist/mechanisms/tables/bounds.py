@@ -37,10 +37,7 @@ def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, 
     floors = [SMALL * np.maximum(expected, 0.0) for _, expected in pairs]
     parts = [positive(part, floor) for (part, _), floor in zip(pairs, floors, strict=True)]
     wanted = [
-        [
-            positive(np.bincount(group, weights=part), np.bincount(group, weights=floor))
-            for (part, _), floor in zip(pairs, floors, strict=True)
-        ]
+        [positive(_sums(group, part), _sums(group, floor)) for (part, _), floor in zip(pairs, floors, strict=True)]
         for group in groups
     ]
     for _ in range(PASSES):
@@ -49,7 +46,7 @@ def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, 
         furthest = 0.0
         for group, targets in zip(groups, wanted, strict=True):
             for k, target in enumerate(targets):
-                held = np.bincount(group, weights=parts[k])
+                held = _sums(group, parts[k])
                 factor = np.divide(target, held, out=np.ones_like(held), where=held > 0.0)
                 furthest = max(furthest, float(np.abs(factor - 1.0).max()))
                 parts[k] = parts[k] * factor[group]
@@ -65,6 +62,10 @@ def positive(values: Floats, small: Floats) -> Floats:
     below = values < small
     reached = small * np.divide(small, 2.0 * small - values, out=np.zeros_like(values), where=below)
     return np.where(below, reached, values)
+
+
+def _sums(group: Ints, values: Floats) -> Floats:
+    return np.bincount(group, weights=values).astype(np.float64)
 
 
 def _adding_up(parts: Sequence[Floats], size: Floats) -> list[Floats]:
