@@ -16,6 +16,7 @@ import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import AbsentRecords, Donors
+from dpdist.job.tables import Statistic
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
 from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import Posterior, Rows, prior_variances, rows_about
@@ -394,6 +395,7 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
     budget = Fraction(epsilon).limit_denominator(1000)
     query = (NoisyQuery.losing_rho if gaussian else NoisyQuery.losing)("sums", MOVED, budget, "same_x")
     outcomes = tuple(f"y{k}" for k in range(files.current.outcomes.shape[1]))
+    means = tuple(Statistic(name="mean", variable=name) for name in outcomes)
     labels = tuple(map(str, range(len(codes))))
     tables = tuple(PackageTable(f"t{k}", by) for k, by in enumerate(public.tables))
     return ResidualCells(
@@ -407,7 +409,7 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
         codes=codes,
         count=np.bincount(base).astype(float),
         tables=tables,
-        statistics=(),
+        statistics=tuple((table.name, (Statistic(name="count"), *means)) for table in tables),
         joint=query,
         moved=MOVED.same_x,
         one_weight=True,

@@ -151,7 +151,8 @@ def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population
 
     Under the right coverage of .9 a pooled share of 400 figures in 8 independent files lies outside by chance in fewer than
     1 of 100 seeds (its standard deviation is .02); seeds are fixed. At ε = .1 they hold more: the joint error has all of
-    the file's own, of which the estimate takes up little. Control: without errors of posterior and file they hold less than .86.
+    the file's own, of which the estimate takes up little. Control: without errors of posterior and
+    file they hold less than .86.
     """
     for epsilon in (0.1, 1.0, 4.0):
         errors, references, inside, control = (list[Floats]() for _ in range(4))

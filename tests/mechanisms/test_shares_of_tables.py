@@ -75,7 +75,10 @@ def test_a_slope_is_the_derivative_of_the_predicted_error() -> None:
 def test_a_priority_gives_a_table_a_larger_part_and_smaller_errors() -> None:
     plain, favoured = system(0, 1.0), system(0, 1.0, (1.0, 50.0, 1.0, 1.0))
     assert favoured.parts[2] > 1.3 * plain.parts[2]
-    assert (favoured.errors[1].variance < plain.errors[1].variance).mean() > 0.9
+    ratio = favoured.errors[1].variance / plain.errors[1].variance
+    # Other tables' smaller parts, and limits that are the best of a grid, let single cells lose.
+    assert np.median(ratio) < 0.97
+    assert np.exp(np.log(ratio).mean()) < 0.97
 
 
 def test_the_largest_error_is_smaller_if_that_is_the_objective() -> None:

@@ -13,8 +13,8 @@ from dpdist.mechanisms.tables.bounds import within_bounds
 
 
 def test_residuals_of_the_reference_are_those_of_other_records() -> None:
-    """Of heavy weights in crosses of one record: in the median over 4 populations the mean is within .3 standard errors of 0,
-    and the deviation within 15 % of that in another sample. Control: with the record's own influence in the scale, the
+    """Of heavy weights in crosses of one record, in the median over 4 populations: the mean is within .3 standard errors of
+    0, and the deviation within 15 % of that in another sample. Control: with the record's own influence in the scale, the
     mean is beyond .3, and what limits hide would be overstated by as much.
     """
     means, ratios, controls = [], [], []
