@@ -18,6 +18,7 @@ import dpdist
 from dpdist.core.progress import silent
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import Donors
+from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of
@@ -81,6 +82,7 @@ class Run(NamedTuple):
     posterior: Posterior
     z: Floats
     base: Ints
+    totals: PeriodTotals
 
 
 def system_of(told: Population, epsilon: float) -> tuple[TableSystem, Ints]:
@@ -102,21 +104,25 @@ def system_of(told: Population, epsilon: float) -> tuple[TableSystem, Ints]:
 
 
 def release(told: Population, epsilon: float, seed: int = 0) -> Run:
-    system, base = system_of(told, epsilon)
+    return released(*system_of(told, epsilon), told.file, seed)
+
+
+def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Run:
     rng = np.random.default_rng(seed)
 
     def measured(of_table: limits.TableLimits, prediction: Prediction, part: Fraction) -> Floats:
-        added = of_table.contributions(base, told.file.weight, told.file.outcome[:, None], prediction) / UNIT
+        added = of_table.contributions(base, file.weight, file.outcome[:, None], prediction) / UNIT
         cells = len(of_table.size)
         sums = np.column_stack([np.bincount(of_table.cell[base], weights=column, minlength=cells) for column in added.T])
         return sums + rng.laplace(size=sums.shape) * np.sqrt(system.variance(part) / 2.0)
 
-    sums = [measured(system.first, system.prediction, system.parts[0])]
+    sums = [measured(system.first, system.informed, system.parts[0])]
     calibrated, of_tables = system.limits(system.calibration(sums[0][0]))
     sums += [measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1:], strict=True)]
     rows, observed, errors = system.observed(calibrated, of_tables, sums)
     posterior = system.posterior(rows, observed, errors)
-    return Run(system, posterior, posterior.estimate(observed), base)
+    totals = system.totals("2020", calibrated, of_tables, sums, posterior.prior.drift[-1])
+    return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
 
 
 class Cells(NamedTuple):
