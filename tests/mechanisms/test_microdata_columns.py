@@ -177,11 +177,11 @@ OTHER = "outcome: salary\nmodel: {family: lognormal, predictors: [field, sex]}\n
 FIT = "outcome: salary\nmechanism: {name: reference_tables}"
 PATH = 'path: {files}/before.parquet, period: "2020", provenance: public-use file of 2020'
 WRONG = {
-    "no donors": ((FIT, OTHER + LEAVE), "copies no further columns of a reference", "name: reference_tables}"),
+    "no donors": ((FIT, OTHER + LEAVE), "copies no further columns of a reference", "reference_tables or tables}"),
     "a package": (
         ("name: reference_tables", "name: table_package"),
         "'table_package' copies no further",
-        "reference_tables}",
+        "reference_tables or tables}",
     ),
     "an earlier release": ((PATH, "release: earlier"), "an earlier release holds field, sex, salary, weight alone", "path"),
     "histograms": ((PATH, 'histogram: {epsilon: "1/3"}'), "histograms hold field, sex, salary, weight alone", "path"),
