@@ -29,6 +29,8 @@ OWN, POOLED, BEYOND = 96, 32, 5
 """Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
 AT_ONCE = 256
 """Cells whose limits are computed together: what they need stays in a processor's own memory."""
+MOST_WITH_ALL_CENTRES = 256
+"""Tables of more cells try one centre besides 0: that of the least risk under the limits about 0."""
 POOL_WORTH = 30.0
 """Number of records that the residuals of all records count for in a cell."""
 CANDIDATES = 14
@@ -236,7 +238,10 @@ def choose(
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = _with_tails(sample, share, len(prediction.residuals), ends[few])
         if fixed is None:
-            best = _best(sample, share, number[few], records, noise, unit[few], ends[few], prediction.whole)
+            centres = () if prediction.whole else CENTRES
+            start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, one, ends[few, 0]) for one in centres)]
+            about = [Clipping.of(sample, share, one, number[few], records, prediction.whole) for one in start]
+            best = _best(about, noise, unit[few], ends[few], cells > MOST_WITH_ALL_CENTRES)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
             least = np.minimum(ends[few], NEGLIGIBLE * np.sqrt(direct[few] / noise))
             centre[few], scale[few] = best[0], np.maximum(best[1], least)
@@ -257,30 +262,20 @@ def choose(
 
 
 def _best(
-    sample: Floats,
-    share: Floats,
-    number: Floats,
-    records: Floats,
-    noise: Floats | float,
-    direct: Floats,
-    ends: Floats,
-    whole: float,
+    about: Sequence[Clipping], noise: Floats | float, direct: Floats, ends: Floats, one_more: bool
 ) -> tuple[Floats, Floats]:
-    """Centres and limits, (cell, 1 + outcome), of the least predicted risk over tried centres."""
-    best: tuple[Floats, ...] | None = None
-    for quantile in (None, *(() if whole else CENTRES)):
-        centre = np.zeros(len(number)) if quantile is None else _quantile(sample[..., 0], share, quantile, ends[:, 0])
-        clipping = Clipping.of(sample, share, centre, number, records, whole)
-        candidate = (*_descend(clipping, centre, noise, direct, ends), centre)
-        if best is None:
-            best = candidate
-        else:
-            better = candidate[0] < best[0]
-            best = tuple(
-                np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in zip(candidate, best, strict=True)
-            )
-    assert best is not None
-    return best[2], best[1]
+    """Centres and limits, (cell, 1 + outcome), of the least predicted risk, from residuals about the tried centres."""
+    risk, scale = _descend(about[0], noise, direct, ends)
+    centre, others = about[0].centre, about[1:]
+    if one_more and others:
+        risks = np.array([one.risk(one.norm(one.ratios(scale)), scale, noise, direct) for one in others])
+        others = [Clipping.chosen(others, risks.argmin(axis=0))]
+    for one in others:
+        value, limit = _descend(one, noise, direct, ends)
+        better = value < risk
+        risk, centre = np.where(better, value, risk), np.where(better, one.centre, centre)
+        scale = np.where(better[:, None], limit, scale)
+    return centre, scale
 
 
 def _beyond(
@@ -362,6 +357,9 @@ class Clipping(NamedTuple):
     across: Floats
     weight: Floats
     """Means of r and of its square, (cell, 2)."""
+    mean: Floats
+    """Means of r − c and ρ, (1 + outcome, cell)."""
+    square: Floats
     centre: Floats
     number: Floats
     records: Floats
@@ -374,7 +372,20 @@ class Clipping(NamedTuple):
         seen = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
         across = (first * sample[..., 0])[:, :, : OWN + POOLED] if whole else np.zeros((0, *seen.shape))
         weight = np.column_stack([seen.sum(axis=1), (seen * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
-        return cls(np.abs(moved), first, first * moved, across, weight, centre, number, records)
+        second = first * moved
+        sums = first.sum(axis=2), second.sum(axis=2)
+        return cls(np.abs(moved), first, second, across, weight, *sums, centre, number, records)
+
+    @classmethod
+    def chosen(cls, several: Sequence[Clipping], which: Ints) -> Clipping:
+        """By cell that of the given number."""
+
+        def by_cell(parts: Sequence[Floats], axis: int) -> Floats:
+            at = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
+            return np.asarray(np.take_along_axis(np.stack(parts), at, axis=0)[0])
+
+        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0)
+        return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
 
     def ratios(self, scale: Floats) -> list[Floats]:
         """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place)."""
@@ -400,9 +411,9 @@ class Clipping(NamedTuple):
                 uncertain = inside - 2.0 * part * _dot(self.across[k], lost[:, :seen]) + part**2 * self.weight[:, 1]
             else:
                 uncertain = inside - mean**2
-            kept = second.sum(axis=1) - 2.0 * product.sum(axis=1) + inside + beyond
+            kept = self.square[k] - 2.0 * product.sum(axis=1) + inside + beyond
             if k == 0:
-                of_centre = self.centre + 2.0 * (first.sum(axis=1) - mean - _dot(first[:, seen:], lost[:, seen:]))
+                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, seen:], lost[:, seen:]))
                 kept = kept + self.centre * of_centre
             columns.append((np.maximum(uncertain, 0.0) * ahead + beyond * self.number, np.maximum(kept, 0.0) * self.number))
         clipped, kept_of = (np.column_stack(part) for part in zip(*columns, strict=True))
@@ -419,16 +430,14 @@ def _dot(one: Floats, other: Floats) -> Floats:
     return np.asarray(np.einsum("cs,cs->c", one, other))
 
 
-def _descend(
-    clipping: Clipping, centre: Floats, noise: Floats | float, direct: Floats, ends: Floats
-) -> tuple[Floats, Floats]:
+def _descend(clipping: Clipping, noise: Floats | float, direct: Floats, ends: Floats) -> tuple[Floats, Floats]:
     """Coordinate descent over limits for given centres: the risk, and the limits (cell, 1 + outcome)."""
     least = np.minimum(clipping.size, np.quantile(clipping.size, 0.9, axis=2)[..., None]) ** 2
     shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 0.0)
     typical = np.sqrt(np.einsum("kcs,kcs->ck", shares, least))
     low = np.maximum(0.3 * typical, 1e-9 * ends)
     high = np.maximum(ends * 1.0, low * 1.001)
-    high[:, 0] += np.abs(centre)
+    high[:, 0] += np.abs(clipping.centre)
     scale = np.minimum(3.0 * np.maximum(typical, low), high)
     risk = clipping.risk(clipping.norm(clipping.ratios(scale)), scale, noise, direct)
     # The first sweep looks at limits of residuals' own sizes, the second at all up to the public range.

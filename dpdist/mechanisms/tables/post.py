@@ -27,8 +27,15 @@ from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_we
 from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
-from dpdist.mechanisms.tables.posterior import Drift, Posterior
-from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample
+from dpdist.mechanisms.tables.posterior import (
+    ENTRIES_OF_DRAWS,
+    FEWEST_DRAWS,
+    MOST_DENSE,
+    MOST_OF_DRIFT,
+    Drift,
+    Posterior,
+)
+from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, MOST_OF_TABLES, Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PublishedTable, least_part
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
@@ -36,7 +43,7 @@ from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
 from dpdist.mechanisms.tables.words import DEFINITIONS, WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
-from dpdist.models.outputs import ReleaseView
+from dpdist.models.outputs import DRAWS, ReleaseView
 from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
 from dpdist.packages.workload import PackageTable, Workload
@@ -45,7 +52,7 @@ from dpdist.privacy.queries import NoisyQuery, neighbour_of
 __all__ = ["DEFINITIONS", "WORDS", "ResidualCells", "figures", "model_of"]
 
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
-MOST_SUMS = 8_000
+MOST_SUMS = 500_000
 """Largest number of sums that one posterior can hold."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
@@ -201,16 +208,17 @@ class ResidualCells(PublicModel):
 
     def cost(self, records: int) -> Cost:
         """The projected cost of a run, from public sizes."""
-        sums, cells, effects = float(self.sums), float(len(self.count)), float(self._most_effects)
-        coordinates = 1 + len(self.outcomes)
-        of_effects = 1.0e-10 * cells * effects**2
-        seconds = 2.5 + coordinates * (3.0e-4 * sums + 1.25e-9 * sums**3 + of_effects) + 2.0e-4 * cells
-        dense = (
-            (4.0 + 2.0 * coordinates) * sums**2
-            + 12_000.0 * sums
-            + (1.0 + self.secret + 2.0 * coordinates) * cells * effects
-        )
-        held = 3.0e8 + 8.0 * (dense + 500.0 * cells) + 300.0 * records
+        sums, cells, coordinates = float(self.sums), float(len(self.count)), 1 + len(self.outcomes)
+        effects, factored = float(min(self._most_effects, MOST_OF_TABLES)), min(sums, float(MOST_DENSE))
+        entries = cells * max(len(self.measured), 1) * (2 * coordinates - 1)
+        draws = DRAWS if sums <= MOST_DENSE else max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // int(sums + 2 * coordinates * cells))
+        of_effects = 1.0e-10 * effects**3 + 2.0e-8 * cells * effects
+        products = (200.0 + 20.0 * draws) * entries * 4.0e-9 if sums > MOST_DENSE else 0.0
+        of_sums = 6.0e-4 * sums + 2.0e-10 * factored**3 + 1.0e-9 * min(sums, MOST_OF_DRIFT) ** 3
+        seconds = 2.5 + coordinates * (of_sums + of_effects) + products + 2.0e-4 * cells
+        dense = (4.0 + 2.0 * coordinates) * factored**2 + (1.0 + self.secret + 2.0 * coordinates) * effects**2
+        drawn = 6.0 * draws * (sums + coordinates * cells)
+        held = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + 500.0 * cells) + 300.0 * records
         return Cost(seconds, records * 1.0e-5, int(held))
 
     @property
@@ -458,6 +466,7 @@ class ResidualCells(PublicModel):
         `shape` (draw, cell) is the error of the donors' shapes, in standard deviations: one for all cells that use them.
         """
         posterior = self.posterior(theta)
+        draws = posterior.draws(draws)
         sampled = posterior.prior.sampled(draws, rng)
         sampled[len(self.count) :] = 0.0  # samples of earlier periods are those that were drawn
         z = posterior.answers(sampled)
@@ -490,6 +499,7 @@ class ResidualCells(PublicModel):
         Earlier periods have other samples, too.
         """
         posterior = self.posterior(theta)
+        draws = posterior.draws(draws)
         z = posterior.prior.deviated(draws, rng)
         if len(z) > len(self.count):
             z[len(self.count) :] += posterior.prior.sampled(draws, rng)[len(self.count) :]

@@ -41,6 +41,8 @@ MOST_TERMS = 6_000
 """Largest number of levels and tables' cells that drift on their own: those of most records."""
 MOST_DENSE = 3_000
 """Largest number of sums with a dense covariance."""
+FEWEST_DRAWS, ENTRIES_OF_DRAWS = 3 * SIDES, 10_000_000
+"""Smallest number of draws of errors, and the number of their entries above which no more are drawn."""
 PROBES, SEED = 2 * SIDES, 47
 """Number of draws that give variances of many rows, and their seed."""
 NEIGHBOURS, REACH = 4, 0.2
@@ -370,6 +372,11 @@ class Posterior:
         _, across, before = self.reached[id(rows)]
         half = scipy.linalg.solve_triangular(self.root, across, lower=True)
         return np.asarray(np.maximum(before - (half**2).sum(axis=0), 0.0))
+
+    def draws(self, wanted: int) -> int:
+        """The number of draws of errors: the one that is wanted, or fewer of many sums."""
+        entries = len(self.noise) + 2 * self.prior.coordinates * len(self.prior.size)
+        return wanted if self.dense else min(wanted, max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // entries))
 
     @cached_property
     def _errors(self) -> Floats:

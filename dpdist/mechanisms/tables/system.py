@@ -53,6 +53,8 @@ CLEAR = 8.0
 """Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
 FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
+KEPT = 3
+"""Number of calibrations whose limits are kept."""
 PLANNED = (0.005, 0.015)
 """Relative drift in predicted errors, of levels and cells, and of all cells together: what the posterior allows for where
 the file has not drifted, because noise hides it."""
@@ -137,7 +139,8 @@ class TableSystem:
 
     def under(self, joint: NoisyQuery) -> TableSystem:
         """This system with another budget: what does not depend on noise stays."""
-        other, of_all = replace(self, joint=joint), ("at_crosses", "prediction", "informed", "numbers", "_prior", "prior")
+        of_all = ("at_crosses", "prediction", "informed", "numbers", "_prior", "prior", "_limits_known")
+        other = replace(self, joint=joint)
         other.__dict__.update({name: getattr(self, name) for name in of_all})
         further = ("figures", "target", "rows_of_totals", "at_equal")
         of_figures = {name: self.__dict__[name] for name in further if name in self.__dict__}
@@ -335,6 +338,20 @@ class TableSystem:
 
     def limits(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction and the limits of every table."""
+        budget = self.parts, self.joint.law, self.joint.scale
+        key = (*budget, *calibration.factors.tolist(), calibration.deviation, calibration.growth)
+        if key not in self._limits_known:
+            if len(self._limits_known) >= KEPT:
+                self._limits_known.pop(next(iter(self._limits_known)))
+            self._limits_known[key] = self._limits_of(calibration)
+        return self._limits_known[key]
+
+    @cached_property
+    def _limits_known(self) -> dict[tuple[object, ...], tuple[Prediction, tuple[TableLimits, ...]]]:
+        """The last results of `limits` under all budgets: publication asks for those of the released sums several times."""
+        return {}
+
+    def _limits_of(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         calibrated = self.informed.rescaled(calibration.factors)
         drift = float(np.hypot(PLANNED_DRIFT, calibration.deviation))
         of_tables = [
