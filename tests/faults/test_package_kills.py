@@ -110,7 +110,23 @@ def test_a_package_too_large_for_dense_matrices_is_killed_twice_and_ends_with_th
     job, peace = sized_job(tmp_path, (56, 58), [["c0", "c1"], ["c0"]], 12_000, runtime=workers), tmp_path / "peace"
     assert run(job, peace, *PEACE).code == 0
     assert len(pd.read_parquet(peace / "public" / "measurements.parquet")) > MOST_SUMS
-    workspace, replay = tmp_path / "killed", ("--replay", peace / "confidential")
+    killed_twice(job, peace, tmp_path / "killed")
+
+
+@pytest.mark.long
+def test_strata_of_tables_are_killed_twice_and_end_with_the_same_bytes(tmp_path: Path) -> None:
+    """Three strata, each with noise in two rounds. Control: without the peaceful run's noise the bytes are others."""
+    keys = {"mechanism": {"name": "tables"}, "strata": ["c2"], "runtime": {"executor": "dask", "workers": 2}}
+    job = sized_job(tmp_path, (4, 5, 3), [["c0", "c1"], ["c1", "c2"]], 6_000, 2, **keys)
+    assert run(job, tmp_path / "peace", *PEACE).code == 0
+    killed_twice(job, tmp_path / "peace", tmp_path / "killed")
+    assert run(job, tmp_path / "other noise", *PEACE).code == 0
+    assert public_bytes(tmp_path / "other noise") != public_bytes(tmp_path / "peace")
+
+
+def killed_twice(job: Path, peace: Path, workspace: Path) -> None:
+    """Kills a run once its noise is drawn, and once it is released and not yet published, and resumes it to the end."""
+    replay = "--replay", peace / "confidential"
     started = Run(job, workspace, *replay)
     assert started.until(lambda: bool(stamps(workspace / "confidential", "marks/noise-*.json")))
     assert started.kill() == []
