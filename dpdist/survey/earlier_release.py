@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Codes, Frame
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job
@@ -64,8 +65,9 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     carried = read_earlier(Path(job.reference.earlier), job.reference.signer)
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
-    if carried.sample is not None:
-        return _of_records(job, frame, carried, carried.sample)
+    if job.mechanism.states_totals:
+        sample = carried.sample if carried.sample is not None else _sample_of_points(job, carried)
+        return _of_records(job, frame, carried, sample)
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
     first = {tuple(label): row for row, label in reversed(list(enumerate(cells)))}
     assert carried.points is not None
@@ -101,6 +103,63 @@ def _of_records(job: Job, frame: Frame, earlier: EarlierRelease, sample: AbsentR
     return ReferenceRelease(earlier, row[present], pa.table({}), records, absent)
 
 
+def _sample_of_points(job: Job, earlier: EarlierRelease) -> AbsentRecords:
+    """Points of a release of `reference_tables` as records, as many in a cell as have its released standard errors.
+
+    Points have the released figures, and so their errors: a cell of n records would have its figures' sampling errors.
+    Points of several outcomes are paired by the order of their weights.
+    """
+    assert earlier.points is not None
+    points, errors = earlier.points.to_pandas(ignore_metadata=True), _released_errors(earlier)
+    names, by = job.cell_columns, [CELL + name for name in job.cell_columns]
+    codes, weights, outcomes = list[Ints](), list[Floats](), list[Floats]()
+    for label, cell in points.groupby(by, sort=True) if by else [((), points)]:
+        levels = tuple(str(level) for level in (label if isinstance(label, tuple) else (label,)))
+        variables = [cell[cell["variable"] == name].sort_values(["weight", "outcome"]) for name in job.outcomes]
+        number = min(float(cell["standing"].iloc[0]), *map(len, variables))
+        for variable, name in zip(variables, job.outcomes, strict=True):
+            number = min(number, _records_with(variable, errors.get((*levels, "count")), errors.get((*levels, name))))
+        taken = max(round(number), 2)
+        places = [((np.arange(taken) + 0.5) * len(one) / taken).astype(np.int64) for one in variables]
+        weights.append(variables[0]["weight"].to_numpy()[places[0]])
+        of_cell = [one["outcome"].to_numpy()[place] for one, place in zip(variables, places, strict=True)]
+        outcomes.append(np.column_stack(of_cell))
+        place = [
+            list(map(str, job.columns[name].levels or ())).index(level) for name, level in zip(names, levels, strict=True)
+        ]
+        codes.append(np.tile(np.array(place, dtype=np.int64), (taken, 1)))
+    return AbsentRecords(names, np.concatenate(codes).astype(np.int32), np.concatenate(weights), np.concatenate(outcomes))
+
+
+def _records_with(points: pd.DataFrame, of_count: float | None, of_mean: float | None) -> float:
+    """Number of records whose count and mean would have these standard errors: relative ones, and of the mean itself."""
+    weight, outcome = points["weight"].to_numpy(), points["outcome"].to_numpy()
+    # A count's published error is that of its number of records, too.
+    spread = float(np.hypot(1.0, weight.std() / weight.mean()))
+    residual = weight * (outcome - np.average(outcome, weights=weight)) / weight.mean()
+    pairs = ((spread, of_count), (float(residual.std()), of_mean))
+    return min([np.inf, *((deviation / error) ** 2 for deviation, error in pairs if error and deviation > 0.0)])
+
+
+def _released_errors(earlier: EarlierRelease) -> dict[tuple[str, ...], float]:
+    """Standard errors by cell: of counts relative to them, and of outcomes' means; of a table of all columns, if any."""
+    columns = earlier.job.cell_columns
+    errors = dict[tuple[str, ...], float]()
+    for table in earlier.job.tables:
+        path = earlier.folder / "tables" / f"{table.name}.parquet"
+        if set(table.by) != set(columns) or table.universe or not path.exists():
+            continue
+        rows = pd.read_parquet(path)
+        rows = rows[(rows["estimator"] == "parameters") & (rows["standard_error"] > 0) & (rows["estimate"] != 0)]
+        for row in rows.to_dict("records"):
+            label = tuple(str(row[name]) for name in columns)
+            if row["statistic"] == "count":
+                errors[(*label, "count")] = abs(row["standard_error"] / row["estimate"])
+            elif row["statistic"] == "mean":
+                errors[(*label, str(row.get("variable") or earlier.job.outcomes[0]))] = float(row["standard_error"])
+    return errors
+
+
 def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
     for name in job.cell_columns:
         yield [frame.levels[name][code] for code in frame.codes[name]]
@@ -109,7 +168,7 @@ def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
 def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Problem]:
     where, other = "reference.release", earlier.job
     columns = [*job.cell_columns, *job.outcomes]
-    if job.mechanism.states_totals != other.mechanism.states_totals:
+    if other.mechanism.states_totals and not job.mechanism.states_totals:
         fault = f"it is of mechanism '{other.mechanism.name}', from which '{job.mechanism.name}' does not learn"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
     same = {

@@ -21,6 +21,7 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.files import sha256
 from dpdist.core.public_files import canonical, release_id
 from dpdist.opening.verifying import problems
+from dpdist.quality.predicted.prediction import predicted
 
 LEVELS, TABLES, RECORDS = (3, 4, 2), [["c0", "c1"], ["c1", "c2"]], 2_000
 GROWTH = 1.15
@@ -101,11 +102,44 @@ def test_a_release_teaches_the_next_one_what_its_file_was_like(chain: Path, tmp_
     assert (found / direct(survey(0)) - 1.0).abs().median() > 0.1
 
 
+def test_a_plan_predicts_errors_from_the_chain(chain: Path, tmp_path: Path) -> None:
+    """Control: the first reference alone predicts others."""
+    budget = {"epsilon": "1", "adjacency": "substitution"}
+    references = {"release": str(chain / "ws1" / "public")}, {"path": str(chain / "public.parquet"), "period": "2020"}
+    found = []
+    for number, reference in enumerate(references):
+        plan = dpdist.plan(job(tmp_path / f"job{number}", 2, reference, budget=budget))
+        prediction = predicted(plan)
+        assert prediction.why == ""
+        found.append(prediction.rows["error"].median())
+    assert 0.1 < found[0] < 2.0
+    assert found[0] != found[1]
+
+
 def test_publishing_and_verifying_recompute_the_release(chain: Path) -> None:
     before = public_files(chain / "ws3")
     dpdist.publish(chain / "ws3")
     assert public_files(chain / "ws3") == before
     assert problems(chain / "ws3" / "public") == []
+
+
+def test_a_release_of_reference_tables_is_a_reference(chain: Path, tmp_path: Path) -> None:
+    """Its points are as many records as have its errors: fewer at ε = .05. At ε = 1,000 there are nearly its file's."""
+    records = []
+    for epsilon in ("0.05", "1000"):
+        folder = tmp_path / epsilon
+        folder.mkdir()
+        budget = {"epsilon": epsilon, "adjacency": "substitution"}
+        tables = [{"name": "t", "by": ["c0", "c1", "c2"], "statistics": ["count", {"mean": "y0"}]}]
+        keys: dict[str, Any] = {"mechanism": {"name": "reference_tables"}, "tables": tables, "budget": budget}
+        reference = {"path": str(chain / "public.parquet"), "period": "2020"}
+        dpdist.run(job(folder / "before", 1, reference, **keys), folder / "before" / "ws")
+        reference = {"release": str(folder / "before" / "ws" / "public")}
+        dpdist.run(job(folder / "after", 2, reference, budget=budget, tables=tables), folder / "ws")
+        told = json.loads((folder / "ws" / "public" / "statement.json").read_text())["reference"]
+        assert Fraction(told["chain_epsilon"]) == 2 * Fraction(epsilon)
+        records.append(pq.read_metadata(folder / "ws" / "public" / "released" / "donors.parquet").num_rows)
+    assert 48 <= records[0] < 0.9 * records[1]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.digests import digest
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.keys import Key
@@ -29,11 +30,13 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import POOLED, Floats, Frame, rows_of_groups
 from dpdist.core.table_cells import Cells
 from dpdist.core.this_process import single_threaded
+from dpdist.estimation.donors import AbsentRecords
+from dpdist.estimation.history import PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.clamped import Spurious
-from dpdist.models.on_reference import ErrorsOfCells, PredictsErrors, RelearnsBudgets
+from dpdist.models.on_reference import ErrorsOfCells, LearnsFromTotals, PredictsErrors, RelearnsBudgets
 from dpdist.models.protocol import Improper, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
@@ -44,6 +47,7 @@ from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.replicates import release_of, tables_of, taught
 from dpdist.quality.verdict import FAR_RECORDS, Errors, of_figures
 from dpdist.sampling import Unconverged, sampler_of
+from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.reference_file import open_reference as open_public
 
@@ -260,7 +264,7 @@ def predicted_before(plan: Plan) -> Prediction | None:
     """The prediction of a plan if it is stored, otherwise None; takes no time."""
     if unknown(plan, None):
         return None
-    assert isinstance(plan.reference, ReferenceFile)
+    assert plan.reference is not None
     frame = public_sizes(plan.job, plan.frame, plan.reference)
     rows = known_before(identity(plan.job, frame, plan.reference, TIMES))
     return None if rows is None else Prediction(plan.job, rows)
@@ -274,7 +278,7 @@ def unknown(plan: Plan, public: Path | None) -> str:
         return (
             "every replicate would run Markov chains; dpdist rehearse --chains does, and measures errors on a public file"
         )
-    if public is not None or isinstance(plan.reference, ReferenceFile):
+    if public is not None or isinstance(plan.reference, ReferenceFile) or _of_a_chain(plan):
         return ""
     if plan.reference is not None:
         return "the reference is an earlier release, which has points of each cell and no records; --public names a file"
@@ -284,9 +288,15 @@ def unknown(plan: Plan, public: Path | None) -> str:
     )
 
 
-def _public_file(plan: Plan, public: Path | None, listener: Listener) -> ReferenceFile:
+def _of_a_chain(plan: Plan) -> bool:
+    """True if an earlier release is the reference, and brings the records with which its chain began."""
+    release = plan.reference
+    return isinstance(release, ReferenceRelease) and release.present is not None and not plan.job.rake
+
+
+def _public_file(plan: Plan, public: Path | None, listener: Listener) -> ReferenceFile | ReferenceRelease:
     if public is None:
-        assert isinstance(plan.reference, ReferenceFile)
+        assert plan.reference is not None
         return plan.reference
     if plan.job.has_reference:
         fault, remedy = "the job has a reference already, whose records predict its errors", "leave --public out"
@@ -296,7 +306,7 @@ def _public_file(plan: Plan, public: Path | None, listener: Listener) -> Referen
         return open_public(plan.job.model_copy(update={"reference": source}), plan.source, plan.frame, tick)
 
 
-def identity(job: Job, frame: Frame, reference: ReferenceFile, times: Sequence[Fraction | str]) -> str:
+def identity(job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease, times: Sequence[Fraction | str]) -> str:
     """A checksum of all that a prediction depends on; `times` may be what else is computed."""
     left_out = {"presentation", "runtime", "input", "ledger", "compare", "reference"}
     settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.paid)
@@ -305,9 +315,9 @@ def identity(job: Job, frame: Frame, reference: ReferenceFile, times: Sequence[F
     return digest(facts | {"public": reference.sha256, "drawn": drawn})
 
 
-def public_sizes(job: Job, frame: Frame, reference: ReferenceFile) -> Frame:
+def public_sizes(job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease) -> Frame:
     """The frame with the sizes of replicates: the current file's, or the reference's if the job keeps sizes secret."""
-    if not job.sizes_secret:
+    if not job.sizes_secret or isinstance(reference, ReferenceRelease):
         return frame
     return replace(frame, count=reference.counts(frame), sampled=reference.census.frame.sampled)
 
@@ -328,22 +338,40 @@ def by_formulas(model: StratumModel, job: Job) -> TypeGuard[PredictsErrors]:
 
 
 def _rows(
-    job: Job, frame: Frame, reference: ReferenceFile, times: tuple[Fraction, ...], listener: Listener
+    job: Job,
+    frame: Frame,
+    reference: ReferenceFile | ReferenceRelease,
+    times: tuple[Fraction, ...],
+    listener: Listener,
 ) -> pd.DataFrame:
     first = builder_of(job).build(job, frame, frame.rows_of(0))
-    how = _of_formulas if by_formulas(first, job) else _of_replicates
-    return how(job, frame, reference, [with_epsilon(job, job.budget.epsilon * one) for one in times], listener)
+    budgets = [with_epsilon(job, job.budget.epsilon * one) for one in times]
+    if isinstance(reference, ReferenceRelease) or by_formulas(first, job):
+        return _of_formulas(job, frame, reference, budgets, listener)
+    return _of_replicates(job, frame, reference, budgets, listener)
 
 
-def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list[Job], listener: Listener) -> pd.DataFrame:
+def _public_records(
+    job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease
+) -> tuple[Records, AbsentRecords | None, tuple[PeriodTotals, ...]]:
+    """Public records in rows of the frame, those in none, and totals of earlier periods."""
+    if isinstance(reference, ReferenceRelease):
+        assert reference.present is not None
+        return reference.present, reference.absent, reference.carried.history
+    population = Population.of(job, reference, frame)
+    return population.as_it_is(), population.absent, ()
+
+
+def _of_formulas(
+    job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease, budgets: list[Job], listener: Listener
+) -> pd.DataFrame:
     """Errors of normal laws with the mechanism's predicted standard deviations, over drawn direct standard errors.
 
     `chance` is the probability that an error is above FAR_NAMED.
     """
     frames = []
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
-        population = Population.of(job, reference, frame)
-        records = population.as_it_is()
+        records, absent, history = _public_records(job, frame, reference)
         cells = {(table.name, statistic): by for table, statistic, by in published(job, frame)}
         first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
         learned, every = None, None
@@ -353,8 +381,11 @@ def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list
             if learned is not None and isinstance(model, RelearnsBudgets):
                 of_tables = model.predicted_errors(model.relearned(learned))
             else:
+                if isinstance(model, LearnsFromTotals):
+                    model = model.with_history(history)
+                assert isinstance(model, PredictsErrors)
                 sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
-                learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, population.absent)
+                learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)
                 of_tables = model.predicted_errors(learned)
             if every is None:
                 every = _named_rows(
