@@ -116,6 +116,19 @@ def test_a_plan_predicts_errors_from_the_chain(chain: Path, tmp_path: Path) -> N
     assert found[0] != found[1]
 
 
+def test_a_release_cautions_of_a_reference_that_no_longer_fits(chain: Path, tmp_path: Path) -> None:
+    """Weights and outcomes that have grown by 15 % since the reference. Control: a file of the reference's own period."""
+    reference = {"path": str(chain / "public.parquet"), "period": "2020"}
+    path = job(tmp_path / "job", 1, reference, budget={"epsilon": "10000", "adjacency": "substitution"})
+    people(LEVELS, RECORDS, 1, 9).to_parquet(tmp_path / "job" / "current.parquet")
+    dpdist.run(path, tmp_path / "ws")
+    cautioned = [
+        sum("differ from what the reference predicts" in text for text in told["cautions"])
+        for told in (json.loads((ws / "public" / "statement.json").read_text()) for ws in (chain / "ws1", tmp_path / "ws"))
+    ]
+    assert cautioned == [2, 0]
+
+
 def test_publishing_and_verifying_recompute_the_release(chain: Path) -> None:
     before = public_files(chain / "ws3")
     dpdist.publish(chain / "ws3")

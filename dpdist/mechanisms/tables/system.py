@@ -189,11 +189,11 @@ class TableSystem:
             return self.codes, []
         every, place = np.unique(np.concatenate([self.codes, *others]), axis=0, return_inverse=True)
         ends = np.cumsum([len(self.codes), *map(len, others)])[:-1]
-        own, *earlier = np.split(place.reshape(-1), ends)
+        of_file, *earlier = np.split(place.reshape(-1), ends)
         number = np.full(len(every), -1)
-        number[own] = np.arange(len(own))
+        number[of_file] = np.arange(len(of_file))
         further = np.flatnonzero(number < 0)
-        number[further] = len(own) + np.arange(len(further))
+        number[further] = len(of_file) + np.arange(len(further))
         return np.concatenate([self.codes, every[further]]), [number[one] for one in earlier]
 
     @cached_property

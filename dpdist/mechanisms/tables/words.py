@@ -39,9 +39,30 @@ TILTED = "Weights in a base cell are tilted until it has its estimates. Where we
 UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are moved to the estimates."
 
 
+FAR_CELLS, FAR_COMMON = 0.03, 0.08
+"""Relative sizes of drift, of levels and cells and of all cells together, at which a reference no longer fits."""
+DRIFTED = (
+    "{what} differ from what the reference predicts by about {cells:.0f} % by levels and cells, and by {common:.0f} % in "
+    "all cells together. Standard errors provide for that. What limits hide is still the reference's: a newer one would "
+    "give smaller errors"
+)
+
+
 @dataclass(frozen=True)
 class TablesWords(Words):
-    """Texts that tell whether weights are measured."""
+    """Texts that depend on whether weights are measured, and on the drift since the reference."""
+
+    def cautions_of(self, release: ReleaseView) -> list[str]:
+        names = ("Weights", *(f"Values of {name}" for name in release.job.outcomes))
+        texts = list[str]()
+        for label, described in release.sets[0].items():
+            where = f"{label}: " if len(release.sets[0]) > 1 else ""
+            for k, (name, cells, common) in enumerate(zip(names, *described.get("drift", ((), ())), strict=False)):
+                # A file of another size than the reference's has not drifted.
+                together = 0.0 if k == 0 and release.job.sizes_in_sums else common
+                if cells >= FAR_CELLS or together >= FAR_COMMON:
+                    texts.append(where + DRIFTED.format(what=name, cells=100.0 * cells, common=100.0 * together))
+        return texts
 
     def density_of(self, release: ReleaseView) -> str:
         return DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
