@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -80,3 +83,37 @@ def test_sums_beyond_what_is_supported_are_refused(tmp_path: Path, monkeypatch: 
     assert not model.too_large
     monkeypatch.setattr("dpdist.mechanisms.tables.post.MOST_SUMS", model.sums - 1)
     assert model.too_large == f"{model.sums} sums to measure, and 'tables' may have {model.sums - 1}"
+
+
+MEASURED = """
+import json, resource, sys, time
+import numpy as np
+import scipy
+import dpdist
+from dpdist.core.this_process import single_threaded
+
+with single_threaded():
+    matrix, start = np.eye(2_000) + 1e-3, time.process_time()
+    for _ in range(5):
+        scipy.linalg.cholesky(matrix)
+    unit, start = time.process_time() - start, time.process_time()
+    dpdist.run(sys.argv[1], sys.argv[2])
+print(json.dumps([(time.process_time() - start) / unit, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+"""
+"""A run's processor time in five Cholesky factors of 2,000 rows, and its peak memory in MiB."""
+
+
+@pytest.mark.slow
+def test_100_tables_take_bounded_time_and_memory(tmp_path: Path) -> None:
+    """46,800 sums over 12,000 base cells, published and evaluated. A dense covariance of them alone has 17.5 GB."""
+    job = job_of(tmp_path, (20, 10, 8, 6, 5, 4, 3, 3, 2, 2), 100, 3, 12_000, "4")
+    model = make_plan(dpdist.load_job(job), None, silent).model
+    assert isinstance(model, ResidualCells)
+    assert len(model.measured) == 100
+    assert model.sums > 40_000
+    command = [sys.executable, "-c", MEASURED, str(job), str(tmp_path / "work")]
+    ratio, peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    assert ratio <= 60.0
+    assert peak <= 2_000
+    # The projection is not below what the run took, nor four times as much.
+    assert peak <= model.cost(12_000).bytes / 2**20 <= 4.0 * peak

@@ -35,7 +35,7 @@ from dpdist.mechanisms.tables.posterior import (
     Drift,
     Posterior,
 )
-from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, MOST_OF_TABLES, Prediction, ReferenceSample
+from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample, most_effects
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PublishedTable, least_part
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
@@ -209,8 +209,10 @@ class ResidualCells(PublicModel):
     def cost(self, records: int) -> Cost:
         """The projected cost of a run, from public sizes."""
         sums, cells, coordinates = float(self.sums), float(len(self.count)), 1 + len(self.outcomes)
-        effects, factored = float(min(self._most_effects, MOST_OF_TABLES)), min(sums, float(MOST_DENSE))
+        factored = sums if sums <= MOST_DENSE else float(MOST_OF_DRIFT)
+        effects = float(min(self._most_effects, most_effects(len(self.count))))
         entries = cells * max(len(self.measured), 1) * (2 * coordinates - 1)
+        shown = cells * sum(2.0 ** len(table.by) for table in self.tables) * (2 * coordinates - 1)
         draws = DRAWS if sums <= MOST_DENSE else max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // int(sums + 2 * coordinates * cells))
         of_effects = 1.0e-10 * effects**3 + 2.0e-8 * cells * effects
         products = (200.0 + 20.0 * draws) * entries * 4.0e-9 if sums > MOST_DENSE else 0.0
@@ -218,7 +220,7 @@ class ResidualCells(PublicModel):
         seconds = 2.5 + coordinates * (of_sums + of_effects) + products + 2.0e-4 * cells
         dense = (4.0 + 2.0 * coordinates) * factored**2 + (1.0 + self.secret + 2.0 * coordinates) * effects**2
         drawn = 6.0 * draws * (sums + coordinates * cells)
-        held = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + 500.0 * cells) + 300.0 * records
+        held = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + 3.0 * shown + 500.0 * cells) + 300.0 * records
         return Cost(seconds, records * 1.0e-5, int(held))
 
     @property

@@ -286,6 +286,11 @@ class Spread(NamedTuple):
         return np.interp(prediction, self.centres, self.value)
 
 
+def most_effects(cells: int) -> int:
+    """Largest number of effects of columns and tables without the family of most effects, in a file of so many cells."""
+    return int(np.clip(ENTRIES // max(cells, 1), LEAST_OF_TABLES, MOST_OF_TABLES))
+
+
 def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
     """Cells of columns, tables and pairs of columns, each as an index over all rows of `codes`.
 
@@ -293,7 +298,7 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
     """
     rows, columns = codes.shape
     levels = [int(column.max(initial=0)) + 1 for column in codes.T]
-    most = int(np.clip(ENTRIES // max(rows, 1), LEAST_OF_TABLES, MOST_OF_TABLES))
+    most = most_effects(rows)
     number = max(LEAST_FAMILIES, int(np.sqrt(ENTRIES / max(rows, 1))))
 
     def few_first(sets: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
