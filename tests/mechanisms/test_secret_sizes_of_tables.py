@@ -7,21 +7,21 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy
 from sized_package import people, sized_job
-from test_tables import LEVELS, TABLES, Cells, Population, Run, Sample, population
+from test_tables import LEVELS, TABLES, Cells, Population, Sample, population
 
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.post import ResidualCells
-from dpdist.mechanisms.tables.posterior import rows_of
+from dpdist.mechanisms.tables.posterior import Posterior, rows_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.sizes import Sizes
@@ -36,6 +36,15 @@ KINDS: dict[str, dict[str, str]] = {
     "off": {"adjacency": "add_remove"},
     "anywhere": {"adjacency": "substitution", "exchange": "anywhere"},
 }
+
+
+class Run(NamedTuple):
+    """A release's system and posterior, the estimate of z, and the base cell of every record of the file."""
+
+    system: TableSystem
+    posterior: Posterior
+    z: Floats
+    base: Ints
 
 
 def crosses_of(codes: Ints) -> Ints:
@@ -147,12 +156,12 @@ def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch:
 
 def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population() -> None:
     """8 populations × ε = .1, 1, 4: pooled medians of counts and means are at most those of the reference's cells, and
-    90 % intervals hold .86 to .96 of an independent sample's figures.
+    90 % intervals hold .86 to .95 of an independent sample's figures.
 
     Under the right coverage of .9 a pooled share of 400 figures in 8 independent files lies outside by chance in fewer than
-    1 of 100 seeds (its standard deviation is .02); seeds are fixed. At ε = .1 they hold more: the joint error has all of
-    the file's own, of which the estimate takes up little. Control: without errors of posterior and
-    file they hold less than .86.
+    1 of 100 seeds (its standard deviation is .02); seeds are fixed. At ε ≤ 1 they hold more: the joint error has all of
+    the file's own, of which the estimate takes up little. Control: without errors of posterior and file they hold less than
+    .86.
     """
     for epsilon in (0.1, 1.0, 4.0):
         errors, references, inside, control = (list[Floats]() for _ in range(4))
@@ -171,8 +180,20 @@ def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population
         held = np.concatenate(inside).mean(axis=0)
         assert (pooled <= alone).all(), (epsilon, pooled, alone)
         assert (held >= 0.86).all(), (epsilon, held)
-        assert (held <= (0.995 if epsilon < 1.0 else 0.96)).all(), (epsilon, held)
+        assert (held <= (0.995 if epsilon <= 1.0 else 0.95)).all(), (epsilon, held)
         assert (np.concatenate(control).mean(axis=0) < 0.86).all()
+
+
+def test_all_records_are_near_their_direct_figures() -> None:
+    """10,000 records, ε = 4: the total count and the overall mean, in the median over 10 draws, in direct errors whose
+    numbers of records are random. Their lean is at most .4: what limits clip of the file is a sample, too."""
+    told, whole = population(7, records=10_000), np.zeros(len(CROSSES), dtype=np.int64)
+    right = direct(told.file, whole)
+    errors = [
+        (published(release(told, 4.0, seed), whole).figures - right.figures)[0] / right.errors[0] for seed in range(10)
+    ]
+    assert (np.median(np.abs(errors), axis=0) <= 0.5).all()
+    assert (np.abs(np.median(errors, axis=0)) <= 0.4).all()
 
 
 @pytest.mark.parametrize(("times", "growth"), [(5.0, 5.0), (1.0, 1.0)], ids=["a sample of the file", "of its size"])
@@ -186,7 +207,7 @@ def test_a_reference_that_is_a_sample_of_the_file_gives_as_good_limits(times: fl
         told = population(100 + seed)
         told = told._replace(reference=part_of(told.reference, int(3_000 / growth), times))
         run = release(told, 4.0, seed)
-        assert run.posterior.prior.weight == pytest.approx(1.0 / times, rel=0.6)
+        assert run.posterior.prior.weight == pytest.approx(1.0 / times, rel=0.8)
         errors.append(errors_of(told, run))
         for _, cell in run.system.tables:
             right, other, made = direct(told.file, cell), direct(told.other, cell), published(run, cell)

@@ -31,8 +31,8 @@ DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.
 """Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
 COMMON_DRIFTS = {0.001: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.005}
 """Relative sizes of drift that all cells have in common, with their probabilities."""
-GROWTHS = {0.001: 0.2, 0.003: 0.15, 0.01: 0.15, 0.03: 0.15, 0.1: 0.15, 0.3: 0.1, 1.0: 0.08, 10.0: 0.02}
-"""The same of counts where numbers of records are secret: a file may be of another size than its reference."""
+GROWTH = 0.01
+"""Probability that a file of a secret number of records has grown by what its first sums show, and not drifted alone."""
 SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
 MOST_OF_DRIFT = 1_000
@@ -126,6 +126,8 @@ class Prior:
     terms: scipy.sparse.csr_array
     weight: float = 1.0
     """Factor of weights since the reference where numbers of records are secret; `sizes` are then times it."""
+    growth: float = 1.0
+    """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
     drift: tuple[Drift, ...] = ()
     """Drift of every period, the earliest first."""
     earlier: Earlier | None = None
@@ -451,8 +453,9 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
     levels = [part @ part.T for part in (prior.drifts(shown, j, last) for j in numbers)]
     common = [prior.moved(shown, j, last) for j in numbers]
     parts = levels + [np.outer(part, part) for part in common]
-    growth = GROWTHS if prior.sizes.secret else COMMON_DRIFTS
-    laws = [DRIFTS] * prior.coordinates + [growth] + [COMMON_DRIFTS] * (prior.coordinates - 1)
+    laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
+    if prior.sizes.secret:
+        laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
     sizes = [_typical(list(law), list(law.values())) for law in laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.

@@ -477,8 +477,9 @@ class TableSystem:
         if not self.secret or calibration is None:
             return learned(self.prior, rows, observed, errors)
         weight = float(calibration.factors[0])
-        sizes = self.numbers.times(calibration.growth * weight)
-        return learned(replace(self.prior, sizes=sizes, weight=weight), rows, observed, errors)
+        growth = calibration.growth * weight
+        prior = replace(self.prior, sizes=self.numbers.times(growth), weight=weight, growth=growth)
+        return learned(prior, rows, observed, errors)
 
     @cached_property
     def at_equal(self) -> Planned:
