@@ -193,9 +193,9 @@ def residual_samples(
     for begin in range(0, cells, AT_ONCE):
         few = slice(begin, min(begin + AT_ONCE, cells))
         place, share = _quantile_ranks(start[few], count[few], OWN)
-        own = z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
-        sample = np.concatenate([own, np.broadcast_to(pool_z, (len(own), *pool_z.shape))], axis=1)
-        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(own), POOLED))
+        drawn = z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
+        sample = np.concatenate([drawn, np.broadcast_to(pool_z, (len(drawn), *pool_z.shape))], axis=1)
+        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(drawn), POOLED))
         shares = np.concatenate([count[few, None] * share, pooled], axis=1)
         wanted = first[few, None] + steps * ends[few, None]
         base = by_cell[np.minimum(np.searchsorted(reach, wanted, side="right"), len(cell) - 1)]
@@ -384,8 +384,8 @@ class Clipping(NamedTuple):
         """By cell that of the given number."""
 
         def by_cell(parts: Sequence[Floats], axis: int) -> Floats:
-            at = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
-            return np.asarray(np.take_along_axis(np.stack(parts), at, axis=0)[0])
+            place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
+            return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
 
         axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0)
         return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))

@@ -184,7 +184,7 @@ class Prior:
         of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
         of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
         by_record = (of_residuals[0].beside(of_numbers), *of_residuals[1:])
-        return tuple(load.at(cross).scaled(self.size) for load in by_record)
+        return tuple(load.of_cells(cross).scaled(self.size) for load in by_record)
 
     @cached_property
     def alone(self) -> tuple[scipy.sparse.csr_array, ...]:

@@ -101,7 +101,7 @@ class Loadings:
         """Errors times factors, (cell,)."""
         return replace(self, design=(scipy.sparse.diags_array(by) @ self.design).tocsr(), variance=self.variance * by**2)
 
-    def at(self, cells: Ints) -> Loadings:
+    def of_cells(self, cells: Ints) -> Loadings:
         return replace(self, design=self.design[cells], variance=self.variance[cells])
 
     def beside(self, other: Loadings) -> Loadings:
@@ -188,7 +188,7 @@ class Prediction:
             self,
             means=self.means[:cells],
             spread=self.spread[:cells],
-            loadings=tuple(one.at(np.arange(cells)) for one in self.loadings),
+            loadings=tuple(one.of_cells(np.arange(cells)) for one in self.loadings),
             alone=self.alone[:cells],
             places=np.where(self.places < cells, self.places, -1),
         )
@@ -216,7 +216,7 @@ class Prediction:
 def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats, variance: float = 1.0) -> Floats:
     """Coefficients β of E(total) = size exp(design β): Poisson scores with a ridge on all but the first column.
 
-    `variance` is a record's, in units of its squared mean: what varies more tells less of effects.
+    `variance` is a record's, in units of its squared mean: what varies more shows less of effects.
     """
     mean = total.sum() / max(size.sum(), 1e-300)
     beta = np.zeros(design.shape[1])
@@ -575,7 +575,7 @@ def predict(
     return Prediction(
         *(means[every.of_file], spread[every.of_file]),
         tuple(
-            one.loading.at(every.of_file).scaled(np.full(len(cells), 1.0 / by))
+            one.loading.of_cells(every.of_file).scaled(np.full(len(cells), 1.0 / by))
             for one, by in zip(coordinates, scale, strict=True)
         ),
         np.column_stack([one.alone for one in coordinates])[every.of_file] / scale,

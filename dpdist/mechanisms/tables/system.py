@@ -53,7 +53,7 @@ CLEAR = 8.0
 """Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
 FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
-KEPT = 3
+MOST_CALIBRATIONS = 3
 """Number of calibrations whose limits are kept."""
 PLANNED = (0.005, 0.015)
 """Relative drift in predicted errors, of levels and cells, and of all cells together: what the posterior allows for where
@@ -341,7 +341,7 @@ class TableSystem:
         budget = self.parts, self.joint.law, self.joint.scale
         key = (*budget, *calibration.factors.tolist(), calibration.deviation, calibration.growth)
         if key not in self._limits_known:
-            if len(self._limits_known) >= KEPT:
+            if len(self._limits_known) >= MOST_CALIBRATIONS:
                 self._limits_known.pop(next(iter(self._limits_known)))
             self._limits_known[key] = self._limits_of(calibration)
         return self._limits_known[key]
