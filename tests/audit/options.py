@@ -147,6 +147,7 @@ VARIANTS: dict[str, list[Said]] = {
         SECRET,
         SECRET | {"outcome": ["pay", "kids"], "tables": CROSSING},
         SECRET | {"tables": CROSSING, "mechanism": {"noise": "gaussian"}},
+        SECRET | {"tables": CROSSING, "mechanism": {"objective": "largest"}},
         PROTECTED | HOUSEHOLD | {"tables": CROSSING},
     ],
     "laplace_strict": [{"survey": {}}],
