@@ -175,8 +175,8 @@ def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> N
     """At ε = 10,000. Weights are up to 1 : 10,000, and the reference has drifted in every second population."""
     told = population(seed, spread=(0.2, 0.6, 1.2)[seed // 2], factors=(1.1, 1.15) if seed % 2 else (1.0, 1.0))
     errors = errors_of(told, release(told, 1e4, seed))
-    assert (np.median(errors, axis=0) <= (0.02, 0.025)).all()
-    assert errors.max() <= 0.25
+    assert (np.median(errors, axis=0) <= 0.02).all()
+    assert errors.max() <= 0.2
 
 
 def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,41 +185,6 @@ def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch:
     fixed = cycle((strict.first, *strict.limits(Calibration(np.ones(2), 0.0))[1]))
     monkeypatch.setattr(TableSystem, "_limits", lambda self, *_: next(fixed))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
-
-
-def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population() -> None:
-    """8 populations × ε = .1, 1, 4, without drift: pooled medians of counts and means are at most 1.1 times those of the
-    reference's cells, and 90 % intervals hold .82 to .97 of an independent sample's figures.
-
-    Under the right coverage of .9 a pooled share of 250 figures in 8 independent files lies outside by chance in fewer
-    than 1 of 1,000 runs (its standard deviation is .02).
-    """
-    medians, alone, held = {}, {}, {}
-    for epsilon in (0.1, 1.0, 4.0):
-        errors, references, inside = list[Floats](), list[Floats](), list[Floats]()
-        for seed in range(8):
-            told = population(100 + seed)
-            run = release(told, epsilon, seed)
-            errors.append(errors_of(told, run))
-            for by, cell in of_tables(run):
-                both = cell_index(np.concatenate([run.system.codes, told.reference.codes, told.other.codes])[:, list(by)])
-                parts = np.split(both, np.cumsum([len(cell), len(told.reference.codes)]))
-                if any(len(np.unique(part)) < both.max() + 1 for part in parts):
-                    continue
-                size = np.bincount(parts[0], weights=run.system.count)
-                right, made = direct(told.file, parts[0][run.base]), published(run, parts[0])
-                public, other = (direct(s, p, size) for s, p in zip((told.reference, told.other), parts[1:], strict=True))
-                few = right.records >= 10
-                references.append((np.abs(public.figures - right.figures) / right.errors)[few])
-                joint = np.sqrt(made.errors**2 + right.errors**2 + other.errors**2)
-                inside.append((np.abs(made.figures - other.figures) <= 1.645 * joint)[few & (other.records >= 10)])
-        medians[epsilon] = np.median(np.concatenate(errors), axis=0)
-        alone[epsilon] = np.median(np.concatenate(references), axis=0)
-        held[epsilon] = np.concatenate(inside).mean(axis=0)
-    for epsilon in medians:
-        assert (medians[epsilon] <= 1.1 * alone[epsilon]).all(), (epsilon, medians, alone)
-        assert ((held[epsilon] >= 0.82) & (held[epsilon] <= 0.98)).all(), (epsilon, held)
-    assert (medians[4.0] < 0.8 * medians[0.1]).any()
 
 
 def test_all_records_are_near_their_direct_figures() -> None:

@@ -417,7 +417,10 @@ def effects_of(mean: Floats, size: Floats, index: Sequence[Ints], variance: Floa
     from_records[:with_records] = shrinkage
     influence = (shrinkage + (1.0 - shrinkage) * loading.variance[:with_records] * within) / size
     alone = np.sqrt(base * (1.0 - from_records) + unseen)
-    return Effects(shift, loading.scaled(1.0 - from_records), alone, influence)
+    # The level of all cells is fitted, and errs as the mean of as many records does.
+    ones, error = np.ones((rows, 1)), 1.0 / float(size.sum())
+    level = Loadings(scipy.sparse.csr_array(ones), np.zeros(0), np.full((1, 1), np.sqrt(error)), np.full(rows, error))
+    return Effects(shift, loading.beside(level).scaled(1.0 - from_records), alone, influence)
 
 
 class _Cells(NamedTuple):
@@ -431,6 +434,8 @@ class _Cells(NamedTuple):
     """Numbers of reference records, of cells that have any."""
     design: scipy.sparse.csr_array
     families: list[Ints]
+    """Cells of columns first, then of tables and pairs of columns."""
+    columns: int
 
     @classmethod
     def of(cls, records: Ints, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]) -> _Cells:
@@ -442,7 +447,7 @@ class _Cells(NamedTuple):
         rank[order] = np.arange(len(order))
         size = number[order][: int((number > 0).sum())].astype(np.float64)
         every = every[order]
-        return cls(rank[place], rank[of_file], size, one_hot(every, sizes), families(tables, every))
+        return cls(rank[place], rank[of_file], size, one_hot(every, sizes), families(tables, every), every.shape[1])
 
     def added(self, values: Floats) -> Floats:
         """Sums of records' values by cell with records, (cell,)."""
@@ -507,6 +512,9 @@ def _coordinate(
     squares = np.bincount(group, weights=crossed**2, minlength=2 * with_records)[some].astype(np.float64)
     of_halves = [(np.repeat(index[:with_records], 2) * 2 + np.tile([0, 1], with_records))[some] for index in cells.families]
     variance = components(mean, count[some], squares, of_halves)
+    # A fit to half of the records errs in every level by as much as their number leaves, whatever the moments are.
+    single = [int(index.max()) + 1 for index in cells.families[: cells.columns]]
+    variance[: len(single)] = np.maximum(variance[: len(single)], 2.0 * np.array(single) / len(place))
     z = raw / unit[place]
     effects = effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base))
     step, least_mean = unit, np.full(len(base), low)
