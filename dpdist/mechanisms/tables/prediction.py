@@ -383,10 +383,12 @@ class Effects(NamedTuple):
     """Influence of one reference record on its own prediction, of cells with records."""
 
 
-def effects_of(mean: Floats, size: Floats, index: Sequence[Ints], variance: Floats, rows: int) -> Effects:
+def effects_of(
+    mean: Floats, size: Floats, index: Sequence[Ints], variance: Floats, rows: int, level: Floats | None = None
+) -> Effects:
     """Best linear unbiased prediction at `rows` cells, the first of which have records with these means and sizes.
 
-    `index` are families' cells of all rows.
+    `index` are families' cells of all rows; `level` (cell,) is the error of the level of all cells, if that is fitted.
     """
     used = [(cells, tau) for cells, tau in zip(index, np.sqrt(variance[:-1]), strict=True) if tau > 0.0]
     base, with_records = float(variance[-1]), len(mean)
@@ -417,10 +419,10 @@ def effects_of(mean: Floats, size: Floats, index: Sequence[Ints], variance: Floa
     from_records[:with_records] = shrinkage
     influence = (shrinkage + (1.0 - shrinkage) * loading.variance[:with_records] * within) / size
     alone = np.sqrt(base * (1.0 - from_records) + unseen)
-    # The level of all cells is fitted, and errs as the mean of as many records does.
-    ones, error = np.ones((rows, 1)), 1.0 / float(size.sum())
-    level = Loadings(scipy.sparse.csr_array(ones), np.zeros(0), np.full((1, 1), np.sqrt(error)), np.full(rows, error))
-    return Effects(shift, loading.beside(level).scaled(1.0 - from_records), alone, influence)
+    if level is not None:
+        common = Loadings(scipy.sparse.csr_array(level[:, None]), np.zeros(0), np.ones((1, 1)), level**2)
+        loading = loading.beside(common)
+    return Effects(shift, loading.scaled(1.0 - from_records), alone, influence)
 
 
 class _Cells(NamedTuple):
@@ -512,11 +514,15 @@ def _coordinate(
     squares = np.bincount(group, weights=crossed**2, minlength=2 * with_records)[some].astype(np.float64)
     of_halves = [(np.repeat(index[:with_records], 2) * 2 + np.tile([0, 1], with_records))[some] for index in cells.families]
     variance = components(mean, count[some], squares, of_halves)
-    # A fit to half of the records errs in every level by as much as their number leaves, whatever the moments are.
+    # Totals are fitted, so that heavy cells' records count most in the errors of all cells and of levels. Moments may hide
+    # errors of levels, but a fit to half of the records has them.
+    held, spreads_of = cells.size * relative_to[:with_records], unit[:with_records]
+    level = float(np.sqrt((held * relative_to[:with_records] * spreads_of**2).sum()) / held.sum())
     single = [int(index.max()) + 1 for index in cells.families[: cells.columns]]
-    variance[: len(single)] = np.maximum(variance[: len(single)], 2.0 * np.array(single) / len(place))
+    least_of_levels = 2.0 * level**2 / float(cells.size @ spreads_of**2 / len(place)) * np.array(single)
+    variance[: len(single)] = np.maximum(variance[: len(single)], least_of_levels)
     z = raw / unit[place]
-    effects = effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base))
+    effects = effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base), level / unit)
     step, least_mean = unit, np.full(len(base), low)
     if outcome is None:
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
