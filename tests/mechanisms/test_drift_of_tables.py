@@ -171,7 +171,7 @@ def test_the_catalogue_holds_over_populations_and_budgets(drift: object, epsilon
 def test_control_a_law_without_drift_has_intervals_that_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posterior, "DRIFTS", {0.0005: 1.0})
     monkeypatch.setattr(posterior, "COMMON_DRIFTS", {0.001: 1.0})
-    found = [drifted(seed, everywhere, 0.3) for seed in range(6)]
+    found = [drifted(seed, everywhere, 0.1) for seed in range(6)]
     assert pooled(found)[2].min() < 0.86
 
 
