@@ -160,7 +160,7 @@ def test_intervals_hold_and_errors_are_below_the_references_under_drift(drift: o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
 @pytest.mark.parametrize("drift", CATALOGUE)
 def test_the_catalogue_holds_over_populations_and_budgets(drift: object, epsilon: float) -> None:
     """24 populations each."""
