@@ -27,19 +27,21 @@ JOBS = {"nscg_salaries": ("nscg2013", 7, 24), "tax_wages": ("cps_taxunits", 51, 
 @pytest.mark.long
 def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) -> None:
     file, strata, cells = JOBS[job]
+    # The verdict on the first job refuses, and holds its release.
+    folder = tmp_path / ("held" if job == "nscg_salaries" else "public")
     done = CliRunner().invoke(app, ["run", job, "--workspace", str(tmp_path), "--input", str(data / f"{file}.parquet")])
     assert done.exit_code == 0, done.output
-    statement = json.loads((tmp_path / "public" / "statement.json").read_text())
+    statement = json.loads((folder / "statement.json").read_text())
     assert statement["epsilon"] == "10.8"
     assert any("assumed public" in fact and "zeros" in fact for fact in statement["public"])
     bounds = pd.read_parquet(tmp_path / "confidential" / "strata.parquet")
     assert len(bounds) == strata
     assert (bounds["database_bound"] <= 1.8).all()
-    (table,) = (tmp_path / "public" / "tables").glob("*.parquet")
+    (table,) = (folder / "tables").glob("*.parquet")
     published = pd.read_parquet(table)
     assert len(published) == cells * 2 * 2
     assert published["estimate"].notna().all()
-    top = pd.read_parquet(tmp_path / "public" / "synthetic" / "set-1.parquet")
+    top = pd.read_parquet(folder / "synthetic" / "set-1.parquet")
     assert len(top) == bounds["rows"].sum()
     text = " ".join(report(tmp_path, confidential=True).split())
     verdict = text[text.index("CONFIDENTIAL VERDICT") :]
