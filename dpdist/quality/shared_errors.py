@@ -81,7 +81,7 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
     scaled = [_scaled(margins, v, gamma, used) for margins in used]
     held, above, held_margins = list[Ints](), list[Ints](), list[Ints]()
     for draws in _parts(len(rows)):
-        z = np.sqrt(_own(gamma)) * rng.standard_normal((draws, n))
+        z = np.sqrt(_unshared(gamma)) * rng.standard_normal((draws, n))
         for common, margins in zip(gamma, used, strict=True):
             if common > 0.0:
                 z += np.sqrt(common) * rng.standard_normal((draws, int(margins.group.max()) + 1))[:, margins.group]
@@ -94,7 +94,7 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
     return SharedErrors(Counts(simulated[0], n), Counts(simulated[1], int(margin.sum())), Counts(simulated[2], n), margin)
 
 
-def _own(gamma: Floats) -> float:
+def _unshared(gamma: Floats) -> float:
     """The variance that a cell shares with no other. Shares that were scaled to 1 may sum to one digit more."""
     return max(1.0 - float(gamma.sum()), 0.0)
 
@@ -175,7 +175,7 @@ def _variances(inside: scipy.sparse.csr_array, gamma: Floats, used: Sequence[_Ma
     """Variances of sums of cells' errors, (group,)."""
     squares = inside.copy()
     squares.data = squares.data**2
-    total = _own(gamma) * np.asarray(squares.sum(axis=1))
+    total = _unshared(gamma) * np.asarray(squares.sum(axis=1))
     for common, margins in zip(gamma, used, strict=True):
         n = len(margins.group)
         grouped = inside @ scipy.sparse.csr_array((np.ones(n), (np.arange(n), margins.group)))
