@@ -139,6 +139,7 @@ VARIANTS: dict[str, list[Said]] = {
     "tables": [
         {"mechanism": {"noise": "gaussian"}},
         {"tables": CROSSING},
+        {"tables": CROSSING, "mechanism": {"objective": "largest"}},
         {"outcome": ["pay", "kids"], "tables": CROSSING},
         HOUSEHOLD | {"tables": CROSSING},
         {"survey": {}},
