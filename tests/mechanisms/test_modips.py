@@ -403,6 +403,7 @@ mechanism: {{name: modips, law: normal}}
 budget: {{epsilon: "{epsilon}"}}
 public_frame: {{accepted: simulated records}}
 synthetic_sets: 3
+publish: always
 tables:
   - {{name: one, by: [field], margins: true, statistics: [count, {{mean: y}}]}}
 """
