@@ -163,12 +163,17 @@ def publish_unless_refused(space: Workspace) -> bool:
     with publishing(space.held):
         if not space.store.take(space.held / MANIFEST):
             return True
-        if _last_decision(space) is not None or stated(material_of(space)).stops:
+        if _last_decision(space) is not None or verdict_refuses(space):
             return False
         signature = space.public / SIGNATURE
         same = _same_manifest(space) and space.store.take(signature)
         _move_to_public(space, signature.read_text(encoding="utf-8") if same else None)
         return True
+
+
+def verdict_refuses(space: Workspace) -> bool:
+    """True if the confidential verdict of the workspace's evaluation says "do not publish"."""
+    return stated(material_of(space)).stops
 
 
 def _same_manifest(space: Workspace) -> bool:

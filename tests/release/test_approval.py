@@ -22,6 +22,9 @@ from dpdist.core.public_files import UNFIT
 from dpdist.publish.swapping import publishing
 from dpdist.storage.workspace import Workspace
 
+HOLDING = True
+"""Verdicts decide on releases: see conftest."""
+
 WANTED = JOB + "approval: required\n"
 
 

@@ -18,6 +18,9 @@ from dpdist.core.public_files import UNFIT
 from dpdist.job import Job
 from dpdist.storage.workspace import Workspace
 
+HOLDING = True
+"""Verdicts decide on releases: see conftest."""
+
 UNLESS = "publish: unless_refused\n"
 """What a job without the key has, too."""
 GOOD = JOB.replace('"3"', '"300"')
