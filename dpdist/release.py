@@ -107,12 +107,12 @@ def run(
     """
     refuse_nested_start()
     write_no_core()
-    parsed, counted = job_of(job), counted and study is None
-    if not counted and parsed.held_on_a_verdict:
-        # A study that left out the releases with large errors would report small ones.
+    parsed = job_of(job)
+    if not counted and study is None and parsed.held_on_a_verdict:
+        # A trial that left out the releases with large errors would report small ones. A study's are never held.
         parsed = parsed.model_copy(update={"publish": "always"})
     with Workspace.opened(workspace) as space:
-        _run(parsed, space, input, replay, guarded(parsed, listener), counted, study)
+        _run(parsed, space, input, replay, guarded(parsed, listener), counted and study is None, study)
         return release_in(space)
 
 
