@@ -75,13 +75,13 @@ class PeriodTotals:
 
 def remembered(history: Sequence[PeriodTotals]) -> tuple[PeriodTotals, ...]:
     """The last periods that have at most MOST_TOTALS totals; the first of them has the drift of those before it, too."""
-    number, kept = 0, 0
+    totals, periods = 0, 0
     for one in reversed(history):
-        number += one.total.size
-        if kept and number > MOST_TOTALS:
+        totals += one.total.size
+        if periods and totals > MOST_TOTALS:
             break
-        kept += 1
-    before, last = history[: len(history) - kept], history[len(history) - kept :]
+        periods += 1
+    before, last = history[: len(history) - periods], history[len(history) - periods :]
     if not before:
         return tuple(last)
     drift = np.sqrt(sum(one.drift**2 for one in (*before, last[0])))

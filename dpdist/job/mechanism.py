@@ -307,3 +307,16 @@ class Noisy(MechanismSpec):
             if job.columns[outcome].outside != "clip" and job.columns[outcome].codes is None:
                 fault = f"'{self.name}' is strict, and whether an outcome lies outside its bounds depends on the records"
                 yield Contradiction(("columns", outcome, "outside"), fault, "state outside: clip")
+
+
+def against_secret_counts(job: JobView) -> Iterator[Contradiction]:
+    """Requires measured weights where numbers of records are secret: counts would otherwise be these numbers."""
+    secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
+    if secret and job.survey.measured_weight is None:
+        public = job.survey.design_weights is not None
+        fault = "without weights, tables would be whole numbers of records, and these are secret and estimated"
+        if public:
+            fault = "public weights make a count from a number of records, and these are secret and estimated"
+        remedy = "leave them out, which measures weights" if public else "name a weight column"
+        remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
+        yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)

@@ -306,19 +306,25 @@ def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[Parts, Parts]
 
 
 def drawn_again(trials: list[Trial], splits: Sequence[Parts], runs: Runs, listener: Listener) -> list[Trial]:
-    """Repeats trials that may turn out best, because a single draw would let chance choose."""
-    best = min(trial.score for trial in trials if trial.candidate.strict or not any(one.candidate.strict for one in trials))
-    near = [trial.score <= OUT_OF_REACH * best or trial.score == best for trial in trials]
-    with stage(listener, "draw again", sum(near)) as tick:
-        whole = []
-        for trial, again in zip(trials, near, strict=True):
-            try:
-                more = [runs.repeated(trial.candidate, splits, 0, range(1, DRAWS))] if again else []
-            except DpdistError:  # The mechanism refuses this draw, so the first draw stays the only one.
-                more = []
-            whole.append(repeated(trial, more))
-            tick(int(again))
-    return whole
+    """Repeats trials that may turn out best, because a single draw would let chance choose.
+
+    Further draws may raise the best score, and bring others within its reach, which are then repeated, too.
+    """
+    drawn, done = list(trials), set[int]()
+    while True:
+        strict = any(one.candidate.strict for one in drawn)
+        best = min(one.score for one in drawn if one.candidate.strict or not strict)
+        near = [k for k, one in enumerate(drawn) if one.score <= OUT_OF_REACH * best or one.score == best]
+        if not (wanted := [k for k in near if k not in done]):
+            return drawn
+        with stage(listener, "draw again", len(wanted)) as tick:
+            for k in wanted:
+                # Where the mechanism refuses a draw, the first one stays the only one.
+                with suppress(DpdistError):
+                    more = runs.repeated(drawn[k].candidate, splits, 0, range(1, DRAWS))
+                    drawn[k] = repeated(drawn[k], [more])
+                done.add(k)
+                tick(1)
 
 
 def small(best: Candidate, thirds: Thirds) -> str:

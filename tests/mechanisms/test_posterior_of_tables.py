@@ -184,12 +184,12 @@ def test_families_of_effects_are_bounded_in_large_files() -> None:
     assert len(prediction.families(tables, codes[:500])) == 10
 
 
-@pytest.mark.parametrize("whole", [0.0, 1.0])
-def test_limits_are_computed_for_some_cells_at_a_time(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_limits_are_computed_for_some_cells_at_a_time(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 1, 3 and all cells have the same limits, to the last digit."""
     told = population(2)
     system, _ = system_of(told, 1.0)
-    expected = replace(system.prediction, whole=whole)
+    expected = replace(system.prediction, adds_weight=whole)
 
     def chosen(at_once: int) -> list[Floats]:
         monkeypatch.setattr(limits, "AT_ONCE", at_once)
@@ -208,10 +208,10 @@ def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
     seen, places = limits.OWN + limits.POOLED, limits.OWN + limits.POOLED + 15
     sample, share = rng.standard_t(3, (7, places, 2)), rng.dirichlet(np.ones(places), 7)
     scale, number, records = rng.uniform(0.5, 2.0, (7, 2)), rng.uniform(1.0, 50.0, 7), np.full(7, 40.0)
-    for whole in (0.0, 1.0):
+    for whole in (False, True):
         centre = rng.normal(0.0, 1.0, 7) * (1.0 - whole)
         sample[..., 0] = np.abs(sample[..., 0]) if whole else sample[..., 0]
-        of_limits = limits.Clipping.of(sample, share, centre, number, records, whole)
+        of_limits = limits.ClippedResiduals.of(sample, share, centre, number, records, whole)
         clipped, kept = of_limits.variances(of_limits.norm(of_limits.ratios(scale)))
         moved = sample - np.stack([centre, np.zeros(7)], axis=1)[:, None]
         sizes = np.abs(moved) / scale[:, None]
@@ -240,11 +240,11 @@ def test_one_centre_besides_0_is_nearly_as_good_as_all(monkeypatch: pytest.Monke
     risks = []
     best = limits._best
 
-    def judged(about: list[limits.Clipping], noise: float, direct: Floats, ends: Floats, one_more: bool) -> object:
+    def judged(about: list[limits.ClippedResiduals], noise: float, direct: Floats, ends: Floats, one_more: bool) -> object:
         for few, one in ((about, False), (about, True), (about[:1], False)):
             centre, scale = best(few, noise, direct, ends, one)
             which = np.argmin([np.abs(part.centre - centre) for part in about], axis=0)
-            chosen = limits.Clipping.chosen(about, which)
+            chosen = limits.ClippedResiduals.chosen(about, which)
             assert (chosen.centre == centre).all()
             risks.append(chosen.risk(chosen.norm(chosen.ratios(scale)), scale, noise, direct))
         return best(about, noise, direct, ends, one_more)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -13,11 +15,12 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
+from dpdist.core.progress import silent
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
-from dpdist.studies.rehearsal import page, recommended, rehearse, small
+from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, recommended, rehearse, small
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
-from dpdist.studies.rehearsal_thirds import beside_truth, in_thirds, public_reference, public_source
+from dpdist.studies.rehearsal_thirds import Parts, beside_truth, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COARSEN,
     COLUMNS,
@@ -207,6 +210,24 @@ def made_up(label: str, strict: bool, error: float, covered: float) -> Trial:
     held = (np.arange(10) < 10 * covered).astype(float)
     cells = cells.assign(error_in_direct_se=error, covered=held, direct_covered=1.0)
     return Trial(Candidate(label, {}, "", strict, {}, ()), cells, 0, 1.0)
+
+
+class Drawn(Runs):
+    """Further draws with errors that were set."""
+
+    errors: ClassVar = {"lucky": 0.9, "patient": 0.3, "far": 5.0}
+
+    def repeated(self, candidate: Candidate, splits: Sequence[Parts], current: int, draws: Sequence[int]) -> Trial:
+        (first, *more) = [made_up(candidate.label, True, self.errors[candidate.label], 1.0) for _ in draws]
+        return repeated(first, more)
+
+
+def test_no_candidate_is_best_by_its_first_draw_alone() -> None:
+    """A lucky first draw keeps the others out of reach until its further draws. Control: one far off is drawn once."""
+    found = [made_up("lucky", True, 0.1, 1.0), made_up("patient", True, 0.3, 1.0), made_up("far", True, 5.0, 1.0)]
+    trials = drawn_again(found, [], Drawn(Path(), cast(Results, None), Path()), silent)
+    assert [one.draws for one in trials] == [DRAWS, DRAWS, 1]
+    assert first_of(trials) == "patient"
 
 
 def test_the_order_is_that_of_the_rule() -> None:

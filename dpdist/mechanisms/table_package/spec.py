@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
-from dpdist.job.mechanism import Noisy
+from dpdist.job.mechanism import Noisy, against_secret_counts
 from dpdist.job.names import Guarantee, NoiseName
 from dpdist.packages.strategy import STRATEGIES
 
@@ -80,15 +80,7 @@ class TablePackage(Noisy):
         if self.gaussian and job.budget.exchange == "anywhere":
             fault = "the distance of any two records is not known to be attained under Gaussian noise"
             yield Contradiction(("mechanism", "noise"), fault, "take noise: laplace, or adjacency: add_remove")
-        secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
-        if secret and job.survey.measured_weight is None:
-            public = job.survey.design_weights is not None
-            fault = "without weights, tables would be whole numbers of records, and these are secret and estimated"
-            if public:
-                fault = "public weights make a count from a number of records, and these are secret and estimated"
-            remedy = "leave them out, which measures weights" if public else "name a weight column"
-            remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
-            yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)
+        yield from against_secret_counts(job)
         if job.reference is not None and job.reference.earlier is not None:
             fault = f"'{self.name}' takes its limits from records, or from noisy histograms of the current file alone"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path, or leave it out")

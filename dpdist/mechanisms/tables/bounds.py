@@ -46,8 +46,8 @@ def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, 
         furthest = 0.0
         for group, targets in zip(groups, wanted, strict=True):
             for k, target in enumerate(targets):
-                held = _sums(group, parts[k])
-                factor = np.divide(target, held, out=np.ones_like(held), where=held > 0.0)
+                present = _sums(group, parts[k])
+                factor = np.divide(target, present, out=np.ones_like(present), where=present > 0.0)
                 furthest = max(furthest, float(np.abs(factor - 1.0).max()))
                 parts[k] = parts[k] * factor[group]
         if furthest <= AGREEMENT:
@@ -70,5 +70,5 @@ def _sums(group: Ints, values: Floats) -> Floats:
 
 def _adding_up(parts: Sequence[Floats], size: Floats) -> list[Floats]:
     """Parts of every base cell, scaled until they add up to its size."""
-    held = np.sum(parts, axis=0)
-    return [part * np.divide(size, held, out=np.zeros_like(held), where=held > 0.0) for part in parts]
+    total = np.sum(parts, axis=0)
+    return [part * np.divide(size, total, out=np.zeros_like(total), where=total > 0.0) for part in parts]

@@ -90,7 +90,7 @@ class TableLimits:
             u = np.column_stack([r - self.centre[cell], rho]) / self.scale[cell]
             # Values beyond this are at the ball's surface, whatever the others are.
             u = np.clip(np.nan_to_num(u, nan=0.0), -1e9, 1e9)
-            u = paired(u) if prediction.whole else u
+            u = paired(u) if prediction.adds_weight else u
             scaled: Floats = np.trunc(u * (UNIT / np.maximum(np.abs(u).sum(axis=1), 1.0))[:, None])
         # Division may round a norm up to a last digit above 1; one unit less in the largest coordinate mends it.
         above = np.flatnonzero(np.abs(scaled).sum(axis=1) > UNIT)
@@ -100,9 +100,9 @@ class TableLimits:
 
     def observed(self, sums: Floats) -> Floats:
         """Residual sums of cells from sums of contributions, (cell, 1 + outcome), with the expected clipped part."""
-        whole = sums * self.scale + self.size[:, None] * self.beyond
-        whole[:, 0] += self.size * self.centre
-        return whole
+        residuals = sums * self.scale + self.size[:, None] * self.beyond
+        residuals[:, 0] += self.size * self.centre
+        return residuals
 
 
 def paired(u: Floats) -> Floats:
@@ -134,7 +134,7 @@ def direct_variances(adding: scipy.sparse.csr_array, size: Floats, mean: Floats,
     """
     weight, spread, number = prediction.means[:, 0], prediction.spread, np.maximum(adding @ size, 1e-300)
     average = adding @ (size * weight) / number
-    given = (1.0 - prediction.whole) * number * average**2
+    given = (1.0 - prediction.adds_weight) * number * average**2
     columns = [adding @ (size * (spread[:, 0] ** 2 + weight**2)) - given]
     square = spread[:, 0] ** 2 + weight**2
     for k in range(1, 1 + mean.shape[1]):
@@ -201,7 +201,7 @@ def residual_samples(
         base = by_cell[np.minimum(np.searchsorted(reach, wanted, side="right"), len(cell) - 1)]
         means = prediction.means[base]
         residual = sample * prediction.spread[base] + sign * moves[base]
-        r = np.maximum(residual[..., 0], -means[..., 0]) + prediction.whole * means[..., 0]
+        r = np.maximum(residual[..., 0], -means[..., 0]) + prediction.adds_weight * means[..., 0]
         rho = residual[..., 1:] + (means[..., 1:] - mean[few, None, :]) * r[..., None]
         yield (
             few,
@@ -227,7 +227,7 @@ def choose(
     """
     cells = int(cell.max()) + 1
     # A cell that is expected to have less than a record matters only if it has one.
-    number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.whole)
+    number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.adds_weight)
     mean = predicted_means(cell, size, prediction) if fixed is None else fixed.mean
     ends = _ranges(cell, prediction, mean, highest, lowest)
     adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(cells, len(cell)))
@@ -241,23 +241,23 @@ def choose(
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = _with_tails(sample, share, len(prediction.residuals), ends[few])
         if fixed is None:
-            centres = () if prediction.whole else CENTRES
+            centres = () if prediction.adds_weight else CENTRES
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, one, ends[few, 0]) for one in centres)]
-            about = [Clipping.of(sample, share, one, number[few], records, prediction.whole) for one in start]
+            about = [ClippedResiduals.of(sample, share, one, number[few], records, prediction.adds_weight) for one in start]
             best = _best(about, noise, unit[few], ends[few], cells > MOST_WITH_ALL_CENTRES)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
             least = np.minimum(ends[few], NEGLIGIBLE * np.sqrt(direct[few] / noise))
             centre[few], scale[few] = best[0], np.maximum(best[1], least)
         else:
             centre[few], scale[few] = fixed.centre[few], fixed.scale[few]
-        clipping = Clipping.of(sample, share, centre[few], number[few], records, prediction.whole)
+        clipping = ClippedResiduals.of(sample, share, centre[few], number[few], records, prediction.adds_weight)
         loss[few] = clipping.variances(clipping.norm(clipping.ratios(scale[few])))[0]
         of_pool = slice(OWN, OWN + POOLED)
-        pooled, worth = _lost(sample[:, of_pool], centre[few], scale[few], prediction.whole), share[:, of_pool]
+        pooled, worth = _lost(sample[:, of_pool], centre[few], scale[few], prediction.adds_weight), share[:, of_pool]
         pool[few] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
     beyond = _beyond(of_reference, prediction, mean, centre, scale, pool)
     hidden = np.zeros_like(beyond)
-    if prediction.whole:
+    if prediction.adds_weight:
         weight = np.bincount(cell, weights=size * prediction.means[:, 0]) / np.bincount(cell, weights=size)
         beyond[:, 0] = np.minimum(beyond[:, 0], MOST_HIDDEN * weight)
         hidden = beyond / weight[:, None]
@@ -265,14 +265,14 @@ def choose(
 
 
 def _best(
-    about: Sequence[Clipping], noise: Floats | float, direct: Floats, ends: Floats, one_more: bool
+    about: Sequence[ClippedResiduals], noise: Floats | float, direct: Floats, ends: Floats, one_more: bool
 ) -> tuple[Floats, Floats]:
     """Centres and limits, (cell, 1 + outcome), of the least predicted risk, from residuals about the tried centres."""
     risk, scale = _descend(about[0], noise, direct, ends)
     centre, others = about[0].centre, about[1:]
     if one_more and others:
         risks = np.array([one.risk(one.norm(one.ratios(scale)), scale, noise, direct) for one in others])
-        others = [Clipping.chosen(others, risks.argmin(axis=0))]
+        others = [ClippedResiduals.chosen(others, risks.argmin(axis=0))]
     for one in others:
         value, limit = _descend(one, noise, direct, ends)
         better = value < risk
@@ -288,21 +288,21 @@ def _beyond(
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
-    r = residual[:, 0] + prediction.whole * means[:, 0]
+    r = residual[:, 0] + prediction.adds_weight * means[:, 0]
     rho = residual[:, 1:] + (means[:, 1:] - mean[cell]) * r[:, None]
-    lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.whole)[:, 0]
+    lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
 
 
-def _lost(residual: Floats, centre: Floats, scale: Floats, whole: float) -> Floats:
+def _lost(residual: Floats, centre: Floats, scale: Floats, adds_weight: bool) -> Floats:
     """The clipped part of residuals (row, place, 1 + outcome)."""
     moved = residual.copy()
     moved[..., 0] -= centre[:, None]
     size = np.abs(moved) / scale[:, None, :]
     # The norm of pairs: |a + b|/2 + |a − b|/2 is the larger of |a| and |b|.
-    pairs = np.maximum(size[..., :1] / max(size.shape[-1] - 1, 1), size[..., 1:]) if whole else size
+    pairs = np.maximum(size[..., :1] / max(size.shape[-1] - 1, 1), size[..., 1:]) if adds_weight else size
     norm = pairs.sum(axis=-1)
     return np.asarray(moved * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
 
@@ -347,7 +347,7 @@ def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> F
     return np.asarray(np.clip(values[np.arange(len(values)), order[np.arange(len(values)), place]], -most, most))
 
 
-class Clipping(NamedTuple):
+class ClippedResiduals(NamedTuple):
     """What limits clip of residuals that stand for cells' records: products of residuals with their shares.
 
     `size` are |r − c| and |ρ|; `first`, `second` and `across` are shares times residuals, their squares, and their products
@@ -368,19 +368,21 @@ class Clipping(NamedTuple):
     records: Floats
 
     @classmethod
-    def of(cls, sample: Floats, share: Floats, centre: Floats, number: Floats, records: Floats, whole: float) -> Clipping:
+    def of(
+        cls, sample: Floats, share: Floats, centre: Floats, number: Floats, records: Floats, adds_weight: bool
+    ) -> ClippedResiduals:
         moved = np.moveaxis(sample, 2, 0).copy()
         moved[0] -= centre[:, None]
         first = share * moved
         seen = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
-        across = (first * sample[..., 0])[:, :, : OWN + POOLED] if whole else np.zeros((0, *seen.shape))
+        across = (first * sample[..., 0])[:, :, : OWN + POOLED] if adds_weight else np.zeros((0, *seen.shape))
         weight = np.column_stack([seen.sum(axis=1), (seen * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
         second = first * moved
         sums = first.sum(axis=2), second.sum(axis=2)
         return cls(np.abs(moved), first, second, across, weight, *sums, centre, number, records)
 
     @classmethod
-    def chosen(cls, several: Sequence[Clipping], which: Ints) -> Clipping:
+    def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
         """By cell that of the given number."""
 
         def by_cell(parts: Sequence[Floats], axis: int) -> Floats:
@@ -435,7 +437,7 @@ def _dot(one: Floats, other: Floats) -> Floats:
     return np.asarray(np.einsum("cs,cs->c", one, other))
 
 
-def _descend(clipping: Clipping, noise: Floats | float, direct: Floats, ends: Floats) -> tuple[Floats, Floats]:
+def _descend(clipping: ClippedResiduals, noise: Floats | float, direct: Floats, ends: Floats) -> tuple[Floats, Floats]:
     """Coordinate descent over limits for given centres: the risk, and the limits (cell, 1 + outcome)."""
     least = np.minimum(clipping.size, np.quantile(clipping.size, 0.9, axis=2)[..., None]) ** 2
     shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 0.0)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
-from itertools import combinations
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,24 +25,18 @@ from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
 from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.tables.bounds import within_bounds
+from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
-from dpdist.mechanisms.tables.posterior import (
-    ENTRIES_OF_DRAWS,
-    FEWEST_DRAWS,
-    MOST_DENSE,
-    MOST_OF_DRIFT,
-    Drift,
-    Posterior,
-)
-from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, Prediction, ReferenceSample, most_effects
+from dpdist.mechanisms.tables.posterior import Drift, Posterior
+from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import joint_query
-from dpdist.mechanisms.tables.shares import PART_STEPS, PublishedTable, least_part
+from dpdist.mechanisms.tables.shares import PART_STEPS, PublishedTable, least_part, worth_of
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
 from dpdist.mechanisms.tables.words import DEFINITIONS, WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
-from dpdist.models.outputs import DRAWS, ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
 from dpdist.packages.workload import PackageTable, Workload
@@ -208,28 +201,10 @@ class ResidualCells(PublicModel):
 
     def cost(self, records: int) -> Cost:
         """The projected cost of a run, from public sizes."""
-        sums, cells, coordinates = float(self.sums), float(len(self.count)), 1 + len(self.outcomes)
-        factored = sums if sums <= MOST_DENSE else float(MOST_OF_DRIFT)
-        effects = float(min(self._most_effects, most_effects(len(self.count))))
-        entries = cells * max(len(self.measured), 1) * (2 * coordinates - 1)
-        shown = cells * sum(2.0 ** len(table.by) for table in self.tables) * (2 * coordinates - 1)
-        draws = DRAWS if sums <= MOST_DENSE else max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // int(sums + 2 * coordinates * cells))
-        of_effects = 1.0e-10 * effects**3 + 2.0e-8 * cells * effects
-        products = (200.0 + 20.0 * draws) * entries * 4.0e-9 if sums > MOST_DENSE else 0.0
-        of_sums = 6.0e-4 * sums + 2.0e-10 * factored**3 + 1.0e-9 * min(sums, MOST_OF_DRIFT) ** 3
-        seconds = 2.5 + coordinates * (of_sums + of_effects) + products + 2.0e-4 * cells
-        dense = (4.0 + 2.0 * coordinates) * factored**2 + (1.0 + self.secret + 2.0 * coordinates) * effects**2
-        drawn = 6.0 * draws * (sums + coordinates * cells)
-        held = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + 3.0 * shown + 500.0 * cells) + 300.0 * records
-        return Cost(seconds, records * 1.0e-5, int(held))
-
-    @property
-    def _most_effects(self) -> int:
-        """Largest number of random effects of a prediction: of columns, of tables' cells, and of pairs of columns."""
-        sizes, measured = list(map(len, self.levels)), self.measured
-        others = [pair for pair in combinations(range(len(sizes)), 2) if pair not in measured] if len(sizes) > 2 else []
-        pairs = sum(sizes[a] * sizes[b] for a, b in others)
-        return sum(sizes) + self.sums // (1 + len(self.outcomes)) + min(pairs, MOST_EFFECTS)
+        sizes, sets = list(map(len, self.levels)), [len(table.by) for table in self.tables]
+        return projected_cost(
+            records, len(self.count), self.sums, len(self.outcomes), sizes, self.measured, sets, self.secret
+        )
 
     @property
     def identified(self) -> int:
@@ -296,14 +271,8 @@ class ResidualCells(PublicModel):
         """`system`, computed anew."""
         assert self.donors is not None
         donors, codes = self.donors, self.codes.astype(np.int64)
-        absent = donors.absent
-        reference = ReferenceSample(codes[donors.cell], donors.weight, donors.outcomes)
-        if absent is not None:
-            reference = ReferenceSample(
-                *(np.concatenate([reference.codes, absent.codes.astype(np.int64)]),),
-                np.concatenate([reference.weight, absent.weight]),
-                np.concatenate([reference.outcomes, absent.outcomes]),
-            )
+        sample = donors.by_levels(self.columns, codes)
+        reference = ReferenceSample(sample.codes.astype(np.int64), sample.weight, sample.outcomes)
         tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Ints]()
         both = np.concatenate([codes, reference.codes])
         every = replace(self.workload, codes=both, count=np.ones(len(both)))
@@ -331,16 +300,9 @@ class ResidualCells(PublicModel):
 
     @property
     def _worth(self) -> tuple[tuple[float, ...], ...]:
-        """What squared errors of counts and of outcomes' means count for, by table: its priority, divided among them."""
-        worths = list[tuple[float, ...]]()
-        for table, (_, statistics) in zip(self.tables, self.statistics, strict=True):
-            number = np.zeros(1 + len(self.outcomes))
-            for one in statistics:
-                outcome = one.variable or self.outcomes[0]
-                of_count = one.name == "count" or outcome not in self.outcomes
-                number[0 if of_count else 1 + self.outcomes.index(outcome)] += 1.0
-            worths.append(tuple((number * table.priority / (number.max() if self.largest else number.sum())).tolist()))
-        return tuple(worths)
+        """What squared errors of counts and of outcomes' means count for, by table."""
+        pairs = zip(self.tables, self.statistics, strict=True)
+        return tuple(worth_of(table.priority, shown, self.outcomes, self.largest) for table, (_, shown) in pairs)
 
     def _published(self) -> Iterator[PublishedTable]:
         for table, worth in zip(self.tables, self._worth, strict=True):
@@ -382,8 +344,7 @@ class ResidualCells(PublicModel):
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
         values["drift"] = np.array(posterior.prior.drift[-1])
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
-        values |= {"size": size} if self.secret else {}
-        return Draws({name: value[None] for name, value in values.items()})
+        return Draws({name: value[None] for name, value in (values | ({"size": size} if self.secret else {})).items()})
 
     def sized(self, theta: Draws) -> Self:
         """This model with the released numbers of records, where the file's are secret."""

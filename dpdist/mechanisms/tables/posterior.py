@@ -2,8 +2,8 @@
 
 z_j (cell,) is the sum over a base cell's records of w − m_w for j = 0, and of w(y_j − m_j) for outcomes. Before the
 measurement z has the records' sampling covariance, independent by base cell, the errors of the prediction, and drift
-since the reference: common to all cells, by level of every column, and by cell of every table. The relative size of
-drift maximises the likelihood of the noisy sums. Measured rows are linear in z: a cell's sum of r is Σ z_0, and its sum
+since the reference: common to all cells, by level of every column, and by cell of every table. The relative sizes of
+drift are learned from the noisy sums (`learned`). Measured rows are linear in z: a cell's sum of r is Σ z_0, and its sum
 of ρ_j is Σ (m_j − μ_j) z_0 + z_j. Published rows are the same rows. Everything is a product with covariances of rows.
 
 An earlier period's base cells are cells of their own, after those of the file. Periods share the prediction's errors, and
@@ -100,7 +100,7 @@ class Drift(NamedTuple):
     common: tuple[float, ...]
 
 
-class Earlier(NamedTuple):
+class PeriodCells(NamedTuple):
     """Cells of the file and of earlier periods, in this order, (cell,).
 
     `cross` is the cross of columns, and `period` the number of periods since the reference. `size` are numbers of records,
@@ -130,22 +130,22 @@ class Prior:
     """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
     drift: tuple[Drift, ...] = ()
     """Drift of every period, the earliest first."""
-    earlier: Earlier | None = None
+    earlier: PeriodCells | None = None
 
     @classmethod
     def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
         """`levels` are the levels of every column, and `cells` the cells of every table, by cross."""
         base, indices = np.arange(len(sizes.count)), (*levels, *cells)
-        held = [np.bincount(index, weights=sizes.count) for index in indices]
-        least = np.sort(np.concatenate([np.zeros(1), *held]))[-MOST_TERMS:][0]
+        sums = [np.bincount(index, weights=sizes.count) for index in indices]
+        least = np.sort(np.concatenate([np.zeros(1), *sums]))[-MOST_TERMS:][0]
         blocks = [scipy.sparse.csr_array((len(base), 0))]
-        for index, records in zip(indices, held, strict=True):
-            kept = np.flatnonzero(records >= least)
+        for index, records in zip(indices, sums, strict=True):
+            terms = np.flatnonzero(records >= least)
             place = np.full(len(records), -1)
-            place[kept] = np.arange(len(kept))
+            place[terms] = np.arange(len(terms))
             some = base[place[index] >= 0]
             block = (np.ones(len(some)), (some, place[index[some]]))
-            blocks.append(scipy.sparse.csr_array(block, shape=(len(base), len(kept))))
+            blocks.append(scipy.sparse.csr_array(block, shape=(len(base), len(terms))))
         return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr())
 
     def drifting(self, cells: float, common: float) -> Prior:
@@ -265,7 +265,7 @@ class Prior:
         return covariance
 
     def spread_out(self, rows: Rows, values: Floats) -> Floats:
-        """Covariance of z with rows, applied to `at` (row,) or (row, draw): (cell, 1 + outcome) or with draws last."""
+        """Covariance of z with rows, applied to `values` (row,) or (row, draw): (cell, 1 + outcome) or with draws last."""
         onto = [row.T @ values for row in rows]
         columns = []
         for j in range(self.coordinates):

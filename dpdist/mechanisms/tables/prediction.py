@@ -153,13 +153,13 @@ class Prediction:
     """The base cell of every reference record, -1 if the file has none such."""
     at_reference: Floats
     """`means` and `spread` at every reference record without its own influence, (record, 2, 1 + outcome)."""
-    whole: float = 0.0
-    """The part of its predicted weight that a record adds beside its residual: 1 where numbers of records are secret."""
+    adds_weight: bool = False
+    """True where numbers of records are secret: a record then adds its predicted weight beside its residual."""
 
     @property
     def subtracted(self) -> Floats:
         """Weights about which contributions are taken, (cell,): predicted ones, or 0 where they would tell numbers."""
-        return self.means[:, 0] * (1.0 - self.whole)
+        return self.means[:, 0] * (1.0 - self.adds_weight)
 
     @property
     def weights_known(self) -> bool:
@@ -528,8 +528,8 @@ def _coordinate(
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
-    left = (z - effects.shift[place]) / (1.0 - np.minimum(effects.influence[place], MOST_INFLUENCE))
-    without = np.clip(base[place] + step[place] * (z - left), least_mean[place], high)
+    leave_one_out = (z - effects.shift[place]) / (1.0 - np.minimum(effects.influence[place], MOST_INFLUENCE))
+    without = np.clip(base[place] + step[place] * (z - leave_one_out), least_mean[place], high)
     remaining = weight - without if outcome is None else weight * (outcome - without)
     spread, spreads = (
         (unit * means, unit[place] * without) if given is None else (unit * given.means, unit[place] * given.without)

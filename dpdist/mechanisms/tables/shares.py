@@ -17,6 +17,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
+from dpdist.job import Statistic
 from dpdist.mechanisms.tables.conjugate import OF_DRAWS
 from dpdist.mechanisms.tables.posterior import Posterior, Rows
 
@@ -58,6 +59,15 @@ class Target(NamedTuple):
         return np.asarray(self.weight * (squares / max(float(squares.max()), 1e-300)) ** (power - 1.0))
 
 
+def worth_of(priority: float, shown: Sequence[Statistic], outcomes: Sequence[str], largest: bool) -> tuple[float, ...]:
+    """What squared errors of counts and of outcomes' means of a table count for: its priority, divided among statistics."""
+    number = np.zeros(1 + len(outcomes))
+    for one in shown:
+        outcome = one.variable or outcomes[0]
+        number[0 if one.name == "count" or outcome not in outcomes else 1 + outcomes.index(outcome)] += 1.0
+    return tuple((number * priority / (number.max() if largest else number.sum())).tolist())
+
+
 def least_part(tables: int) -> Fraction:
     """The smallest part of a table."""
     return Fraction(int(LEAST_EQUAL_PART * float(1 - FIRST) / tables * PART_STEPS), PART_STEPS) if tables else Fraction(1)
@@ -76,9 +86,9 @@ def whole_parts(wanted: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[F
         return (sum_of_parts,)
     least = np.array([int(FIRST * PART_STEPS), *[int(least_part(tables) * PART_STEPS)] * tables])
     free = np.maximum(wanted / wanted.sum() * steps - least, 0.0)
-    whole = least + np.floor(free / free.sum() * (steps - least.sum())).astype(int)
-    whole[1 + int(np.argmax(free[1:]))] += steps - int(whole.sum())
-    return tuple(Fraction(int(part), PART_STEPS) for part in whole)
+    rounded = least + np.floor(free / free.sum() * (steps - least.sum())).astype(int)
+    rounded[1 + int(np.argmax(free[1:]))] += steps - int(rounded.sum())
+    return tuple(Fraction(int(part), PART_STEPS) for part in rounded)
 
 
 def best_parts(

@@ -51,8 +51,8 @@ class Sizes:
         def independent(rows: Ints) -> Floats:
             share = np.ones(cells)
             for column, size in enumerate(levels):
-                held = np.bincount(rows[:, column], minlength=size) + 0.5
-                share = share * (held / held.sum())[codes[:, column]]
+                of_level = np.bincount(rows[:, column], minlength=size) + 0.5
+                share = share * (of_level / of_level.sum())[codes[:, column]]
             return np.asarray(share / share.sum())
 
         index, expected = families(tables, codes), records * independent(reference)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
-from dpdist.job.mechanism import Noisy
+from dpdist.job.mechanism import Noisy, against_secret_counts
 from dpdist.job.names import Guarantee, NoiseName
 
 MEAN_SQUARE: Literal["mean_square"] = "mean_square"
@@ -64,15 +64,7 @@ class Tables(Noisy):
         if job.synthetic_sets != 1:
             fault = f"'{self.name}' releases one estimate of all tables, on which the whole budget is best spent"
             yield Contradiction(("synthetic_sets",), fault, "write 1")
-        secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
-        if secret and job.survey.measured_weight is None:
-            public = job.survey.design_weights is not None
-            fault = "without weights, tables would be whole numbers of records, and these are secret and estimated"
-            if public:
-                fault = "public weights make a count from a number of records, and these are secret and estimated"
-            remedy = "leave them out, which measures weights" if public else "name a weight column"
-            remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
-            yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)
+        yield from against_secret_counts(job)
         if job.reference is not None and job.reference.earlier is not None:
             yield from self._of_chains(job)
 

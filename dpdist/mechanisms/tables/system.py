@@ -26,7 +26,7 @@ from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances, sampled_variances
 from dpdist.mechanisms.tables.posterior import (
     Drift,
-    Earlier,
+    PeriodCells,
     Posterior,
     Prior,
     Rows,
@@ -207,7 +207,7 @@ class TableSystem:
             weight[: len(self.codes)] = self.weight
         wanted = [by for by, _ in self.tables]
         prediction = predict(self.reference, codes, self.sizes, wanted, self.lowest, self.highest, weight)
-        return replace(prediction, whole=float(self.secret))
+        return replace(prediction, adds_weight=self.secret)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -263,9 +263,9 @@ class TableSystem:
         return self._first(self.informed, growth)
 
     def _first(self, prediction: Prediction, growth: float, fixed: TableLimits | None = None) -> TableLimits:
-        whole = np.zeros(len(self.codes), dtype=np.int64)
+        one_cell = np.zeros(len(self.codes), dtype=np.int64)
         placed = np.zeros(len(self.reference.weight), dtype=np.int64)
-        return self._limits(whole, placed, prediction, self.parts[0], WIDE_DRIFT, growth, fixed)
+        return self._limits(one_cell, placed, prediction, self.parts[0], WIDE_DRIFT, growth, fixed)
 
     def _limits(
         self,
@@ -369,7 +369,7 @@ class TableSystem:
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
         period = np.concatenate([np.full(len(place), k) for k, place in enumerate(places, start=1)])
-        earlier = Earlier(
+        earlier = PeriodCells(
             cross,
             np.concatenate([np.full(len(self.codes), 1 + len(places)), period]),
             np.concatenate([self.count, *(one.count for one in self.history)]),

@@ -1,0 +1,44 @@
+"""Projected time and memory of a run of `tables`, for `post`: figures are fitted to runs of one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from dpdist.mechanisms.tables.posterior import ENTRIES_OF_DRAWS, FEWEST_DRAWS, MOST_DENSE, MOST_OF_DRIFT
+from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, most_effects
+from dpdist.models.outputs import DRAWS
+from dpdist.models.protocol import Cost
+
+
+def projected_cost(
+    records: int,
+    base_cells: int,
+    number_of_sums: int,
+    outcomes: int,
+    sizes: Sequence[int],
+    measured: Sequence[tuple[int, ...]],
+    columns_of_tables: Sequence[int],
+    secret: bool,
+) -> Cost:
+    """From public sizes: numbers of records, base cells and sums, numbers of levels by column, columns of every measured
+    set, and numbers of columns of the published tables.
+    """
+    sums, cells, coordinates = float(number_of_sums), float(base_cells), 1 + outcomes
+    factored = sums if sums <= MOST_DENSE else float(MOST_OF_DRIFT)
+    others = [pair for pair in combinations(range(len(sizes)), 2) if pair not in measured] if len(sizes) > 2 else []
+    pairs = sum(sizes[a] * sizes[b] for a, b in others)
+    # Random effects of the prediction: of columns, of tables' cells, and of pairs of columns.
+    every = sum(sizes) + number_of_sums // coordinates + min(pairs, MOST_EFFECTS)
+    effects = float(min(every, most_effects(base_cells)))
+    entries = cells * max(len(measured), 1) * (2 * coordinates - 1)
+    shown = cells * sum(2.0**columns for columns in columns_of_tables) * (2 * coordinates - 1)
+    draws = DRAWS if sums <= MOST_DENSE else max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // int(sums + 2 * coordinates * cells))
+    of_effects = 1.0e-10 * effects**3 + 2.0e-8 * cells * effects
+    products = (200.0 + 20.0 * draws) * entries * 4.0e-9 if sums > MOST_DENSE else 0.0
+    of_sums = 6.0e-4 * sums + 2.0e-10 * factored**3 + 1.0e-9 * min(sums, MOST_OF_DRIFT) ** 3
+    seconds = 2.5 + coordinates * (of_sums + of_effects) + products + 2.0e-4 * cells
+    dense = (4.0 + 2.0 * coordinates) * factored**2 + (1.0 + secret + 2.0 * coordinates) * effects**2
+    drawn = 6.0 * draws * (sums + coordinates * cells)
+    memory = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + 3.0 * shown + 500.0 * cells) + 300.0 * records
+    return Cost(seconds, records * 1.0e-5, int(memory))
