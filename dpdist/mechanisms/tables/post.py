@@ -45,8 +45,8 @@ from dpdist.privacy.queries import NoisyQuery, neighbour_of
 __all__ = ["DEFINITIONS", "WORDS", "ResidualCells", "figures", "model_of"]
 
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
-MOST_SUMS = 500_000
-"""Largest number of sums that one posterior can hold."""
+MOST_SUMS = 60_000
+"""Largest number of sums of a job: runs of 53,000 were measured."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
 PREDICTED = ("count", "mean", "total")
