@@ -21,6 +21,7 @@ from dpdist.core.files import sha256, write_json, write_text
 from dpdist.core.formats import RELEASE, version_of
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
+from dpdist.core.this_process import single_threaded
 from dpdist.estimation.estimators import Sums
 from dpdist.models.outputs import NoisedFigures
 from dpdist.publish.further_statistics import Material
@@ -108,6 +109,11 @@ def publish(released: ReleasedObject, public: Path, listener: Listener = silent,
     `UNFIT`. An existing `UNFIT` stays when the folder is published again. A signature stays if the manifest is
     unchanged.
     """
+    with single_threaded():  # whoever publishes: sums that threads share have other last digits
+        _published(released, public, listener, unfit)
+
+
+def _published(released: ReleasedObject, public: Path, listener: Listener, unfit: str) -> None:
     building = aside(public)
     if building.exists():
         shutil.rmtree(building)

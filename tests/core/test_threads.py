@@ -8,9 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_jobs import cases
+from small_runs import run, write_inputs
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from dpdist.core import this_process
 from dpdist.core.this_process import processors
+from dpdist.publish.folder import publish
+from dpdist.publish.released import read_released
 
 SHOWN = """
 import numpy
@@ -33,6 +38,22 @@ def test_a_library_that_is_loaded_later_has_one_thread_too(limited: str, most: i
     libraries, threads = map(int, done.stdout.split())
     assert libraries >= 1
     assert threads == most
+
+
+def test_publication_has_one_thread_whoever_publishes(tmp_path: Path) -> None:
+    """`verify` publishes again and compares bytes. Control: outside, BLAS has the two threads that it was given."""
+    name = "sanitized_statistics-zero_out-lognormal"
+    write_inputs(tmp_path)
+    run(name, cases()[name], tmp_path, tmp_path / "ws")
+    released, seen = read_released(tmp_path / "ws" / "public" / "released"), set[int]()
+
+    def threads() -> int:
+        return max(one["num_threads"] for one in ThreadpoolController().info() if one["user_api"] == "blas")
+
+    with threadpool_limits(2):
+        publish(released, tmp_path / "again", lambda event: seen.add(threads()))
+        assert threads() == 2
+    assert seen == {1}
 
 
 @pytest.mark.parametrize(
