@@ -31,9 +31,10 @@ JOBS = {"nscg_salaries": ("nscg2013", 7, 24), "tax_wages": ("cps_taxunits", 51, 
 def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) -> None:
     file, strata, cells = JOBS[job]
     # The verdict on the first job refuses, and holds its release.
-    folder = tmp_path / ("held" if job == "nscg_salaries" else "public")
+    name, code = ("held", 4) if job == "nscg_salaries" else ("public", 0)
+    folder = tmp_path / name
     done = CliRunner().invoke(app, ["run", job, "--workspace", str(tmp_path), "--input", str(data / f"{file}.parquet")])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == code, done.output
     statement = json.loads((folder / "statement.json").read_text())
     assert statement["epsilon"] == "10.8"
     assert any("assumed public" in fact and "zeros" in fact for fact in statement["public"])
