@@ -7,6 +7,7 @@ share; `mechanisms` lists the specifications.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from math import inf
 from typing import Any, ClassVar, get_args
 
@@ -80,6 +81,8 @@ class MechanismSpec(Frozen):
     """True if noisy histograms of the current file may replace a reference, as they do if a job names none."""
     states_totals: ClassVar[bool] = False
     """True if a release states totals of its measured cells, and a later one may learn from them."""
+    histogram_share: ClassVar[Fraction] = Fraction(1, 3)
+    """Share of a release's ε for these histograms, if a job names no reference."""
     gates: ClassVar[bool] = False
     """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from fractions import Fraction
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
@@ -19,8 +18,6 @@ from pydantic import (
 from dpdist.job.data import Simulate, TextFile
 from dpdist.job.values import Budget, Frozen, KeyText, Period
 
-HISTOGRAM_SHARE = Fraction(1, 3)
-"""Share of a release's ε for histograms, if they replace a reference that a job does not name."""
 KEYS = ("encoding", "separator", "path", "simulate", "release", "key", "histogram", "period", "provenance")
 """The keys of all forms, in the order in which a job is written."""
 UNWRITTEN = frozenset({"key"})

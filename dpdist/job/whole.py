@@ -25,7 +25,7 @@ from dpdist.job.names import (
 from dpdist.job.presentation import Presentation
 from dpdist.job.publication import Acceptance, Approval, Correction
 from dpdist.job.recode import Recode
-from dpdist.job.reference import HISTOGRAM_SHARE, Fit, HistogramReference, HistogramsAlone, Reference
+from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.specs import SPECS, Mechanism
 from dpdist.job.table_entries import ListedOut
@@ -101,7 +101,7 @@ class JobKeys(Frozen):
     reference: Reference | None = Field(
         default=None,
         description="public records, an earlier release or paid histograms, on which things are fixed; unset: "
-        "reference_tables pays a third of its budget for histograms",
+        "reference_tables pays a third of its budget for histograms, and tables a sixth",
     )
     fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
@@ -268,7 +268,7 @@ class Job(BudgetShares):
         They need sample sizes that are public or already measured under noise.
         """
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
-            histogram = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
+            histogram = HistogramReference(epsilon=self.budget.epsilon * self.mechanism.histogram_share)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
         return self
 

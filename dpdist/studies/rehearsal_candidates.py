@@ -14,7 +14,6 @@ from dpdist.core.errors import JobError
 from dpdist.job import Family, Job, budget_text
 from dpdist.job.families import COUNT, FAMILIES
 from dpdist.job.loading import differences, job_of
-from dpdist.job.reference import HISTOGRAM_SHARE
 from dpdist.job.specs import SPECS
 from dpdist.job.yaml_lines import dotted, flow
 from dpdist.mechanisms.registry import mechanism_of
@@ -90,7 +89,6 @@ def _of_the_job(job: Job, other: Job) -> bool:
 
 def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
     base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
-    share = budget_text(HISTOGRAM_SHARE * job.budget.epsilon)
     for name, spec in SPECS.items():
         given = [("", base["mechanism"])]
         if name != job.mechanism.name:
@@ -104,6 +102,7 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
             if spec.takes_reference and not spec.needs_reference:
                 yield f"{label}, no reference", terms | {"reference": None}
             if spec.own_histograms:
+                share = budget_text(spec.histogram_share * job.budget.epsilon)
                 yield f"{label}, histograms", terms | {"reference": {"histogram": {"epsilon": share}}}
 
 

@@ -171,6 +171,9 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     if other.mechanism.states_totals and not job.mechanism.states_totals:
         fault = f"it is of mechanism '{other.mechanism.name}', from which '{job.mechanism.name}' does not learn"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
+    if job.mechanism.states_totals and other.on_histograms:
+        fault = "it was made without a reference, and has no records that predict later ones"
+        yield Problem(where, fault, "a release whose chain begins with a public file", "name one, or a public file")
     same = {
         "outcome": (job.outcomes, other.outcomes),
         "columns of the tables": (set(job.cell_columns), set(other.cell_columns)),

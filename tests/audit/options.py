@@ -137,6 +137,11 @@ VARIANTS: dict[str, list[Said]] = {
         SECRET | {"mechanism": {"noise": "gaussian"}},
     ],
     "tables": [
+        {"reference": {"histogram": {"epsilon": "1/3"}}, "tables": CROSSING},
+        {"reference": {"histogram": {"epsilon": "1/3"}}, "outcome": ["pay", "kids"], "tables": CROSSING},
+        {"reference": {"histogram": {"epsilon": "1/3"}}, "survey": {}},
+        {"reference": {"histogram": {"epsilon": "1/3"}}, "mechanism": {"noise": "gaussian"}},
+        HOUSEHOLD | {"reference": {"histogram": {"epsilon": "1/3"}}},
         {"mechanism": {"noise": "gaussian"}},
         {"tables": CROSSING},
         {"tables": CROSSING, "mechanism": {"objective": "largest"}},

@@ -21,7 +21,7 @@ from dpdist.estimation.donors import Donors
 from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.post import ResidualCells
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of
+from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of, stacked
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index, predict
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
@@ -118,10 +118,19 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
 
     sums = [measured(system.first, system.informed, system.parts[0])]
     calibrated, of_tables = system.limits(system.calibration(sums[0][0]))
-    sums += [measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1:], strict=True)]
+    sums += [
+        measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1 : 1 + len(of_tables)], strict=True)
+    ]
     rows, observed, errors = system.observed(calibrated, of_tables, sums)
-    posterior = system.posterior(rows, observed, errors)
-    totals = system.totals("2020", calibrated, of_tables, sums, posterior.prior.drift[-1])
+    refined = None
+    if system.parts_again:
+        refined, again = system.again(rows, observed, errors)
+        second = [measured(one, refined, part) for one, part in zip(again, system.parts_again, strict=True)]
+        more, values, others = system.observed_again(refined, again, second)
+        rows = stacked([rows, more])
+        observed, errors = np.concatenate([observed, values]), np.concatenate([errors, others])
+    posterior = system.posterior(rows, observed, errors, refined=refined)
+    totals = system.totals("2020", calibrated, of_tables, sums[: 1 + len(of_tables)], posterior.prior.drift[-1])
     return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
 
 

@@ -288,7 +288,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
         return
     if not (job.mechanism.own_histograms or (job.mechanism.states_totals and form.earlier is not None)):
         yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
-    elif job.mechanism.states_totals and form.paid is not None:
+    elif job.mechanism.states_totals and form.earlier is not None and form.paid is not None:
         fault = f"'{name}' measures drift with its own tables, and needs no histograms"
         yield Contradiction(("reference", "histogram"), fault, "leave it out")
     if form.earlier is not None and form.period is not None:

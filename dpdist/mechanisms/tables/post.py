@@ -24,16 +24,17 @@ from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
 from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
+from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
-from dpdist.mechanisms.tables.posterior import Drift, Posterior
+from dpdist.mechanisms.tables.posterior import Drift, Posterior, stacked
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
-from dpdist.mechanisms.tables.sensitivity import joint_query
-from dpdist.mechanisms.tables.shares import PART_STEPS, PublishedTable, least_part, worth_of
+from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
+from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, worth_of
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
-from dpdist.mechanisms.tables.words import DEFINITIONS, WORDS
+from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.models.outputs import ReleaseView
@@ -42,9 +43,13 @@ from dpdist.models.public_model import PublicModel
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
-__all__ = ["DEFINITIONS", "WORDS", "ResidualCells", "figures", "model_of"]
+__all__ = ["DEFINITIONS", "QUERIES", "WORDS", "ResidualCells", "figures", "model_of"]
 
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+FEWEST_VALUES, MOST_VALUES = 200, 10_000
+"""Numbers of values that stand for a law without a reference: as many as the file has records, within these."""
+DONORS_OF_CELL = 64
+"""Number of values that stand for it in synthetic records of a base cell."""
 MOST_SUMS = 60_000
 """Largest number of sums of a job: runs of 53,000 were measured."""
 BEYOND_REFERENCE = 10.0
@@ -97,6 +102,12 @@ class ResidualCells(PublicModel):
     """The public weight of every cell, (cell,), 1 without weights; None if weights are measured."""
     secret: bool = False
     """True if the file's numbers of records are secret; every cross of levels is then a cell."""
+    bins: BinnedColumns | None = None
+    """Bins that are counted under noise where the job has no reference."""
+    of_counts: NoisyQuery | None = None
+    """The query for these counts."""
+    counts: Floats | None = None
+    """Noisy counts, (bin,), once they are known."""
     donors: Donors | None = None
     """Records of the reference, once they are known."""
     absent: AbsentRecords | None = None
@@ -149,6 +160,8 @@ class ResidualCells(PublicModel):
             secret=job.sizes_in_sums,
             period=job.period,
             largest=mechanism.objective != MEAN_SQUARE,
+            bins=BinnedColumns.of(public_weights(job) if weighted else None, bounds) if job.on_histograms else None,
+            of_counts=counts_query(job, mechanism.noise) if job.on_histograms else None,
         )
 
     @property
@@ -173,7 +186,14 @@ class ResidualCells(PublicModel):
     def names(self) -> tuple[str, ...]:
         """Names of the measurements, that of all records first, after their number if it is secret."""
         names = (ALL, *map(self.workload.named, self.measured))
+        if self.bins is not None:
+            names = (*names, *(f"{name}, again" for name in names[1:]))
         return (NUMBER_OF_RECORDS, *names) if self.secret else names
+
+    @property
+    def tables_in_turn(self) -> tuple[tuple[int, ...], ...]:
+        """Columns of the tables as they are measured: twice without a reference."""
+        return self.measured * (1 + (self.bins is not None))
 
     def parts(self, system: TableSystem) -> tuple[Fraction, ...]:
         """Parts of the budget of the measurements, by the order of their names."""
@@ -181,13 +201,14 @@ class ResidualCells(PublicModel):
 
     @property
     def sums(self) -> int:
-        cells = sum(self.workload.number_of_groups(by) for by in self.measured)
+        cells = sum(self.workload.number_of_groups(by) for by in self.tables_in_turn)
         return (self.weighted + len(self.outcomes)) * (1 + cells)
 
     @property
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise, in units of 1/UNIT."""
-        return (self.joint.share("", least_part(len(self.measured))).scale,)
+        part = least_part(len(self.measured)) * (PILOT / 2 if self.bins is not None else 1)
+        return (self.joint.share("", part).scale,)
 
     @property
     def largest_sum(self) -> int:
@@ -253,8 +274,7 @@ class ResidualCells(PublicModel):
 
     @property
     def system(self) -> TableSystem:
-        """Measured tables with the reference's records."""
-        assert self.donors is not None
+        """Measured tables with the reference's records, or with a law by noisy counts."""
         return _system_of(_Problem(digest(self._content), self))
 
     @property
@@ -262,17 +282,14 @@ class ResidualCells(PublicModel):
         """All that the system follows from."""
         sizes = tuple(map(len, self.levels))
         donors = None if self.donors is None else replace(self.donors, copied=None)
-        public = self.joint, self.bounds, self.public_weights, self.weight
+        public = self.joint, self.bounds, self.public_weights, self.weight, self.of_counts, self.counts
         count = None if self.secret else self.count
         shown = self.workload.tables, self.tables, self._worth, self.largest
         return (self.codes, sizes, count, shown, self.nested, *public, donors)
 
     def built(self) -> TableSystem:
         """`system`, computed anew."""
-        assert self.donors is not None
-        donors, codes = self.donors, self.codes.astype(np.int64)
-        sample = donors.by_levels(self.columns, codes)
-        reference = ReferenceSample(sample.codes.astype(np.int64), sample.weight, sample.outcomes)
+        codes, reference = self.codes.astype(np.int64), self._reference
         tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Ints]()
         both = np.concatenate([codes, reference.codes])
         every = replace(self.workload, codes=both, count=np.ones(len(both)))
@@ -283,7 +300,7 @@ class ResidualCells(PublicModel):
             place = np.full(int(group.max()) + 1, -1)
             place[present] = np.arange(len(present))
             tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
-            placed.append(place[of_reference])
+            placed.append(place[of_reference] if self.donors is not None else np.full(len(reference.weight), -1))
         low, high = self.public_weights if self.weight is None else (self.weight.min(), self.weight.max())
         most = min(high, BEYOND_REFERENCE * float(reference.weight.max()))
         lowest, highest = ([end, *ends] for end, ends in zip((low, most), zip(*self.bounds, strict=True), strict=True))
@@ -293,9 +310,10 @@ class ResidualCells(PublicModel):
             self.joint,
             self.weight,
             self.secret,
-            donors.history,
+            () if self.donors is None else self.donors.history,
             tuple(self._published()),
             self.largest,
+            alike=self.donors is None,
         )
 
     @property
@@ -311,6 +329,32 @@ class ResidualCells(PublicModel):
     def by_setting(self) -> Mapping[str, Self]:
         """This model with the other objective."""
         return {f"objective: {MEAN_SQUARE if self.largest else LARGEST}": replace(self, largest=not self.largest)}
+
+    @property
+    def _reference(self) -> ReferenceSample:
+        """Records of the reference, or values by noisy counts, which are in no cell."""
+        codes = self.codes.astype(np.int64)
+        if self.donors is None:
+            return self._law(int(np.clip(self.count.sum(), FEWEST_VALUES, MOST_VALUES)))._replace(codes=codes[:0])
+        donors, absent = self.donors, self.donors.absent
+        if absent is None:
+            return ReferenceSample(codes[donors.cell], donors.weight, donors.outcomes)
+        return ReferenceSample(
+            np.concatenate([codes[donors.cell], absent.codes.astype(np.int64)]),
+            np.concatenate([donors.weight, absent.weight]),
+            np.concatenate([donors.outcomes, absent.outcomes]),
+        )
+
+    def _law(self, number: int) -> ReferenceSample:
+        """Values that stand for the laws of noisy counts."""
+        assert self.bins is not None
+        assert self.of_counts is not None
+        assert self.counts is not None
+        return self.bins.sample(self.counts, self.of_counts.scale_as_laplace, number)
+
+    def knowing(self, theta: Draws) -> Self:
+        """This model with the released counts of bins, where the job has no reference."""
+        return replace(self, counts=theta["counts"][0]) if "counts" in theta.values else self
 
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
         """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
@@ -344,7 +388,9 @@ class ResidualCells(PublicModel):
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
         values["drift"] = np.array(posterior.prior.drift[-1])
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
-        return Draws({name: value[None] for name, value in (values | ({"size": size} if self.secret else {})).items()})
+        values |= {"size": size} if self.secret else {}
+        values |= {"counts": self.counts} if self.counts is not None else {}
+        return Draws({name: value[None] for name, value in values.items()})
 
     def sized(self, theta: Draws) -> Self:
         """This model with the released numbers of records, where the file's are secret."""
@@ -370,8 +416,19 @@ class ResidualCells(PublicModel):
         calibration = self.calibration(system, noisy)
         calibrated, limits = system.limits(calibration)
         sums = [part / UNIT for part in self.by_measurement(noisy)]
-        rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
-        return system.posterior(rows, observed, errors, calibration), observed
+        before = system.observed(calibrated, limits, sums[: 1 + len(limits)], calibration.first)
+        if not system.parts_again:
+            return system.posterior(*before, calibration), before[1]
+        refined, limits = system.again(*before)
+        after = system.observed_again(refined, limits, sums[1 + len(limits) :])
+        observed, errors = (np.concatenate(pair) for pair in zip(before[1:], after[1:], strict=True))
+        return system.posterior(stacked([before[0], after[0]]), observed, errors, refined=refined), observed
+
+    def again(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
+        """What the first noisy sums tell of cells, and limits of tables that are measured again."""
+        calibrated, limits = self.limits(system, noisy)
+        sums = [part / UNIT for part in self.by_measurement(noisy)[: 1 + len(limits)]]
+        return system.again(*system.observed(calibrated, limits, sums))
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
         """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
@@ -394,7 +451,7 @@ class ResidualCells(PublicModel):
 
     def by_measurement(self, noisy: Floats) -> list[Floats]:
         """Noisy sums of u of every measurement, (cell, 1 + outcome), without the number of records."""
-        ends = np.cumsum([1, *map(self.workload.number_of_groups, self.measured)])[:-1]
+        ends = np.cumsum([1, *map(self.workload.number_of_groups, self.tables_in_turn)])[:-1]
         return np.split(self._residuals(noisy[int(self.secret) :]), ends)
 
     def _residuals(self, noisy: Floats) -> Floats:
@@ -417,7 +474,18 @@ class ResidualCells(PublicModel):
 
     def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
         """Synthetic records that are copies of donors, moved to the estimates of base cells."""
-        return Drawn.of(release, self.sized(release.theta(self, stratum, 0)), stratum)
+        theta = release.theta(self, stratum, 0)
+        return Drawn.of(release, self.sized(theta), stratum, self._donors_by_counts(theta) if self.donors is None else None)
+
+    def _donors_by_counts(self, theta: Draws) -> Donors:
+        """Donors by the law of noisy counts, the same in every base cell."""
+        law, cells = self.knowing(theta)._law(DONORS_OF_CELL), len(self.count)
+        cell = np.repeat(np.arange(cells, dtype=np.int32), DONORS_OF_CELL)
+        typical = law.weight.mean() or 1.0
+        weight = (
+            np.tile(np.where(law.weight > 0.0, law.weight, typical), cells) if self.weight is None else self.weight[cell]
+        )
+        return Donors.of(cell, weight, np.tile(law.outcomes, (cells, 1)))
 
     def distribution(self, release: ReleaseView, stratum: int) -> OfDonors:
         """The distributions of the reference's records, moved to the estimates of base cells."""
@@ -436,7 +504,8 @@ class ResidualCells(PublicModel):
         if self.secret:
             z[: len(self.count), 0] += self._numbers_drawn(theta, draws, rng)
         moved = self._moved(theta, z)
-        assert self.donors is not None
+        if self.donors is None:
+            return moved
         group = self.donors.by_cell(self.codes).group
         shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
         return Draws({**moved.values, "shape": shape})
@@ -472,8 +541,9 @@ class ResidualCells(PublicModel):
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
-        key = digest((self._content, theta["noisy"], theta["parts"]))
-        return _posterior_of(_Problem(key, self, theta))
+        model = self.knowing(theta)
+        key = digest((model._content, theta["noisy"], theta["parts"]))
+        return _posterior_of(_Problem(key, model, theta))
 
     def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
         """Released parts of the budget, by measurement."""
@@ -485,8 +555,8 @@ class ResidualCells(PublicModel):
 
     def _moved(self, theta: Draws, z: Floats) -> Draws:
         """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
-        means, predicted, size = theta["means"][0], self.system.prediction.means, self.sized(theta).count
-        z = z[: len(size)]
+        means, size = theta["means"][0], self.sized(theta).count
+        predicted, z = self.knowing(theta).system.prediction.means, z[: len(size)]
         weight, totals = z[:, 0].T, z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
         weights = means[:, 0] + weight / size
         products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
@@ -506,13 +576,13 @@ class ResidualCells(PublicModel):
             "noisy": theta["noisy"][0].tolist(),
             "drift": theta["drift"][0].tolist(),
             "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)),
-            **({"size": theta["size"][0].tolist()} if self.secret else {}),
+            **{name: theta[name][0].tolist() for name in ("size", "counts") if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
-        names = ("noisy", "drift", "size") if self.secret else ("noisy", "drift")
+        names = [name for name in ("noisy", "drift", "size", "counts") if name in described]
         parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
         noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
         return Draws({**values, **noisy, "parts": parts})
@@ -555,8 +625,8 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
     statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][not model.weighted :]
     if model.secret:
         statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
-    ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.measured)])[:-1]
-    cells = [*[()] * model.secret, (), *model.measured]
+    ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.tables_in_turn)])[:-1]
+    cells = [*[()] * model.secret, (), *model.tables_in_turn]
     for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=True)):
         of_number = model.secret and number == 0
         shown = ["records"] if of_number else statistics
@@ -570,6 +640,35 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
             table=name,
             sensitivity=float(model.moved / UNIT),
         )
+    if model.bins is not None:
+        yield from _of_bins(release, model, theta)
+
+
+def _of_bins(release: ReleaseView, model: ResidualCells, theta: Draws) -> Iterator[Figures]:
+    """The noisy counts of every column's bins, with the bins' centres and half-widths."""
+    assert model.bins is not None
+    assert model.of_counts is not None
+    weight = release.job.survey.measured_weight
+    names = [*([weight] if weight is not None else []), *model.outcomes]
+    counts = np.split(theta["counts"][0], model.bins.ends[:-1])
+    for name, bins, of_column in zip(names, model.bins.columns, counts, strict=True):
+        ends = np.concatenate([bins.cuts[:1], bins.cuts])
+        middle, half = (ends[1:] + ends[:-1]) / 2.0, (ends[1:] - ends[:-1]) / 2.0
+        yield Figures(
+            cells=[{}] * len(middle),
+            statistics=[f"count in bins of {name}"],
+            values=of_column[:, None],
+            scales=[model.of_counts.scale],
+            limits=partial(_ends_of_bin, middle.tolist(), half.tolist()),
+            unit=1,
+            law=LAW_NAMES[model.of_counts.law],
+            table=f"bins of {name}",
+            sensitivity=float(model.of_counts.moved.by(neighbour_of(release.job))),
+        )
+
+
+def _ends_of_bin(middle: list[float], half: list[float], number: int, statistic: int) -> tuple[float, None, float]:
+    return middle[number], None, half[number]
 
 
 def _without_limits(cell: int, column: int) -> tuple[None, None, None]:
@@ -585,9 +684,10 @@ class _Limits:
 
     @cached_property
     def tables(self) -> tuple[TableLimits, ...]:
-        system = self.model.released_system(self.theta)
+        system = self.model.knowing(self.theta).released_system(self.theta)
         calibration = self.model.calibration(system, self.theta["noisy"][0])
-        return (calibration.first or system.first, *system.limits(calibration)[1])
+        again = self.model.again(system, self.theta["noisy"][0])[1] if system.parts_again else ()
+        return (calibration.first or system.first, *system.limits(calibration)[1], *again)
 
     def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
         """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""

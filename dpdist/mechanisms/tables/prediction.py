@@ -193,6 +193,23 @@ class Prediction:
             places=np.where(self.places < cells, self.places, -1),
         )
 
+    def refined(self, residuals: Floats, error: Floats, lowest: Floats, highest: Floats) -> Prediction:
+        """The prediction after a record's residuals have had these means, with their standard errors, (cell, 1 + outcome).
+
+        Spreads go with means, and are no smaller than errors of these let them be. That of rare values goes with the root
+        of their mean, and that of outcomes of either sign does not move.
+        """
+        before = self.means
+        size = np.maximum(np.abs(before[:, 0] + residuals[:, 0]), np.minimum(error[:, 0], before[:, 0]))
+        weight = np.clip(before[:, 0] + residuals[:, 0], np.maximum(lowest[0], LEAST_SHARE * size), highest[0])
+        outcomes = np.clip(before[:, 1:] + residuals[:, 1:] / weight[:, None], lowest[1:], highest[1:])
+        rising = (lowest[1:] >= 0.0) & (before[:, 1:] > 0.0)
+        mean = np.maximum(outcomes, np.minimum(error[:, 1:] / weight[:, None], before[:, 1:]))
+        ratio = np.where(rising, mean / np.where(rising, before[:, 1:], 1.0), 1.0)
+        growth = (size / before[:, 0])[:, None]
+        spread = self.spread * np.column_stack([growth, growth * np.where(ratio < 1.0, np.sqrt(ratio), ratio)])
+        return replace(self, means=np.column_stack([weight, outcomes]), spread=spread)
+
     def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
         """The prediction after a record's residuals have had these means, (cell, 1 + outcome), within public bounds.
 
@@ -211,6 +228,30 @@ class Prediction:
         at_reference = self.at_reference.copy()
         at_reference[inside] = np.stack([means, spread], axis=1)[self.places[inside]]
         return replace(self, means=means, spread=spread, at_reference=at_reference)
+
+
+def of_one_law(sample: ReferenceSample, cells: int, weight: Floats | None = None) -> Prediction:
+    """One law for all `cells`, that of the sample: the public model where no reference shows how cells differ.
+
+    `weight` (cell,) are public weights, which then differ by cell.
+    """
+    records, mean = len(sample.weight), max(float(sample.weight.mean()), 1e-300)
+    outcomes = np.average(sample.outcomes, weights=np.maximum(sample.weight, 1e-300), axis=0)
+    relative = sample.weight[:, None] / mean * np.column_stack([np.ones(records), sample.outcomes - outcomes])
+    relative[:, 0] -= 1.0
+    spread = np.sqrt((relative**2).mean(axis=0))
+    residuals = relative / np.where(spread > 0.0, spread, 1.0)
+    base = np.full(cells, mean) if weight is None else weight
+    means, scales = np.column_stack([base, np.tile(outcomes, (cells, 1))]), base[:, None] * spread
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.nan_to_num(np.corrcoef(residuals, rowvar=False).reshape(len(spread), len(spread)))
+    np.fill_diagonal(correlation, 1.0)
+    typical = np.stack([means.mean(axis=0), scales.mean(axis=0)])
+    none = tuple(Loadings.none(cells) for _ in spread)
+    nowhere = np.full(records, -1)
+    return Prediction(
+        *(means, scales, none, np.zeros_like(means), correlation, residuals, nowhere, np.tile(typical, (records, 1, 1)))
+    )
 
 
 def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats, variance: float = 1.0) -> Floats:

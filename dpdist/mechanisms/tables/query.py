@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Codes, Floats
 from dpdist.engine.protocol import Measurement, Mechanism, Pass, Rounds, StratumRecorder
-from dpdist.job import Job
-from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
+from dpdist.job import Job, budget_text
+from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, provenance, referred
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, Summing, released_sets
+from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.post import Learned, ResidualCells
 from dpdist.mechanisms.tables.prediction import Prediction
-from dpdist.mechanisms.tables.sensitivity import joint_query
+from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.spec import Tables as Settings
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.noise import LARGEST_SCORE
@@ -57,6 +58,22 @@ SHAPE = (
 )
 
 
+BINNED = (
+    "Bins of the weight, if it is measured, and of every outcome follow from public bounds alone. A record adds 1 to one "
+    "bin of each of these h columns. So switching it off moves h counts by 1, and other values at most 2h. Tables cost "
+    "the rest of the budget for every value of the noisy counts (adaptive composition)."
+)
+BINNED_LAPLACE = "The counts have discrete Laplace noise of scale h/ε₀ (2h/ε₀ under substitution)."
+BINNED_GAUSSIAN = "The counts have discrete Gaussian noise of σ = √(h/2ρ₀) (√(h/ρ₀) under substitution)."
+SHAPE_OF_BINS = (
+    "Limits, and what they hide, follow from noisy counts of bins of the whole stratum, where columns are taken to be "
+    "independent. How far cells differ follows from the noisy sums. A tail that noise hides, or that a cell alone has, may "
+    "be in no figure."
+)
+SPLIT = "; sequential within a set: ε₀ = {} for counts of bins, ε₁ = {} for the tables"
+SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g}, that of ε₀ = {}, for counts of bins, ρ₁ = {:.6g} for the tables"
+
+
 @dataclass(frozen=True)
 class RecordCount(Summing):
     """Kernel: the number of records in units of 1/UNIT, the first of these columns, (1, column)."""
@@ -91,25 +108,54 @@ class ResidualSums(Summing):
         return np.concatenate(added)
 
 
+@dataclass(frozen=True, eq=False)
+class BinCounts(Summing):
+    """Kernel: numbers of records by bin of the weight and of every outcome, (bin,)."""
+
+    bins: BinnedColumns
+
+    def sums(self, records: Records) -> Floats:
+        return self.bins.counts(records.weight, records.outcomes)
+
+
 class Tables(NoisySums[Settings, ResidualCells]):
     """Tables by difference measurement: strict, pure with δ = 0 or zCDP (docs/methods.md, §9d)."""
 
     spec, sums = Settings, ResidualCells
 
     def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
-        return (joint_query(job, settings.noise),)
+        before = (counts_query(job, settings.noise),) if job.on_histograms else ()
+        return (*before, joint_query(job, settings.noise))
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         law = GAUSSIAN if settings.gaussian else LAPLACE
         scaled = SCALED if job.survey.measured_weight is not None else SCALED_KNOWN
         public = (f"{scaled} {law}", SHARED, MOVES_UNKNOWN)
         texts = (f"{SCALED_SECRET} {law}", SHARED_SECRET) if job.sizes_in_sums else public
-        return promise_of(job, per_set(total, job), *texts, SHAPE, *referred(job))
+        if not job.on_histograms:
+            return promise_of(job, per_set(total, job), *texts, SHAPE, *referred(job))
+        assert job.reference is not None
+        assert job.reference.paid is not None
+        of_law = BINNED_GAUSSIAN if settings.gaussian else BINNED_LAPLACE
+        promise = promise_of(
+            job, per_set(total, job), *map(_after_counts, texts), f"{BINNED} {of_law}", SHAPE_OF_BINS, *provenance(job)
+        )
+        first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon_of_tables))
+        split = SPLIT.format(first, rest)
+        if settings.gaussian:
+            split = SPLIT_RHO.format(float(job.rho_of_histograms), first, float(job.rho_of_tables))
+        return replace(promise, composition=promise.composition + split)
 
     def rounds(
-        self, job: Job, settings: Settings, model: ResidualCells, recorder: StratumRecorder, learned: Learned
+        self, job: Job, settings: Settings, model: ResidualCells, recorder: StratumRecorder, learned: Learned | None
     ) -> Rounds:
-        system, joint = learned.system, joint_query(job, settings.noise)
+        joint = joint_query(job, settings.noise)
+        if learned is None:
+            assert model.bins is not None
+            exact = yield Pass(BinCounts(model.bins), "sum")
+            counts = yield Defined.by_content(model.bins).sums(exact, counts_query(job, settings.noise), 0)
+            model = replace(model, counts=counts)
+        system = model.system if learned is None else learned.system
         parts = model.parts(system)
         if min(parts) <= 0 or sum(parts) > 1:
             raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(parts))}")
@@ -139,8 +185,23 @@ class Tables(NoisySums[Settings, ResidualCells]):
             for one, sums in zip(limits, np.split(exact, ends), strict=True):
                 answer = yield measured(sums, len(noisy), one, calibrated)
                 noisy.append(answer)
+        if limits and system.parts_again:
+            refined, limits = model.again(system, np.concatenate(noisy))
+            exact = yield Pass(ResidualSums(*rows, refined, limits), "sum")
+            for one, sums in zip(limits, np.split(exact, ends), strict=True):
+                answer = yield measured(sums, len(noisy), one, refined)
+                noisy.append(answer)
         theta = model.estimated(system, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
+
+
+def _after_counts(text: str) -> str:
+    """A text of the promise where counts of bins stand in for a reference."""
+    text = text.replace("the reference", "noisy counts of bins").replace("cost the budget", "cost the rest")
+    for amount in "ερ":
+        text = text.replace(f"the part s of {amount} has", f"the part s of {amount}₁, what counts of bins leave, has")
+        text = text.replace(f"s{amount}.", f"s{amount}₁.").replace(f"s{amount})", f"s{amount}₁)")
+    return text
 
 
 MECHANISMS: dict[str, Mechanism] = {"tables": Tables()}

@@ -20,7 +20,12 @@ such records of different cells, or in one cell by w = L with all u_k = 1/K and 
 same x. The L2 distance is no larger. The number of records is measured on its own, and moved by 1, or by 0. Cells,
 expected numbers and limits follow from job, reference and earlier noisy sums.
 
-All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
+Without a reference, noisy counts of bins come first. A record adds 1 to one bin of each of h columns, whatever its values
+are: the weight, if it is measured, and every outcome. Switching it off moves h counts by 1, so the L1 distance is h and
+the L2 distance √h. Other values move at most 2h counts by 1, attained by values in other bins of every column: 2h and
+√(2h). Bins follow from public bounds alone. The counts have a part of the budget of their own (`reference.histogram`).
+
+All other measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
 tables depend on the first noisy sums: sequential composition allows that, since the distance is 1 under any limits.
 """
 
@@ -31,11 +36,25 @@ from fractions import Fraction
 
 from dpdist.core.records import UNIT
 from dpdist.job import Job, NoiseName
-from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho
+from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho, root_above
 
 MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
 """Distance by which neighbouring files change a measurement in L1; the L2 distance is no larger."""
 NAME = "sums of residuals by tables' cells"
+COUNTS = "counts of bins"
+
+
+def counts_query(job: Job, law: NoiseName) -> NoisyQuery:
+    """The query for counts of bins of every column, with the part of the budget that the job gives them."""
+    assert job.reference is not None
+    assert job.reference.paid is not None
+    columns = (job.survey.measured_weight is not None) + len(job.outcomes)
+    distances = Moved(*(Fraction(changed * columns) for changed in (1, 2, 2)))
+    if law == "laplace":
+        epsilon = record_epsilon(job, job.reference.paid.epsilon)
+        return NoisyQuery.losing(COUNTS, distances, epsilon, neighbour_of(job))
+    roots = Moved(*map(root_above, distances))
+    return NoisyQuery.losing_rho(COUNTS, roots, record_rho(job, job.rho_of_histograms), neighbour_of(job))
 
 
 def joint_query(job: Job, law: NoiseName) -> NoisyQuery:

@@ -23,6 +23,8 @@ from dpdist.mechanisms.tables.posterior import Posterior, Rows
 
 FIRST = Fraction(1, 20)
 """Smallest part of the budget that measures all records first."""
+PILOT = Fraction(1, 20)
+"""Part of a table's budget that measures it first, where the prediction is the same for all cells."""
 PART_STEPS = 100_000
 """Parts are multiples of 1/`PART_STEPS`, so that they sum to 1 exactly."""
 LEAST_EQUAL_PART = 0.25
@@ -77,6 +79,13 @@ def equal_parts(tables: int, sum_of_parts: Fraction = Fraction(1)) -> tuple[Frac
     """The least part of all records, and equal ones of the tables."""
     others = (float(sum_of_parts) - float(FIRST)) / max(tables, 1)
     return whole_parts(np.array([float(FIRST), *[others] * tables]), sum_of_parts)
+
+
+def in_turn(parts: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    """Parts of all records, of tables measured by a small part of theirs first, and of their second measurements."""
+    first, *tables = parts
+    pilots = [Fraction(int(PILOT * part * PART_STEPS), PART_STEPS) for part in tables]
+    return (first, *pilots, *(part - pilot for part, pilot in zip(tables, pilots, strict=True)))
 
 
 def whole_parts(wanted: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:

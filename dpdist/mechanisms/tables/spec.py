@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -39,6 +40,8 @@ class Tables(Noisy):
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "predicts weights and outcomes from a reference's records"
+    own_histograms: ClassVar[bool] = True
+    histogram_share: ClassVar[Fraction] = Fraction(1, 6)
     gates: ClassVar[bool] = True
     donates: ClassVar[bool] = True
     copies: ClassVar[bool] = True

@@ -36,8 +36,8 @@ from dpdist.mechanisms.tables.posterior import (
     rows_of,
     stacked,
 )
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
-from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts
+from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, of_one_law, predict
+from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn
 from dpdist.mechanisms.tables.sizes import Sizes
 from dpdist.privacy.queries import NoisyQuery
 
@@ -45,6 +45,8 @@ WIDE_DRIFT = 0.2
 """Relative drift of weights and outcomes that the limits of the first measurement have room for."""
 NUMBER = Fraction(1, 50)
 """Part of the budget that measures the number of records before, where it is secret."""
+WIDEST_DRIFT = 0.5
+"""The same where a noisy law is known, and no reference."""
 LEAST_GROWTH, MOST_GROWTH = 1e-3, 1e3
 """Range of a file's number of records relative to its reference's, where it is secret."""
 LEAST_FACTOR, MOST_FACTOR = 0.02, 50.0
@@ -102,6 +104,8 @@ class TableSystem:
     """What the tables show, with their priorities; if empty, the measured cells."""
     largest: bool = False
     """True if the largest error of a figure shall be least, and not the mean squared one."""
+    alike: bool = False
+    """True if `reference` is a sample of one law for all cells, which no reference taught: its records are in no cell."""
 
     def variance(self, part: Fraction) -> float:
         """Variance of the noise on a sum of contributions under a part of the budget."""
@@ -114,9 +118,14 @@ class TableSystem:
         They sum to 1, or to what the number of records leaves where it is secret.
         """
         equal = equal_parts(len(self.tables), 1 - NUMBER if self.secret else Fraction(1))
-        if not self.tables:
-            return equal
+        if self.alike or not self.tables:
+            return in_turn(equal) if self.alike else equal
         return best_parts(self.at_equal.posterior, self.target, equal, self.at_equal.noise, self._power)
+
+    @property
+    def parts_again(self) -> tuple[Fraction, ...]:
+        """Parts of the budget of tables that are measured a second time."""
+        return self.parts[1 + len(self.tables) :]
 
     @property
     def _power(self) -> int:
@@ -205,6 +214,8 @@ class TableSystem:
             for one, cross in zip(self.history, places, strict=True):
                 weight[cross] = one.weight
             weight[: len(self.codes)] = self.weight
+        if self.alike:
+            return of_one_law(self.reference, len(codes), weight)
         wanted = [by for by, _ in self.tables]
         prediction = predict(self.reference, codes, self.sizes, wanted, self.lowest, self.highest, weight)
         return replace(prediction, adds_weight=self.secret)
@@ -246,6 +257,10 @@ class TableSystem:
             place += len(cross)
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
+    @property
+    def wide(self) -> float:
+        return WIDEST_DRIFT if self.alike else WIDE_DRIFT
+
     @cached_property
     def numbers(self) -> Sizes:
         """Numbers of records of base cells: public, or those that the reference lets expect of a file of its own size."""
@@ -264,8 +279,9 @@ class TableSystem:
 
     def _first(self, prediction: Prediction, growth: float, fixed: TableLimits | None = None) -> TableLimits:
         one_cell = np.zeros(len(self.codes), dtype=np.int64)
-        placed = np.zeros(len(self.reference.weight), dtype=np.int64)
-        return self._limits(one_cell, placed, prediction, self.parts[0], WIDE_DRIFT, growth, fixed)
+        # A noisy law is not known as well as by its many values.
+        placed = np.full(len(self.reference.weight), -1 if self.alike else 0)
+        return self._limits(one_cell, placed, prediction, self.parts[0], self.wide, growth, fixed)
 
     def _limits(
         self,
@@ -323,7 +339,7 @@ class TableSystem:
         scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-100)])
         relative, variance = relative / scale, errors / (weight * scale) ** 2
         variance[0] += error / growth**2
-        spread = np.full(len(scale), WIDE_DRIFT**2)
+        spread = np.full(len(scale), self.wide**2)
         if self.secret:
             spread[0] = max(spread[0], relative[0] ** 2 - CLEAR * variance[0])
         trust = spread / (spread + variance)
@@ -356,7 +372,7 @@ class TableSystem:
         drift = float(np.hypot(PLANNED_DRIFT, calibration.deviation))
         of_tables = [
             self._limits(cell, placed, calibrated, part, drift, calibration.growth)
-            for (_, cell), placed, part in zip(self.tables, self.placed, self.parts[1:], strict=True)
+            for (_, cell), placed, part in zip(self.tables, self.placed, self.parts[1 : 1 + len(self.tables)], strict=True)
         ]
         return calibrated, tuple(of_tables)
 
@@ -364,7 +380,8 @@ class TableSystem:
     def _prior(self) -> Prior:
         """The law of z before the measurement, with spreads that the reference shows, and without the file's own drift."""
         if not self.history:
-            return Prior.of(self.prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
+            prior = Prior.of(self.prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
+            return replace(prior, alike=self.alike)
         codes, places = self.crosses
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
@@ -400,7 +417,8 @@ class TableSystem:
         Arguments are those of `observed`.
         """
         predictions = (self.informed, *[calibrated] * len(limits))
-        for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, self.parts, strict=True):
+        parts = self.parts[: 1 + len(limits)]
+        for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, parts, strict=True):
             value = self._residual_sums(one, taken, noisy, self.prediction)
             yield one, value, self.noise(part) * one.scale**2 + one.loss
 
@@ -427,6 +445,33 @@ class TableSystem:
             rows.append(of_history)
             values.append(value)
             errors.append(error)
+        return stacked(rows), np.concatenate(values), np.concatenate(errors)
+
+    def again(self, rows: Rows, observed: Floats, errors: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
+        """What first measurements tell of cells, and limits of tables by it, where one prediction serves all cells.
+
+        Arguments are those that `observed` gives.
+        """
+        before = learned(self.prior, rows, observed, errors)
+        z, count = before.estimate(observed), self.count[:, None]
+        error = np.sqrt((before.drawn_errors**2).mean(axis=2))
+        if self.weight is not None:
+            z[:, 0] = error[:, 0] = 0.0
+        refined = self.prediction.refined(z / count, error / count, self.lowest, self.highest)
+        every = zip(self.tables, self.placed, self.parts_again, strict=True)
+        limits = [self._limits(cell, placed, refined, part, PLANNED_DRIFT, 1.0) for (_, cell), placed, part in every]
+        return refined, tuple(limits)
+
+    def observed_again(
+        self, refined: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
+    ) -> tuple[Rows, Floats, Floats]:
+        """`observed` of the second measurements."""
+        rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
+        for one, noisy, part in zip(limits, sums, self.parts_again, strict=True):
+            value = self._residual_sums(one, refined, noisy, self.prediction)
+            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, self.prediction, one.hidden)])
+            values.append(value[:, first:].T.ravel())
+            errors.append((self.noise(part) * one.scale**2 + one.loss)[:, first:].T.ravel())
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
     def totals(
@@ -472,8 +517,20 @@ class TableSystem:
         every = zip((self.first, *limits), self.parts, strict=True)
         return [(self.noise(part) * one.scale**2)[:, int(self.weight is not None) :].T.ravel() for one, part in every]
 
-    def posterior(self, rows: Rows, observed: Floats, errors: Floats, calibration: Calibration | None = None) -> Posterior:
-        """`calibration` is that of the first sums, by which z varies where numbers of records are secret."""
+    def posterior(
+        self,
+        rows: Rows,
+        observed: Floats,
+        errors: Floats,
+        calibration: Calibration | None = None,
+        refined: Prediction | None = None,
+    ) -> Posterior:
+        """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` has the
+        spread of cells by first measurements.
+        """
+        if refined is not None:
+            prior = replace(self.prior, prediction=replace(self.prediction, spread=refined.spread))
+            return learned(prior, rows, observed, errors)
         if not self.secret or calibration is None:
             return learned(self.prior, rows, observed, errors)
         weight = float(calibration.factors[0])

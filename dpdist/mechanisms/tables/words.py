@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.reference_tables.words import DECLARED, MICRODATA, ONE_WEIGHT
+from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.outputs import ReleaseView
 
 OF_WEIGHT = (
@@ -16,6 +17,10 @@ OF_WEIGHT = (
 OF_OUTCOME = (
     "the sum of (w (y - m) - p (q - m)) / H, with y the outcome, q its prediction, m the cell's predicted mean, and H the "
     "half_width; w, p and the scaling as in the sum of weight residuals"
+)
+OF_BINS = (
+    "the number of records with a value in a bin: at most half_width from its centre. Bins follow from public bounds; the "
+    "first is of the lower bound alone"
 )
 OF_PAIR = (
     "half of the sum of w / (K L) {} w (y - m) / H, with w the weight, y the outcome, m the centre, which is the cell's "
@@ -28,9 +33,26 @@ DEFINITIONS = {
     "above": OF_PAIR.format("plus"),
     "below": OF_PAIR.format("minus"),
     "records": "the number of records",
+    "count in bins of": OF_BINS,
 }
 """Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
 
+QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "below", "records"), NAME) | {
+    "count in bins of": COUNTS
+}
+"""The query that every statistic answers, by the names of both."""
+BY_LAW = (
+    "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean of the "
+    "residual sums given all noisy sums, added to one prediction for all cells. How far cells differ follows from the sums."
+)
+MADE_UP = (
+    "The values of a synthetic record are of the law by noisy counts of bins, the same in every base cell.",
+    "Synthetic records agree with all tables. What else they tell was not measured: columns are independent in a cell.",
+)
+ERRORS = (
+    "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, and effects "
+    "of cells. Draws come from the posterior that made the tables."
+)
 LEFT = "noisy sums, by cell of every table, of what a prediction from the reference leaves of "
 DENSITY = f"{LEFT}{{weight}}, and of {{weight}} times {{outcome}}"
 DENSITY_OF_OUTCOMES = f"{LEFT}{{outcome}}, times {{weight}}, which is public"
@@ -65,7 +87,11 @@ class TablesWords(Words):
         return texts
 
     def density_of(self, release: ReleaseView) -> str:
-        return DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
+        density = DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
+        return density.replace("from the reference", "by noisy counts") if release.job.on_histograms else density
+
+    def errors_of(self, release: ReleaseView) -> str:
+        return ERRORS if release.job.on_histograms else self.errors
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         survey, (posterior, bounds, of_cell, agree) = release.job.survey, self.steps
@@ -75,6 +101,8 @@ class TablesWords(Words):
             how = how if survey.design_weights is None else f"{how} {DECLARED}"
         elif survey.weight is not None:
             donated, how = "weight and outcome", TILTED
+        if release.job.on_histograms:
+            return [BY_LAW, bounds, MADE_UP[0], how, MADE_UP[1]]
         return [posterior, bounds, DONOR.format(donated), of_cell, how, agree]
 
 
