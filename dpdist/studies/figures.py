@@ -13,7 +13,7 @@ import scipy
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dpdist.core.records import Floats
 from dpdist.quality.utility import ecdf
@@ -102,28 +102,6 @@ def by_size(figure: Figure, material: Material) -> Canvas:
         axis.set_title(label)
         axis.grid(axis="x", visible=False)
     axes[0].set_ylabel(material.caption(measure).title)
-    return canvas
-
-
-def by_period(figure: Figure, material: Material) -> Canvas:
-    """Means over replicates against the period: a panel for each case and ε."""
-    measure = figure.measure or "mean_median"
-    panels = panels_of(figure, material)
-    canvas, axes = canvas_of(len(panels), 3, 3.1, sharey=True)
-    for axis, (case, epsilon) in zip(axes, panels, strict=True):
-        for label in material.mechanisms(figure, case, measure):
-            line = material.by_period(case, label, epsilon, measure)
-            axis.plot(np.arange(1, len(line) + 1), line, ".-", ms=5, lw=1.2, color=material.colour(label), label=label)
-        if measure.endswith("_coverage"):
-            axis.axhline(0.9, color=INK, lw=0.9, ls="--")
-        if figure.log:
-            axis.set_yscale("log")
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_xlabel("period")
-        axis.set_title(panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
-    axes[0].set_ylabel("share of cells" if measure.endswith("_coverage") else "direct standard errors")
-    legend(canvas, axes[0])
     return canvas
 
 
@@ -234,7 +212,6 @@ def outcomes_and_weights(figure: Figure, material: Material) -> Canvas:
 _KINDS: Mapping[FigureKind, Callable[[Figure, Material], Canvas]] = {
     "violins": violins,
     "by_size": by_size,
-    "by_period": by_period,
     "ecdf": ecdfs,
     "densities": densities,
     "record_bounds": record_bounds,

@@ -14,16 +14,12 @@ from dpdist.core.errors import Problem, StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import mapping, read_yaml
-from dpdist.studies.kinds.chains import Chains
 from dpdist.studies.kinds.coded_files import CodedFiles
-from dpdist.studies.kinds.files import Files
 from dpdist.studies.kinds.guarantees import GuaranteesKind
-from dpdist.studies.kinds.mechanisms import MechanismsKind
 from dpdist.studies.kinds.modips import ModipsKind
 from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.kinds.protocol import StudyKind
 from dpdist.studies.kinds.simulation import SimulationKind
-from dpdist.studies.kinds.strict_tables import StrictTables
 from dpdist.studies.kinds.tables import Tables
 from dpdist.studies.settings import Study
 
@@ -31,12 +27,8 @@ KINDS: Mapping[str, StudyKind[Any]] = {
     "simulation": SimulationKind(),
     "guarantees": GuaranteesKind(),
     "tables": Tables(),
-    "strict_tables": StrictTables(),
-    "files": Files(),
-    "chain": Chains(),
     "modips": ModipsKind(),
     "partitions": PartitionsKind(),
-    "mechanisms": MechanismsKind(),
     "coded_files": CodedFiles(),
 }
 DEFAULT = "simulation"

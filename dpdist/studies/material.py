@@ -44,13 +44,6 @@ class Material(NamedTuple):
         rows = (table.case == case) & (table.mechanism == mechanism) & (table.epsilon == epsilon)
         return np.asarray(table[rows & (table.measure == measure)]["value"], dtype=float)
 
-    def by_period(self, case: str, mechanism: str, epsilon: str, measure: str) -> Floats:
-        """Means over replicates, (period,)."""
-        table = self.results
-        rows = table[(table.case == case) & (table.mechanism == mechanism) & (table.epsilon == epsilon)]
-        rows = rows[rows.measure.str.startswith(f"{measure} in period ")]
-        return np.asarray(rows.groupby("measure", sort=True)["value"].mean(), dtype=float)
-
     def column(self, case: str, mechanism: str, epsilon: str, column: str) -> Floats:
         rows = self.records[(self.records.case == case) & (self.records.mechanism == mechanism)]
         shown = epsilon if epsilon in set(rows.epsilon) else self.study.grid[0]

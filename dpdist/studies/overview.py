@@ -106,5 +106,5 @@ def _part(entry: Entry, study: Study, folder: Path, listener: Listener, data: st
     material = material_of(study, folder)
     command = f"dpdist study {entry.study} --replicates {study.replicates} --out DIR" + " --data FOLDER" * study.reads_files
     beside = [set_beside(table, material) for table in study.beside]
-    limits = findings(study.limits, material.results, study.same_at_every_epsilon)
+    limits = findings(study.limits, material.results)
     return Part(entry.of, study, command, beside, limits, spent)

@@ -72,7 +72,7 @@ def run(
         study = study.with_data(str(Path(data).absolute()))
     folder = Path(out).absolute()
     with owned(folder, study):
-        units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates_of(c) + 1)]
+        units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates + 1)]
         missing = [k for k, (c, number) in enumerate(units) if not done(folder, study, c, number)]
         if missing and (there := len(units) - len(missing)):
             note = f"{there:,} of {len(units):,} replicates are there: the study resumes with them."
@@ -108,7 +108,7 @@ class Task:
 
 def material_of(study: Study, folder: Path) -> Material:
     """Reads all replicates of a study that has run, and writes its tables."""
-    parts = [read(folder, study, c, k) for c in range(len(study.cases)) for k in range(1, study.replicates_of(c) + 1)]
+    parts = [read(folder, study, c, k) for c in range(len(study.cases)) for k in range(1, study.replicates + 1)]
     table = results.tidy(parts, len(study.cases))
     results.write_table(folder, table, results.summarise(table))
     shown = pd.concat(parts)
@@ -182,7 +182,7 @@ def page(material: Material, versions: Mapping[str, str]) -> str:
         facts=[*kind.facts(study), _versions(versions)],
         heads=kind.heads,
         arms=kind.arms(study),
-        notes=[*study.notes, *findings(study.limits, results, study.same_at_every_epsilon)],
+        notes=[*study.notes, *findings(study.limits, results)],
         findings=kind.findings_title,
         beside_title=kind.beside_title,
         how_verdicts_are_made=READING,

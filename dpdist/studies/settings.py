@@ -16,7 +16,7 @@ from dpdist.core.keys import Key
 from dpdist.job import Budget, Frozen, Name, Runtime, budget_text
 
 FigureKind = Literal[
-    "violins", "ecdf", "densities", "record_bounds", "weights_and_bounds", "outcomes_and_weights", "by_size", "by_period"
+    "violins", "ecdf", "densities", "record_bounds", "weights_and_bounds", "outcomes_and_weights", "by_size"
 ]
 
 
@@ -166,18 +166,10 @@ class Study(Frozen):
         """ε as exact text; one empty text without ε."""
         return tuple(budget_text(epsilon) for epsilon in self.epsilons) or ("",)
 
-    @property
-    def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """Labels that do not depend on ε: shown under each, counted once."""
-        return ()
-
     def key_of(self, case: str, number: int | None = None) -> Key:
         """The key for random numbers in a case, or in one replicate."""
         key = Key(self.seed.to_bytes(32, "big")).child(case)
         return key if number is None else key.child(str(number))
-
-    def replicates_of(self, case: int) -> int:
-        return self.replicates
 
     @property
     def reads_files(self) -> bool:

@@ -106,23 +106,18 @@ class Outcome(NamedTuple):
     verdict: Verdict
 
 
-def findings(limits: tuple[Limit, ...], results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> list[Note]:
+def findings(limits: tuple[Limit, ...], results: pd.DataFrame) -> list[Note]:
     """Sentences on which limits are met."""
-    return [
-        Note(title=limit.title, text=_text(limit, list(outcomes(limit, results, same_at_every_epsilon))))
-        for limit in limits
-    ]
+    return [Note(title=limit.title, text=_text(limit, list(outcomes(limit, results)))) for limit in limits]
 
 
-def outcomes(limit: Limit, results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> Iterator[Outcome]:
+def outcomes(limit: Limit, results: pd.DataFrame) -> Iterator[Outcome]:
     """Every result that a limit applies to, with its verdict."""
     wanted = results[results["measure"].isin([f"{name}{end}" for name in limit.measures for end in ("", MONTE_CARLO)])]
     for column, names in (("case", limit.cases), ("epsilon", limit.epsilons)):
         wanted = wanted if names is None else wanted[wanted[column].isin(names)]
     errors = wanted[wanted["measure"].str.endswith(MONTE_CARLO)]
     wanted = wanted.drop(errors.index)
-    again = wanted.duplicated(["case", "mechanism", "measure", "replicate"])
-    wanted = wanted[~(again & wanted["mechanism"].isin(same_at_every_epsilon))]
     several = wanted.groupby(["case", "mechanism"])["epsilon"].transform("nunique") > 1
     wanted = wanted.assign(several=several)
     there = wanted if limit.mechanisms is None else wanted[wanted["mechanism"].isin(limit.mechanisms)]

@@ -67,3 +67,7 @@ def test_links_to_the_net_are_listed() -> None:
     """None so far: no page needs the net. Control: one in a page's text is seen, one of an example is not."""
     assert external(pages()) == LISTED
     assert outside("see [it](https://dp.invalid/a), or https://example.org/b.") == ["https://dp.invalid/a"]
+
+
+def test_the_readme_fits_its_length() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

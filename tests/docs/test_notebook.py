@@ -7,11 +7,10 @@ import io
 import json
 import warnings
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pytest
-from pages import ROOT, sentences, words
+from pages import ROOT
 
 NOTEBOOK = ROOT / "docs" / "tutorials" / "from-file-to-plot.ipynb"
 
@@ -50,9 +49,3 @@ def test_no_output_is_kept_in_the_notebook() -> None:
     """Every run draws anew."""
     said = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert [each["outputs"] for each in said["cells"] if each["cell_type"] == "code"] == [[]] * len(cells("code"))
-
-
-def test_its_sentences_are_short() -> None:
-    found = [each for text in cells("markdown") for each in sentences(text)]
-    assert mean(len(words(each)) for each in found) <= 18
-    assert max(len(words(each)) for each in found) <= 35

@@ -42,7 +42,6 @@ NOT_RUN = {
     "docs/how-to/r.md": 4,
     "docs/how-to/verify.md": 3,
     "docs/how-to/calibrate.md": 1,
-    "docs/how-to/chains.md": 1,
     "docs/how-to/studies.md": 2,
     "docs/explanation/accuracy.md": 2,
     "docs/extending.md": 5,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -127,52 +126,3 @@ def test_a_question_for_a_name_is_seen(text: str) -> None:
 @pytest.mark.parametrize("text", ['job.sampler.name == "stan"', "job.family == family", 'column.name == "x"'])
 def test_other_questions_are_not(text: str) -> None:
     assert names_asked(ast.parse(text)) == []
-
-
-MOST_WORDS_OF_A_FIRST_LINE = 20
-NEIGHBOUR = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)`")
-OTHER_NAMES = (".py", ".json", ".xml", ".html", ".yaml", ".xlsx", ".parquet")
-
-
-def unclear_first_line(docstring: str, names: Iterable[str]) -> str:
-    """What a module's first line lacks: a sentence of few words, whose neighbours are modules; empty if nothing."""
-    first = docstring.splitlines()[0]
-    absent = [
-        name
-        for name in NEIGHBOUR.findall(first)
-        if not name.endswith(OTHER_NAMES) and not any(f".{module}".endswith(f".{name}") for module in names)
-    ]
-    if not first.endswith((".", "?")) or len(first.split()) > MOST_WORDS_OF_A_FIRST_LINE:
-        return f"no sentence of {MOST_WORDS_OF_A_FIRST_LINE} words: {first}"
-    return f"no such modules: {absent}" if absent else ""
-
-
-def test_the_first_line_of_a_module_is_a_short_sentence_that_names_modules_that_exist() -> None:
-    names = [*modules(), *(f"dpdist.{name}" for name in dpdist.__all__)]
-    documented = {name: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for name, path in modules().items()}
-    faults = {name: unclear_first_line(text or "none", names) for name, text in documented.items()}
-    assert {name: fault for name, fault in faults.items() if fault} == {}
-
-
-@pytest.mark.parametrize("line", ["For `core.nothing`: sums.", "Sums", "Sums " * 20 + "up."])
-def test_an_unclear_first_line_is_seen(line: str) -> None:
-    assert unclear_first_line(line, ["dpdist.core.keys"])
-    assert unclear_first_line("For `core.keys`: writes `a.json`.", ["dpdist.core.keys"]) == ""
-
-
-BARE = {"FARTHEST", "LEAST", "POINTS", "STEPS"}
-"""Names of constants that once meant another quantity in every module."""
-
-
-def test_a_constant_s_name_says_its_quantity() -> None:
-    """Control: a longer name that holds one of these is no such name."""
-    named = {
-        f"{name}: {target.id}"
-        for name, path in modules().items()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign)
-        for target in ast.walk(ast.Tuple(node.targets))
-        if isinstance(target, ast.Name)
-    }
-    assert any(each.endswith(": LEAST_VARIANCE") for each in named)
-    assert [each for each in sorted(named) if each.rpartition(" ")[2] in BARE] == []

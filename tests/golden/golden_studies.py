@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 from golden_runs import Content, content_of
 from named_draws import named
-from shipped_surveys import Said, simulated_survey
-from small_jobs import shipped
+from shipped_surveys import Said
 
 from dpdist.job.loading import find_job
 from dpdist.studies.file import parse_study
@@ -23,19 +22,6 @@ STUDIES: dict[str, Said] = {
     "vector_weights_counts": {"cases": {"poisson": {"n": 200}, "nb": {"n": 200}}, "draws": 100},
     "guarantees": {"cases": {"random": {}, "two_point": {}}, "epsilons": ["3"]},
     "fbs_fbp_laplace": {"cases": {"normal": _SURVEY}, "sets": [2], "draws": 100, "mechanisms": _TABULATED},
-    "strict_survey": {"cases": {"n1000_3": _SURVEY}, "epsilons": ["1"]},
-    "drift_chain": {
-        "cases": {"shape": _SURVEY | {"periods": 2}},
-        "mechanisms": ["every", "renewed"],
-    },
-    "strict_halves": {
-        "cases": {"nscg_substitution": {"job": "shipped-nscg_strict"}, "nscg_around": {"job": "shipped-nscg_strict"}}
-    },
-    "repeated_samples": {
-        "cases": {"nscg_3000": {"job": "shipped-nscg_strict", "sample": 150, "weight_bounds": [1, 1000]}},
-        "epsilons": ["20"],
-        "mechanisms": ["reference_tables", "histogram", "sanitized_statistics", "fbp"],
-    },
     "modips_normal": {
         "cases": {"n100": {}},
         "epsilons": ["1"],
@@ -46,18 +32,11 @@ STUDIES: dict[str, Said] = {
 """By a shipped study's name: its cases and mechanisms that stay, cases with keys of their own, and other keys."""
 
 
-def study(name: str, folder: Path) -> Said:
-    """The small study; jobs that its cases name are written into `folder`, with a file for each."""
+def study(name: str) -> Said:
     path = find_job("doctorates").parent / "studies" / f"{name}.yaml"
     made: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     own = STUDIES[name]
     kept_cases = [case | own["cases"][case["name"]] for case in made["cases"] if case["name"] in own["cases"]]
-    for case in kept_cases:
-        if "job" in case:
-            job, file = shipped()[case["job"]], f"{name}-{case['name']}.parquet"
-            simulated_survey(job, 5, records=2000).to_parquet(folder / file)
-            (folder / f"{file}.yaml").write_text(json.dumps(job), encoding="utf-8")
-            case |= {"job": str(folder / f"{file}.yaml"), "file": file}
     left_out = ("figures", "beside", "notes", "limits")
     arms = [arm for arm in made.get("mechanisms", []) if arm.get("label") in own.get("mechanisms", [arm.get("label")])]
     made = {key: value for key, value in made.items() if key not in left_out} | own
@@ -74,6 +53,6 @@ def study(name: str, folder: Path) -> Said:
 def studied(name: str, inputs: Path, folder: Path) -> dict[str, Content]:
     """Run a study of one replicate and read its tables, not its page."""
     with named(name):
-        run(parse_study(json.dumps(study(name, inputs))), folder, data=inputs)
+        run(parse_study(json.dumps(study(name))), folder, data=inputs)
     tables = sorted(path for path in folder.glob("*") if path.suffix in (".csv", ".parquet"))
     return {path.name: content_of(path) for path in tables}

@@ -8,9 +8,7 @@ A change that is meant is recorded anew: `python tests/golden/record.py`, and th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,6 @@ from golden_runs import (
     released,
 )
 from golden_studies import STUDIES, studied
-from pages import sentences, words
 from small_jobs import EXACT, cases, reach
 from small_runs import write_inputs
 
@@ -54,32 +51,6 @@ def test_a_job_releases_what_is_recorded(name: str, inputs: Path, tmp_path: Path
     assert differences(read_golden(name), released(name, CASES[name], inputs, tmp_path / "work")) == []
     public = tmp_path / "work" / "public"
     assert [line for line in problems(public) if not line.startswith(UNFIT)] == []
-    assert unreadable(json.loads((public / "statement.json").read_text(encoding="utf-8"))) == []
-
-
-def unreadable(statement: dict[str, Any]) -> list[str]:
-    """Sentences of a statement over 35 words, and its mean length where that is over 18."""
-    every = [each for text in _texts(statement) for each in sentences(text)]
-    lengths = [len(words(each)) for each in every]
-    far = [each for each, length in zip(every, lengths, strict=True) if length > 35]
-    return far if mean(lengths) <= 18 else [*far, f"{mean(lengths):.1f} words in the mean"]
-
-
-def _texts(said: Any) -> Iterator[str]:
-    """Texts of more than three words, wherever they stand."""
-    if isinstance(said, str) and len(words(said)) > 3:
-        yield said
-    elif isinstance(said, dict | list):
-        for each in said.values() if isinstance(said, dict) else said:
-            yield from _texts(each)
-
-
-def test_a_statement_of_long_sentences_is_found() -> None:
-    """Control: one of 36 words; a mean of 20."""
-    assert unreadable({"a": ["It holds for all.", "word " * 35 + "end."]}) == [
-        "word " * 35 + "end.",
-        "20.0 words in the mean",
-    ]
 
 
 @pytest.mark.parametrize("name", STUDIES)

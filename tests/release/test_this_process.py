@@ -33,7 +33,7 @@ if __name__ == "__main__":
 """
 ACTS = {
     "run": 'dpdist.run("job.yaml", "work" + str(__name__ != "__main__"))',
-    "study": 'dpdist.run_study(dpdist.load_study("repeated_samples"), "study", 0)',
+    "study": 'dpdist.run_study(dpdist.load_study("vector_weights_counts"), "study", 0)',
     "rehearsal": 'from dpdist.studies.rehearsal import rehearse; rehearse(dpdist.load_job("job.yaml"), "rehearsal")',
 }
 

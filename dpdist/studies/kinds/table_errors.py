@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -13,21 +12,6 @@ from dpdist.job import StatisticName
 from dpdist.studies.kinds.protocol import Caption
 
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean")
-
-
-SIZES = ("median", "max")
-"""Summaries over cells of |error| in direct standard errors."""
-
-
-def sizes_of(statistic: str) -> tuple[str, ...]:
-    """Summaries of a statistic's errors; for counts also for fixed cell sizes."""
-    given = tuple(f"given_{size}" for size in SIZES) if statistic == "count" else ()
-    return (*SIZES, *given)
-
-
-def scale(size: str) -> str:
-    """Names the direct standard errors that are the unit."""
-    return "given the cells' sizes" if size.startswith("given_") else "as designed"
 
 
 BATCHES = 50
@@ -50,13 +34,12 @@ class Compared(Protocol):
 def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
     """Ratios of every arm's RMSE to every yardstick's: case, mechanism, epsilon, cell, measure, value.
 
-    With one yardstick it adds `_bias_`, |mean error| over its RMSE. `_monte_carlo` is the standard error of a median
-    over cells.
+    `_monte_carlo` is the standard error of a median over cells.
     """
     errors = results[results["measure"].str.contains(" error ")]
     split = errors["measure"].str.split(" error ", n=1, expand=True)
     errors = errors.assign(statistic=split[0], cell=split[1])
-    rng, only = np.random.default_rng(study.seed), len(study.yardsticks) == 1
+    rng = np.random.default_rng(study.seed)
     frames: list[pd.DataFrame] = []
     for (case, epsilon), part in errors.groupby(["case", "epsilon"], sort=False):
         number = int(part["replicate"].nunique())
@@ -68,13 +51,6 @@ def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
                 for label, rows_of_arm in mine.groupby("mechanism", sort=False)
             }
             squares = {label: values**2 for label, values in signed.items()}
-            if only:
-                (yardstick,) = study.yardsticks
-                unit = np.sqrt(squares[yardstick].mean())
-                for label, values in signed.items():
-                    bias = (values.mean().abs() / unit).rename_axis("cell").reset_index(name="value")
-                    bias = bias.assign(measure=f"{statistic}_bias_{yardstick}")
-                    frames.append(bias.assign(case=str(case), mechanism=label, epsilon=str(epsilon)))
             for other in study.yardsticks:
                 for label, square in squares.items():
                     if label == other:
@@ -112,12 +88,6 @@ RATIO = (
 )
 
 
-WITHOUT = (
-    "Where cells are no design strata, a count's holds the chance in the number of the cell's records, which is released.",
-    "The number of a cell's records is released, and its chance is left out: base cells are strata.",
-)
-
-
 COVERAGE_TITLE = "proportion of cells whose 90 % interval holds the true {}"
 
 
@@ -144,42 +114,3 @@ def ratios_of_errors(yardsticks: tuple[str, ...]) -> dict[str, Caption]:
 def coverages() -> dict[str, Caption]:
     """Captions for 90 % intervals, over all cells."""
     return {f"{name}_coverage": Caption(COVERAGE_TITLE.format(name), COVERED + ALL_CELLS) for name in STATISTICS}
-
-
-def biases() -> dict[str, Caption]:
-    reading = (
-        "|Mean error over replicates| over the direct estimate's RMSE, cell by cell; without bias it is about .8/√R times "
-        "the ratio of RMSEs."
-    )
-    return {f"{name}_bias_direct": Caption(f"|bias| of {name}s / direct RMSE", reading) for name in STATISTICS}
-
-
-def errors_in_direct_se() -> Mapping[str, Caption]:
-    """Captions for single releases, and for the last releases of a chain."""
-    times = (
-        ("", "", ""),
-        ("last_", ", last release", ", of the chain's last release"),
-        ("late_", ", last quarter of the chain", ", mean over the chain's last quarter"),
-    )
-    return {
-        f"{name}_{when}{size}": _error(name, size, title, whose or "; of a chain, the mean over its releases")
-        for name in STATISTICS
-        for size in sizes_of(name)
-        for when, title, whose in times
-    }
-
-
-def _error(statistic: str, size: str, when: str, whose: str) -> Caption:
-    given = size.startswith("given_")
-    which = "largest" if size.endswith("max") else "median"
-    reading = (
-        f"|published − direct estimate| over the direct estimate's standard error {scale(size)}, {which} over cells and "
-        f"margins{whose}. {WITHOUT[given]}"
-    )
-    title = f"{size.removeprefix('given_')} |error| of {statistic}s in direct standard errors {scale(size)}{when}"
-    return Caption(title, reading, "direct standard errors" + (" given sizes" if given else ""))
-
-
-def chain_epsilon() -> dict[str, Caption]:
-    reading = "The sum of all releases' ε, by adaptive composition: what a person in all files loses."
-    return {"chain_epsilon": Caption("ε of a person in all files of the chain", reading)}

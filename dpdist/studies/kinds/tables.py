@@ -39,9 +39,8 @@ from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.quality.comparators import noised
 from dpdist.sampling import facts, sampler_of
-from dpdist.studies.kinds.populations import Survey, errors_of, informative_size, placed_survey, simulated
+from dpdist.studies.kinds.populations import SIZE, Survey, errors_of, informative_size, placed_survey, sampled, simulated
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.kinds.repeated_samples import SIZE, sampled
 from dpdist.studies.kinds.simulation import CAPTIONS, Noted
 from dpdist.studies.kinds.table_errors import (
     COVERAGE_TITLE,
