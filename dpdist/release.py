@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,12 @@ from dpdist.planning.plan import Plan, doubts_of, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import caution, refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
+from dpdist.publish.batches import ByBatch, batches_of, here
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
 from dpdist.publish.released import (
+    Parameters,
     ReleasedObject,
     derived,
     of_run,
@@ -48,6 +50,7 @@ from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.predicted.words import alarms_before
 from dpdist.quality.report_page import write_report_again
+from dpdist.runtime.batches import Publication, tasks_on
 from dpdist.runtime.driver_memory import remembered_memory
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
@@ -152,14 +155,16 @@ def _run(
             with private():
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
-            with _executor(space, plan, listener) as workers, private():
-                metered = meter.reserve(key)
-                store_noisy_frame(space, job, plan.frame)
-                gates = _gates(space, plan) if job.accept is not None else None
-                released = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
-                meter.settle(key)
-            released = released if gates is None else _accepted(space, plan, released, *gates, listener)
-            _publish(space, released, listener, held=_held_at_first(space, job))
+            with _executor(space, plan, listener) as workers:
+                with private():
+                    metered = meter.reserve(key)
+                    store_noisy_frame(space, job, plan.frame)
+                    gates = _gates(space, plan) if job.accept is not None else None
+                    released = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
+                    meter.settle(key)
+                with _by_batch(workers, space, released) as by_batch:
+                    released = released if gates is None else _accepted(space, plan, released, *gates, listener, by_batch)
+                    _publish(space, released, listener, held=_held_at_first(space, job), by_batch=by_batch)
             meter.name_release(key, listener)
             with private():
                 evaluate(space, plan, key, listener)
@@ -178,7 +183,13 @@ def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
 
 
 def _accepted(
-    space: Workspace, plan: Plan, released: ReleasedObject, sums: dict[str, Floats], noise: Floats, listener: Listener
+    space: Workspace,
+    plan: Plan,
+    released: ReleasedObject,
+    sums: dict[str, Floats],
+    noise: Floats,
+    listener: Listener,
+    by_batch: ByBatch,
 ) -> ReleasedObject:
     """Measures the gates and adds their noisy values to the release.
 
@@ -187,7 +198,7 @@ def _accepted(
     published = dict[str, pd.DataFrame]()
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
         if not space.finished(ACCEPTED):
-            publish_folder(released, made := Path(scratch) / "public", listener)
+            publish_folder(released, made := Path(scratch) / "public", listener, by_batch=by_batch)
             published = {
                 table.name: pd.read_parquet(made / "tables" / f"{table.name}.parquet") for table in plan.job.tables
             }
@@ -202,6 +213,14 @@ def _executor(space: Workspace, plan: Plan, listener: Listener) -> AbstractConte
     return executor(job.runtime, job.sampler.name == "stan", space.shared, listener, memory)
 
 
+@contextmanager
+def _by_batch(workers: Executor, space: Workspace, released: ReleasedObject) -> Iterator[ByBatch]:
+    """Who does publication's work on batches of strata: tasks, or this process."""
+    publication = Publication(batches_of(released.frame), released.frame.stratum_labels, released.texts)
+    with tasks_on(workers, space, publication, ReleasedObject.with_texts) as tasks:
+        yield tasks or here
+
+
 def protect(
     space: Workspace, plan: Plan, key: Key, workers: Executor, sampled_by: Mapping[str, Any], listener: Listener
 ) -> ReleasedObject:
@@ -209,7 +228,7 @@ def protect(
     job = plan.job
     fit, fits, _ = fitted(Means(space, key, workers, listener))
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
-    sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
+    sets = tuple(Parameters({label: thetas[k] for label, thetas in released.items()}) for k in range(job.synthetic_sets))
     warned = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
     promise = replace(plan.promise, cautions=(*plan.promise.cautions, *design_left_out(job), *warned))
     promise = replace(promise, assumptions=(*promise.assumptions, *read_by(plan)))
@@ -231,7 +250,8 @@ def publish(
     ----------
     workspace : the workspace of a finished run.
     listener : is called with progress events.
-    job : a job whose labels and tables are used. All else must be as in the released job.
+    job : a job whose labels and tables are used, and whose `runtime` does the work. All else must be as in the released
+        job.
     page : False leaves the custodian's report page as it is; True writes it again if the run has an evaluation.
 
     Returns
@@ -259,7 +279,12 @@ def publish(
             refuse_formats(released.job.dataset, released.job.presentation)
         charged = Charged.of(space)
         on_a_verdict = released.job.held_on_a_verdict and made == space.held  # which was given when the records were there
-        _publish(space, released, listener, held=on_a_verdict or released.job.approval is not None)
+        held = on_a_verdict or released.job.approval is not None
+        with (
+            executor(released.job.runtime, shared=space.shared, listener=listener) as workers,
+            _by_batch(workers, space, released) as by_batch,
+        ):
+            _publish(space, released, listener, held, by_batch)
         if charged is not None:
             charged.name_again(listener)
         if page:
@@ -274,7 +299,7 @@ def _held_at_first(space: Workspace, job: Job) -> bool:
     return job.approval is not None or (job.held_on_a_verdict and not space.replayed)
 
 
-def _publish(space: Workspace, released: ReleasedObject, listener: Listener, held: bool) -> None:
+def _publish(space: Workspace, released: ReleasedObject, listener: Listener, held: bool, by_batch: ByBatch) -> None:
     """Writes the public folder; or, where the release is held, `held/`, which only its owner can read.
 
     A held release that was approved before is published.
@@ -287,7 +312,7 @@ def _publish(space: Workspace, released: ReleasedObject, listener: Listener, hel
     with publishing(folder):
         with private() if held or space.keyed else nullcontext():
             unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""
-            publish_folder(released, folder, listener, unfit)
+            publish_folder(released, folder, listener, unfit, by_batch)
         space.store.show(folder)
         if held and not space.replayed:
             publish_approved(space)

@@ -130,8 +130,13 @@ class Frame:
 
     def rows_of(self, stratum: int) -> slice:
         """The frame rows of a stratum. They are contiguous, because rows are sorted by stratum first."""
-        start, stop = np.searchsorted(self.stratum, [stratum, stratum + 1])
-        return slice(int(start), int(stop))
+        return slice(self._stratum_edges[stratum], self._stratum_edges[stratum + 1])
+
+    @cached_property
+    def _stratum_edges(self) -> list[int]:
+        """The first frame row of every stratum, and the number of rows, (stratum + 1,)."""
+        edges: list[int] = np.searchsorted(self.stratum, np.arange(len(self.stratum_labels) + 1)).tolist()
+        return edges
 
     def expand(self) -> Codes:
         """The frame row of every sample record, in the order of the frame, (record,)."""

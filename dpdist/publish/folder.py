@@ -24,6 +24,8 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, rele
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.estimators import Sums
 from dpdist.models.outputs import NoisedFigures
+from dpdist.models.protocol import Expectation
+from dpdist.publish.batches import ByBatch, here
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS
 from dpdist.publish.model_outputs import write_measurements, write_model_tables
@@ -32,8 +34,9 @@ from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import PrintedTable, printed_table
 from dpdist.publish.public_bounds import expectations
+from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject, write_released
-from dpdist.publish.standard_errors import laws, spreads_under
+from dpdist.publish.standard_errors import simulated
 from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import synthesize
@@ -102,24 +105,26 @@ Whoever knows the key can take the noise off. So no guarantee holds for it.
 """
 
 
-def publish(released: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
+def publish(
+    released: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "", by_batch: ByBatch = here
+) -> None:
     """Writes the public folder. It spends nothing and reads only `released`; the same object gives the same bytes.
 
     `unfit` is the reason not to publish the folder: it is a replay, or it is held. The reason is written to the file
     `UNFIT`. An existing `UNFIT` stays when the folder is published again. A signature stays if the manifest is
-    unchanged.
+    unchanged. `by_batch` does the work of batches of strata.
     """
     with single_threaded():  # whoever publishes: sums that threads share have other last digits
-        _published(released, public, listener, unfit)
+        _published(released, public, listener, unfit, by_batch)
 
 
-def _published(released: ReleasedObject, public: Path, listener: Listener, unfit: str) -> None:
+def _published(released: ReleasedObject, public: Path, listener: Listener, unfit: str, by_batch: ByBatch) -> None:
     building = aside(public)
     if building.exists():
         shutil.rmtree(building)
     building.mkdir(parents=True)
     write_released(building / "released", released)
-    grounds, material = grounds_of(released, building, listener)
+    grounds, material = grounds_of(released, building, listener, by_batch)
     tables = _write_tables(released, building / "tables", grounds, material, listener)
     by_name = {printed.name: rows for printed, rows in tables}
     write_json(
@@ -167,29 +172,32 @@ def _write_tables(
 
 
 def grounds_of(
-    released: ReleasedObject, building: Path, listener: Listener = silent, *, records: bool = True
+    released: ReleasedObject, building: Path, listener: Listener = silent, by_batch: ByBatch = here, *, records: bool = True
 ) -> tuple[dict[str, Grounds], Material | None]:
     """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics.
 
     Tables with released figures have no records and no further statistics. Without `records`, nothing is written if
     parameters give counts, means and totals, which are then the only estimates.
     """
-    if isinstance(model := released.model(0), NoisedFigures):
+    model = released.model(0)
+    if isinstance(model, NoisedFigures):
         with stage(listener, "standard errors", 1) as tick:
             noised = NoisedTables.of(released, model)
             tick(1)
         return {released.job.outcomes[0]: Grounds(None, (), None, noised=noised)}, None
     strata, folder = len(released.frame.stratum_labels), building / "synthetic"
     outcomes = released.job.outcomes
-    by_outcome = [expectations(released, j) for j in range(len(outcomes))]
     sums: Sequence[Sequence[Sums]] = [()] * len(outcomes)
-    if records or None in by_outcome:
+    by_outcome: Sequence[Sequence[Expected] | None] = [None] * len(outcomes)
+    if records or not isinstance(model, Expectation):
         with stage(listener, "synthetic records", strata) as tick:
-            sums = synthesize(released, folder, tick)
+            sums, expected_of_rows = synthesize(released, folder, tick, by_batch)
+        by_outcome = expected_of_rows or by_outcome
         write_microdata(folder, released.job)
+    else:
+        by_outcome = [expectations(released, j) for j in range(len(outcomes))]
     with stage(listener, "standard errors", strata) as tick:
-        laws_of_strata = laws(released, tick)
-        spread = spreads_under(released, laws_of_strata)
+        spread, laws_of_strata = simulated(released, tick, by_batch)
     grounds = {
         name: Grounds(by_outcome[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)
     }

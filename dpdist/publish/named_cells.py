@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.core.table_cells import cross
 from dpdist.job import Table
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import words_of
@@ -192,7 +191,7 @@ def note_on_common(released: ReleasedObject, spec: Table) -> tuple[str, ...]:
     for stratum in released.completed_strata:
         common = np.array([cell in named for cell in stratum.cells])
         sign[released.frame.rows_of(stratum.number)] += 2.0 * common[stratum.model.design.pattern]
-    cells = cross(released.frame, spec.by, spec.margins, spec.universe)
+    cells = released.cells(spec)
     of_group = np.flatnonzero(cells.membership @ (count * sign) > 0.0)
     names = [released.job.presentation.cell(spec.by, cells.labels[k]) for k in of_group]
     return (MOSTLY_COMMON[released.job.has_reference].format("; ".join(names)),) if names else ()

@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
-from dpdist.core.table_cells import Cells, counted_and_named, cross
+from dpdist.core.table_cells import Cells, counted_and_named
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Table
 from dpdist.models.protocol import Unbiased
@@ -57,7 +57,7 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
     by_table: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
     within = within_cells(released)
     for table in released.job.tables:
-        cells, by_outcome = cross(released.frame, table.by, table.margins, table.universe), dict[str, list[Floats]]()
+        cells, by_outcome = released.cells(table), dict[str, list[Floats]]()
         for statistic in table.statistics:
             outcome = statistic.variable or released.job.outcomes[0]
             if statistic.name not in STATISTICS or outcome not in grounds:

@@ -12,6 +12,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import NORMAL_90, STATISTICS, Interval
 from dpdist.estimation.raking import Margin, Room, factors, margins_of
 from dpdist.models.protocol import Draws, Expectation, StratumModel, Unbiased, expected_of
+from dpdist.publish.batches import rows_of_batch
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
 
@@ -166,12 +167,24 @@ def expectations(released: ReleasedObject, outcome: int = 0) -> list[Expected] |
     """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None if the model defines none."""
     if not isinstance(released.model(0), Expectation):
         return None
+    return raked_to_totals(released, by_row(released, range(len(released.frame.stratum_labels)), expecting(outcome)))
+
+
+Expecting = Callable[[StratumModel, Draws], Expected]
+
+
+def expecting(outcome: int) -> Expecting:
+    """Returns the expectations of an outcome as a function of model and parameters."""
 
     def expect(model: StratumModel, theta: Draws) -> Expected:
         assert isinstance(model, Expectation)
         return expected_of(model, theta, outcome)
 
-    pairs = _by_row(released, expect)
+    return expect
+
+
+def raked_to_totals(released: ReleasedObject, pairs: list[Expected]) -> list[Expected]:
+    """Expectations of every set whose counts meet the public totals; unchanged if the job states none."""
     rake, room = margins_and_room(released)
     if not rake:
         return pairs
@@ -192,16 +205,18 @@ def bounded_expectations(released: ReleasedObject, expected: Sequence[Expected])
         assert isinstance(model, Unbiased)
         return model.bounded(theta)
 
-    return _by_row(released, expect)
+    return by_row(released, range(len(released.frame.stratum_labels)), expect)
 
 
-def _by_row(released: ReleasedObject, expect: Callable[[StratumModel, Draws], Expected]) -> list[Expected]:
-    """Expectations of the first draw by frame row, (row,) each, one pair for each set."""
-    size = len(released.frame)
+def by_row(released: ReleasedObject, strata: range, expect: Expecting) -> list[Expected]:
+    """Expectations of the first draw by frame row of consecutive strata, (row,) each, one pair for each set."""
+    whole = rows_of_batch(released.frame, strata)
+    size = whole.stop - whole.start
     pairs = [(np.empty(size), np.empty(size)) for _ in released.sets]
-    for stratum in range(len(released.frame.stratum_labels)):
+    for stratum in strata:
         model, rows = released.model(stratum), released.frame.rows_of(stratum)
+        inside = slice(rows.start - whole.start, rows.stop - whole.start)
         for k, (weight, product) in enumerate(pairs):
             weights, products = expect(model, released.theta(model, stratum, k))
-            weight[rows], product[rows] = weights[0], products[0]
+            weight[inside], product[inside] = weights[0], products[0]
     return pairs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,21 +12,23 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import scipy
 
 from dpdist.core.confidential import refuse_confidential
 from dpdist.core.errors import JobError, Problem, WorkspaceError
-from dpdist.core.files import write_json, write_text
+from dpdist.core.files import replaced, write_json, write_text
 from dpdist.core.formats import version_of
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Floats, Frame
+from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.history import HISTORY, PeriodTotals, read_history, write_history
 from dpdist.estimation.variance import Stage
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
-from dpdist.job import DesignEffect, Job, budget_text
+from dpdist.job import DesignEffect, Job, Table, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
@@ -46,6 +48,8 @@ REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder a
 """Remedy for a public folder that is incomplete."""
 PROOF = "proof.json"
 """File of the proof record, in the folder `released/`."""
+MOST_MODELS = 1000
+"""Number of models of strata that a release keeps, so that memory does not grow with strata."""
 DISTRIBUTIONS = "distributions.parquet"
 """File of a score model's distributions of every cell, from the reference."""
 
@@ -67,6 +71,30 @@ class CompletedStratum:
     def count(self) -> Floats:
         """Sample records of every cell, (cell,)."""
         return self.model.count
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters(Mapping[str, Mapping[str, Any]]):
+    """A set's parameters by stratum, kept as JSON texts, which take a fifth of the memory and are never Confidential."""
+
+    texts: Mapping[str, str]
+    _last: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, strata: Mapping[str, Mapping[str, Any]]) -> Parameters:
+        return cls({label: json.dumps(theta, ensure_ascii=False, allow_nan=False) for label, theta in strata.items()})
+
+    def __getitem__(self, label: str) -> Mapping[str, Any]:
+        if label not in self._last:
+            self._last.clear()
+            self._last[label] = json.loads(self.texts[label])
+        return self._last[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
 
 
 @dataclass(frozen=True)
@@ -94,7 +122,7 @@ class ReleasedObject:
     """The proof record (privacy/proof.py); None of releases of 0.1.1 and earlier, and of simulated ones."""
 
     def __post_init__(self) -> None:
-        refuse_confidential((self.promise, self.sets))
+        refuse_confidential((self.promise, [of_set for of_set in self.sets if not isinstance(of_set, Parameters)]))
 
     @property
     def target(self) -> float:
@@ -142,11 +170,44 @@ class ReleasedObject:
         """True if noisy sums were searched for unidentified cells."""
         return any(stratum.facts.ranges is not None for stratum in self.completed_strata)
 
+    @property
+    def texts(self) -> list[Mapping[str, str]]:
+        """Every set's parameters as JSON texts by stratum."""
+        return [of_set.texts if isinstance(of_set, Parameters) else Parameters.of(of_set).texts for of_set in self.sets]
+
+    def with_texts(self, texts: Sequence[Mapping[str, str]]) -> ReleasedObject:
+        """The release with other texts for parameters."""
+        return replace(self, sets=tuple(map(Parameters, texts)))
+
     def model(self, stratum: int) -> StratumModel:
-        """The model that was fitted to a stratum, with the prior of that fit. It is built once."""
+        """The model that was fitted to a stratum, with the prior of that fit. The last `MOST_MODELS` are kept."""
         if stratum not in self._models:
+            if len(self._models) == MOST_MODELS:
+                del self._models[next(iter(self._models))]
             self._models[stratum] = self._built(stratum)
         return self._models[stratum]
+
+    def cells(self, table: Table) -> Cells:
+        """The cells of a table over the frame. They are found once."""
+        key = json.dumps([list(table.by), table.margins, table.universe], default=list)
+        if key not in self._cells:
+            self._cells[key] = cross(self.frame, table.by, table.margins, table.universe)
+        return self._cells[key]
+
+    def rows_of_cells(self, table: Table) -> scipy.sparse.csc_array:
+        """The membership of a table's cells by columns, (cell, frame row)."""
+        cells = self.cells(table)
+        if id(cells) not in self._columns:
+            self._columns[id(cells)] = scipy.sparse.csc_array(cells.membership)
+        return self._columns[id(cells)]
+
+    @cached_property
+    def _cells(self) -> dict[str, Cells]:
+        return {}
+
+    @cached_property
+    def _columns(self) -> dict[int, scipy.sparse.csc_array]:
+        return {}
 
     @cached_property
     def _models(self) -> dict[int, StratumModel]:
@@ -186,7 +247,8 @@ def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
         problems.append(Problem("tables", f"another or no table {', '.join(gated)}, which the gates name", allowed, cost))
     if problems:
         raise JobError("of what was released", problems)
-    return replace(released, job=Job.model_validate(before | {name: after[name] for name in FREE}))
+    restated = Job.model_validate(before | {name: after[name] for name in FREE})
+    return replace(released, job=restated.model_copy(update={"runtime": job.runtime}))
 
 
 def _underivable(released: Job, job: Job) -> str:
@@ -283,7 +345,7 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
         write_json(folder / PROOF, dict(released.proof))
     pq.write_table(frame_table(released.frame), folder / "frame.parquet")
     for number, strata in enumerate(released.sets, start=1):
-        write_json(folder / f"set-{number}.json", {"set": number, "family": released.job.family, "strata": strata})
+        _write_set(folder / f"set-{number}.json", {"set": number, "family": released.job.family}, strata)
     if released.facts:
         pq.write_table(facts_table(released.facts), folder / DISTRIBUTIONS, compression="zstd")
     if released.donors:
@@ -294,6 +356,21 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
     if released.points is not None:
         pq.write_table(released.points, folder / REFERENCE_FILE)
     write_text(folder / "seed", released.seed.hex() + "\n")
+
+
+def _write_set(path: Path, facts: Mapping[str, Any], strata: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes facts and "strata" as `write_json` would, stratum by stratum."""
+
+    def indented(value: object, depth: str) -> str:
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).replace("\n", f"\n{depth}")
+
+    with replaced(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write("{\n" + "".join(f"  {json.dumps(name)}: {indented(value, '  ')},\n" for name, value in facts.items()))
+        file.write('  "strata": {')
+        for number, (label, theta) in enumerate(strata.items()):
+            name = json.dumps(label, ensure_ascii=False)
+            file.write(f"{',' if number else ''}\n    {name}: {indented(theta, '    ')}")
+        file.write("\n  }\n}\n")
 
 
 def read_released(folder: Path) -> ReleasedObject:
@@ -317,7 +394,7 @@ def read_released(folder: Path) -> ReleasedObject:
         raise _unfit(public, error) from None
     try:
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
-        sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
+        sets = tuple(Parameters.of(json.loads(name.read_text(encoding="utf-8"))["strata"]) for name in names)
         seed = Key.read(folder / "seed")
         facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if family_facts(job).on_reference else {}
         kept = folder / DONORS

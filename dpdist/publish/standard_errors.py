@@ -6,20 +6,22 @@ and privacy weight α. Then T = V_x + V_c + V_α/m + bias²; `variances` defines
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import scipy
 
 from dpdist.core.progress import within
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means
+from dpdist.estimation.estimators import NORMAL_90, STATISTICS, Figures, Sums, counts_and_means
 from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
-from dpdist.models.outputs import DRAWS, Recentred, Resampled
+from dpdist.models.outputs import DRAWS, CompletedCells, Recentred, Resampled
 from dpdist.models.protocol import Draws, Expectation, expected_of
 from dpdist.privacy.noisy_counts import counted_again
+from dpdist.publish.batches import ByBatch, batches_of, here, rows_of_batch
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.public_bounds import FigureBounds, bounded_expectations, margins_and_room
 from dpdist.publish.refit import Expectations, Expected, Laws, Recounted, expected_under, refitted
@@ -56,6 +58,13 @@ class Spread(NamedTuple):
     product: Floats
 
 
+class CellSums(NamedTuple):
+    """Draws of Σ n E(w|x) and Σ n E(wy|x) over the rows of every cell, (draw, cell)."""
+
+    weight: Floats
+    product: Floats
+
+
 class Recounts(NamedTuple):
     """Sample counts under simulated noise, and E(w|x) and E(wy|x) under these counts: (draw, row) each."""
 
@@ -64,33 +73,157 @@ class Recounts(NamedTuple):
     product: Floats
 
 
+CellsKey = Hashable
+"""What identifies a table's cells among those of a release."""
+
+
 @dataclass(frozen=True, eq=False)
 class Spreads:
     """Draws of one outcome's expectations over all strata: one `Spread` for each field of `refit.Expectations`, in order.
 
+    Where tables need no rows, `by_cells` has their sums over cells instead, in the same order, and `laws` is empty.
     `recounts` is None unless sample counts are noisy. Laws with the same draws are one object.
     """
 
     laws: tuple[Spread, ...]
     recounts: Recounts | None = None
+    by_cells: Mapping[CellsKey, Sequence[CellSums]] | None = None
     parts: dict[Hashable, tuple[Sequence[Expected], list[VarianceParts]]] = field(default_factory=dict, repr=False)
     """Parts of variances that `variance_parts` has computed, by table, with their expectations."""
 
+    def figures(self, cells: Cells, n: Floats) -> list[tuple[Floats, Floats, Floats]]:
+        """Counts, means and totals of every cell, (draw, cell) by_batch, under every law."""
+        if self.by_cells is not None:
+            sums = self.by_cells[_key(cells)]
+            of_sums = {id(law): ratios(*law) for law in sums}
+            return [of_sums[id(law)] for law in sums]
+        by_law = {id(law): cell_estimates(cells, n, law.weight, law.product) for law in self.laws}
+        return [by_law[id(law)] for law in self.laws]
+
+
+def _key(cells: Cells) -> CellsKey:
+    return cells.by, cells.labels, cells.universe
+
+
+class Simulated(NamedTuple):
+    """What standard errors follow from: spreads by outcome, and every stratum's laws where rows are needed.
+
+    Both are None if a model has no laws. A stratum without a fit has no laws.
+    """
+
+    spreads: list[Spreads] | None
+    laws: list[Laws | None] | None
+
+
+def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = here) -> Simulated:
+    """Laws and spreads of a release. `by_batch` does the work of the batches.
+
+    Where tables have counts, means and totals alone, batches return sums over cells, and no rows stay in memory. Public
+    totals, noisy counts and further statistics need all rows at once.
+    """
+    if not has_laws(released):
+        return Simulated(None, None)
+    batches, by_row = batches_of(released.frame), _needs_rows(released)
+    if by_row:
+        by_stratum, parts = list[Laws | None](), list[list[list[Spread]]]()
+        for batch, (laws_of_batch, part) in zip(batches, by_batch(laws_and_spreads, released, batches), strict=True):
+            by_stratum += laws_of_batch
+            parts.append(part)
+            tick(len(batch))
+        return Simulated(_joined(released, by_stratum, batches, parts), by_stratum)
+    sums = dict[tuple[CellsKey, int], _Adding]()
+    for batch, of_tables in zip(batches, by_batch(sums_over_cells, released, batches), strict=True):
+        for key, one in of_tables.items():
+            sums.setdefault(key, _Adding(one.cells)).add(one)
+        tick(len(batch))
+    keys, outcomes = dict.fromkeys(key for key, _ in sums), range(len(released.job.outcomes))
+    return Simulated([Spreads((), None, {key: sums[key, j].laws() for key in keys}) for j in outcomes], None)
+
+
+def has_laws(released: ReleasedObject) -> bool:
+    """False if the model can neither be simulated nor refitted, or if the mechanism clamps: clamped fits have no
+    sufficient statistics.
+    """
+    return not released.job.mechanism.clamps and isinstance(released.model(0), Recentred | Resampled)
+
+
+def _needs_rows(released: ReleasedObject) -> bool:
+    job = released.job
+    further = any(statistic.name not in STATISTICS for table in job.tables for statistic in table.statistics)
+    return bool(further or job.rake or job.noisy_frame or isinstance(released.model(0), CompletedCells))
+
 
 def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
-    """Laws (`refit.Laws`) of every stratum. A stratum without a fit has None.
-
-    The result is None if the model can neither be simulated nor refitted, or if the mechanism clamps, because clamped
-    fits have no sufficient statistics.
-    """
-    if released.job.mechanism.clamps or not isinstance(released.model(0), Recentred | Resampled):
+    """Laws (`refit.Laws`) of every stratum; None if there are none (`has_laws`)."""
+    if not has_laws(released):
         return None
-    by_stratum, counts = [], recounts(released)
-    for stratum in range(len(released.frame.stratum_labels)):
-        with np.errstate(all="ignore"):
-            by_stratum.append(_simulated(released, stratum, counts) or refitted(released, stratum))
-        tick(1)
+    by_stratum = list[Laws | None]()
+    for batch in batches_of(released.frame):
+        by_stratum += laws_of(released, batch)
+        tick(len(batch))
     return by_stratum
+
+
+def laws_of(released: ReleasedObject, strata: range) -> list[Laws | None]:
+    """Laws of some strata. A stratum without a fit has None."""
+    counts = recounts(released)
+    with np.errstate(all="ignore"):
+        return [_simulated(released, stratum, counts) or refitted(released, stratum) for stratum in strata]
+
+
+def laws_and_spreads(released: ReleasedObject, batch: range) -> tuple[list[Laws | None], list[list[Spread]]]:
+    """Work of a batch: laws without synthetic samples, and spreads over its rows by outcome and law."""
+    laws_of_batch = laws_of(released, batch)
+    spread = _spreads_of(released, batch, laws_of_batch)
+    return [one if one is None else one._replace(records=None) for one in laws_of_batch], spread
+
+
+class TouchedSums(NamedTuple):
+    """Sums under every law over a batch's rows, in those cells of a table that have some of them.
+
+    `cells` is the table's number of cells.
+    """
+
+    cells: int
+    touched: Ints
+    laws: Sequence[CellSums]
+
+
+def sums_over_cells(released: ReleasedObject, batch: range) -> dict[tuple[CellsKey, int], TouchedSums]:
+    """Work of a batch: sums over its rows, by table and outcome."""
+    spread = _spreads_of(released, batch, laws_of(released, batch))
+    rows, sums = rows_of_batch(released.frame, batch), dict[tuple[CellsKey, int], TouchedSums]()
+    n = released.frame.count[rows].astype(float)
+    for table in released.job.tables:
+        cells = released.cells(table)
+        inside = released.rows_of_cells(table)[:, rows.start : rows.stop]
+        touched = np.unique(inside.indices).astype(np.int64)
+        membership = scipy.sparse.csr_array(scipy.sparse.csr_array(inside)[touched])
+        for outcome, of_outcome in enumerate(spread):
+            by_law = {id(law): CellSums(*((membership @ (n * part).T).T for part in law)) for law in of_outcome}
+            sums[_key(cells), outcome] = TouchedSums(len(cells), touched, [by_law[id(law)] for law in of_outcome])
+    return sums
+
+
+class _Adding:
+    """Adds up the sums of batches, in their order, over all cells of a table."""
+
+    def __init__(self, cells: int) -> None:
+        self._cells, self._one_sampling = cells, True
+        self._sums = [CellSums(*np.zeros((2, 1, cells))) for _ in Expectations._fields]
+
+    def add(self, part: TouchedSums) -> None:
+        self._one_sampling &= part.laws[1] is part.laws[0]
+        for k, law in enumerate(part.laws):
+            draws = max(len(self._sums[k].weight), len(law.weight))
+            if draws > len(self._sums[k].weight):
+                self._sums[k] = CellSums(*(np.broadcast_to(sums, (draws, self._cells)).copy() for sums in self._sums[k]))
+            for sums, more in zip(self._sums[k], law, strict=True):
+                sums[:, part.touched] += more
+
+    def laws(self) -> list[CellSums]:
+        centres, plain, *others = self._sums
+        return [centres, centres if self._one_sampling else plain, *others]
 
 
 def recounts(released: ReleasedObject) -> Floats | None:
@@ -109,20 +242,45 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
     """The result of `spreads`, from known laws."""
     if by_stratum is None:
         return None
-    rows, drawn = len(released.frame), [of_stratum.draws for of_stratum in by_stratum if of_stratum is not None]
+    batches = batches_of(released.frame)
+    parts = [_spreads_of(released, batch, by_stratum[batch.start : batch.stop]) for batch in batches]
+    return _joined(released, by_stratum, batches, parts)
+
+
+def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[Spread]]:
+    """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
+    whole, drawn = rows_of_batch(released.frame, batch), [of_stratum.draws for of_stratum in laws if of_stratum is not None]
     sizes = [max(map(len, of_law)) for of_law in zip(*drawn, strict=True)] or [1] * len(Expectations._fields)
     by_outcome = [
-        [Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes] for _ in released.job.outcomes
+        [Spread(*np.full((2, draws, whole.stop - whole.start), np.nan)) for draws in sizes] for _ in released.job.outcomes
     ]
-    if all(of_stratum is None or of_stratum.one_sampling for of_stratum in by_stratum):
+    if all(of_stratum is None or of_stratum.one_sampling for of_stratum in laws):
         for spreads_of_outcome in by_outcome:
             spreads_of_outcome[1] = spreads_of_outcome[0]
-    for stratum, laws_of_stratum in enumerate(by_stratum):
-        rows_of_stratum = released.frame.rows_of(stratum)
+    for stratum, laws_of_stratum in zip(batch, laws, strict=True):
+        rows = released.frame.rows_of(stratum)
+        inside = slice(rows.start - whole.start, rows.stop - whole.start)
         with np.errstate(all="ignore"):
             for outcome, of_outcome in zip(by_outcome, expected_under(released, stratum, laws_of_stratum), strict=True):
                 for spread, expected in zip(outcome, of_outcome, strict=True):
-                    spread.weight[:, rows_of_stratum], spread.product[:, rows_of_stratum] = expected
+                    spread.weight[:, inside], spread.product[:, inside] = expected
+    return by_outcome
+
+
+def _joined(
+    released: ReleasedObject,
+    by_stratum: Sequence[Laws | None],
+    batches: Sequence[range],
+    parts: Sequence[Sequence[Sequence[Spread]]],
+) -> list[Spreads]:
+    """Spreads over all rows from those of batches, raked where the job states public totals."""
+    by_outcome = [
+        [_over_rows(released, batches, [part[j][k] for part in parts]) for k in range(len(Expectations._fields))]
+        for j in range(len(released.job.outcomes))
+    ]
+    for j, spreads_of_outcome in enumerate(by_outcome):
+        if all(part[j][1] is part[j][0] for part in parts):
+            spreads_of_outcome[1] = spreads_of_outcome[0]
     rake, room = margins_and_room(released)
     if rake:
         distinct = {id(spread): spread for outcome_spreads in by_outcome for spread in outcome_spreads}
@@ -132,6 +290,16 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
         Spreads(tuple(outcome_spreads), _recounted(released, by_stratum, outcome))
         for outcome, outcome_spreads in enumerate(by_outcome)
     ]
+
+
+def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequence[Spread]) -> Spread:
+    if len(parts) == 1:
+        return parts[0]
+    whole = Spread(*np.empty((2, max(len(part.weight) for part in parts), len(released.frame))))
+    for batch, part in zip(batches, parts, strict=True):
+        rows = rows_of_batch(released.frame, batch)
+        whole.weight[:, rows], whole.product[:, rows] = part
+    return whole
 
 
 def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:
@@ -240,8 +408,7 @@ def _variance_parts(
 ) -> list[VarianceParts]:
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
     n, composed = released.frame.count.astype(float), composition(released, cells, expected)
-    by_law = {id(law): cell_estimates(cells, n, law.weight, law.product) for law in spread.laws}
-    figures = [by_law[id(law)] for law in spread.laws]
+    figures = spread.figures(cells, n)
     again = None if spread.recounts is None else cell_estimates(cells, *spread.recounts)
     noise, parts = _noise_variances(released, cells, figures[NOISED], outcome), []
     for k, composed_figure in enumerate(composed):
@@ -255,9 +422,8 @@ def _variance_parts(
 
 def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads, outcome: int) -> list[Floats]:
     """Variances of counts, means and totals by noise alone, (cell,) each."""
-    drawn = spread.laws[NOISED]
-    figures = cell_estimates(cells, released.frame.count.astype(float), drawn.weight, drawn.product)
-    return _noise_variances(released, cells, figures, outcome)
+    figures = spread.figures(cells, released.frame.count.astype(float))
+    return _noise_variances(released, cells, figures[NOISED], outcome)
 
 
 def _noise_variances(
@@ -281,8 +447,12 @@ def about(drawn: Floats, value: Floats) -> Floats:
 def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
     """Counts Σ n E(w|x), means Σ n E(wy|x) / Σ n E(w|x) and totals Σ n E(wy|x) of every cell, (draw, cell)."""
     with np.errstate(all="ignore"):
-        count = (cells.membership @ (n * weight).T).T
-        total = (cells.membership @ (n * product).T).T
+        return ratios((cells.membership @ (n * weight).T).T, (cells.membership @ (n * product).T).T)
+
+
+def ratios(count: Floats, total: Floats) -> tuple[Floats, Floats, Floats]:
+    """Counts, means and totals from counts and totals, (draw, cell) each."""
+    with np.errstate(all="ignore"):
         return count, total / count, total
 
 

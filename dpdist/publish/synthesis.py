@@ -5,10 +5,11 @@ They have only columns that the model distinguishes, which may exclude design st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,10 @@ from dpdist.estimation.raking import factors
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.models.outputs import FromDonors
-from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
-from dpdist.publish.public_bounds import margins_and_room
+from dpdist.models.protocol import Expectation, Presampled, StratumModel, Synthesizer
+from dpdist.publish.batches import ByBatch, batches_of, here, is_large, rows_of_batch
+from dpdist.publish.public_bounds import by_row, expecting, margins_and_room, raked_to_totals
+from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
 
 BATCH = 65_536
@@ -36,31 +39,104 @@ class Block(NamedTuple):
     copied: pa.Table | None = None
 
 
-def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
-    """Writes set-<k>.parquet for every set; returns sums per frame row before raking, by outcome and then by set."""
+class BatchSums(NamedTuple):
+    """What is summed over a batch's rows: sums of its synthetic records, and E(w|x) and E(wy|x), by outcome and set.
+
+    There are no expectations if the model defines none.
+    """
+
+    sums: list[list[Sums]]
+    expected: list[list[Expected]] | None
+
+
+class BatchRecords(NamedTuple):
+    """The synthetic records of a batch, by set, and what is summed over its rows."""
+
+    blocks: list[list[Block]]
+    summed: BatchSums
+
+
+def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], None], by_batch: ByBatch = here) -> BatchSums:
+    """Writes set-<k>.parquet for every set; returns sums before raking, and expectations, over all rows.
+
+    `by_batch` draws the records of the batches. A batch of one large stratum is drawn here, because its records would not
+    fit into one result.
+    """
     folder.mkdir(parents=True)
-    frame, rows = released.frame, len(released.frame)
-    sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in released.sets] for _ in released.job.outcomes]
+    frame, batches, sets = released.frame, batches_of(released.frame), range(len(released.sets))
     rake, room = margins_and_room(released)
-    factor = (
-        [factors(set_sums.a, rake, room) for set_sums in synthetic_sums(released)]
-        if rake
-        else [np.ones(rows)] * len(released.sets)
-    )
+    factor = [np.ones(len(frame))] * len(sets)
+    if rake:
+        factor = [factors(of_set.a, rake, room) for of_set in synthetic_sums(released, by_batch)]
+    small = [batch for batch in batches if not is_large(frame, batch)]
+    results, parts = by_batch(batch_records, released, small), list[BatchSums]()
     with ExitStack() as stack:
-        writers = [
-            stack.enter_context(pq.ParquetWriter(folder / f"set-{k + 1}.parquet", _schema(released), compression="zstd"))
-            for k in range(len(released.sets))
-        ]
-        for stratum in range(len(frame.stratum_labels)):
-            model = released.model(stratum)
-            for k, writer in enumerate(writers):
-                for block in _blocks(released, model, stratum, k):
-                    for by_set, values in zip(sums, columns(block.outcome), strict=True):
-                        by_set[k] = by_set[k].plus(record_sums(block.frame_row, block.weight, values, rows))
-                    writer.write_table(_table(released, block, block.weight * factor[k][block.frame_row]))
-            tick(1)
-    return sums
+        writers = [stack.enter_context(_Writer(released, folder / f"set-{k + 1}.parquet", factor[k])) for k in sets]
+        for batch in batches:
+            if is_large(frame, batch):
+                summed = _summed(
+                    released, batch, [one.passing(_blocks(released, batch, k)) for k, one in enumerate(writers)]
+                )
+            else:
+                blocks, summed = next(results)
+                for writer, blocks_of_set in zip(writers, blocks, strict=True):
+                    writer.write(blocks_of_set)
+            parts.append(summed)
+            tick(len(batch))
+    return _over_rows(released, batches, parts)
+
+
+def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = here) -> list[Sums]:
+    """Sums of the first outcome in every set's records, per frame row and before raking; writes no records."""
+    batches = batches_of(released.frame)
+    return _over_rows(released, batches, by_batch(batch_sums, released, batches)).sums[0]
+
+
+def batch_records(released: ReleasedObject, batch: range) -> BatchRecords:
+    """Work of a batch: its synthetic records."""
+    blocks = [list(_blocks(released, batch, k)) for k in range(len(released.sets))]
+    return BatchRecords(blocks, _summed(released, batch, blocks))
+
+
+def batch_sums(released: ReleasedObject, batch: range) -> BatchSums:
+    """Work of a batch: what is summed of its synthetic records."""
+    return _summed(released, batch, [_blocks(released, batch, k) for k in range(len(released.sets))])
+
+
+def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[Block]]) -> BatchSums:
+    rows, outcomes = rows_of_batch(released.frame, batch), range(len(released.job.outcomes))
+    size = rows.stop - rows.start
+    sums = [[Sums(*np.zeros((5, size))) for _ in by_set] for _ in outcomes]
+    for k, blocks in enumerate(by_set):
+        for block in blocks:
+            row = block.frame_row - rows.start
+            for of_outcome, values in zip(sums, columns(block.outcome), strict=True):
+                of_outcome[k] = of_outcome[k].plus(record_sums(row, block.weight, values, size))
+    if not isinstance(released.model(batch.start), Expectation):
+        return BatchSums(sums, None)
+    return BatchSums(sums, [by_row(released, batch, expecting(outcome)) for outcome in outcomes])
+
+
+def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Iterable[BatchSums]) -> BatchSums:
+    """What was summed of batches, over all rows of the frame."""
+    size, sets, outcomes = len(released.frame), range(len(released.sets)), range(len(released.job.outcomes))
+    sums = [[Sums(*np.empty((5, size))) for _ in sets] for _ in outcomes]
+    expected: list[list[Expected]] = [[(np.empty(size), np.empty(size)) for _ in sets] for _ in outcomes]
+    defined = True
+    for batch, part in zip(batches, parts, strict=True):
+        rows = rows_of_batch(released.frame, batch)
+        _place(rows, sums, part.sums)
+        if part.expected is None:
+            defined = False
+        else:
+            _place(rows, expected, part.expected)
+    return BatchSums(sums, [raked_to_totals(released, pairs) for pairs in expected] if defined else None)
+
+
+def _place(rows: slice, whole: Sequence[Sequence[Iterable[Floats]]], part: Sequence[Sequence[Iterable[Floats]]]) -> None:
+    for of_whole, of_part in zip(chain(*whole), chain(*part), strict=True):
+        for values, values_of_rows in zip(of_whole, of_part, strict=True):
+            values[rows] = values_of_rows
 
 
 def columns(outcome: Floats) -> tuple[Floats, ...]:
@@ -68,14 +144,16 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
     return (outcome,) if outcome.ndim == 1 else tuple(outcome.T)
 
 
-def _blocks(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
-    """A stratum's synthetic records in set k + 1, with whole numbers where the job declares them.
+def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[Block]:
+    """A batch's synthetic records in set k + 1, with whole numbers where the job declares them.
 
     Every call yields the same records.
     """
-    for number, block in enumerate(_of_model(released, model, stratum, k)):
-        rng = released.seed.generator("whole numbers", released.frame.stratum_labels[stratum], number, k + 1)
-        yield block._replace(outcome=whole_numbers(released.job, block.outcome, rng))
+    for stratum in batch:
+        label = released.frame.stratum_labels[stratum]
+        for number, block in enumerate(_of_model(released, released.model(stratum), stratum, k)):
+            rng = released.seed.generator("whole numbers", label, number, k + 1)
+            yield block._replace(outcome=whole_numbers(released.job, block.outcome, rng))
 
 
 def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats:
@@ -113,34 +191,55 @@ def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: in
             yield Block(part, *model.simulate(theta, part, rng))
 
 
-def synthetic_sums(released: ReleasedObject) -> list[Sums]:
-    """Sums of the first outcome in every set's records, per frame row and before raking; writes no records."""
-    rows = len(released.frame)
-    sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in released.sets]
-    for stratum in range(len(released.frame.stratum_labels)):
-        model = released.model(stratum)
-        for k in range(len(sums)):
-            for block in _blocks(released, model, stratum, k):
-                first_outcome = columns(block.outcome)[0]
-                sums[k] = sums[k].plus(record_sums(block.frame_row, block.weight, first_outcome, rows))
-    return sums
+class _Writer:
+    """Writes the records of a set, `BATCH` at a time or a few more, with weights multiplied by a factor of their row."""
 
+    def __init__(self, released: ReleasedObject, path: Path, factor: Floats):
+        self._frame, self._factor, self._waiting, self._records = released.frame, factor, list[Block](), 0
+        self._names, self._components = released.job.modelled_columns, released.job.components
+        self._levels = {name: pa.array(list(self._frame.levels[name])) for name in self._names}
+        self._schema = self._of(released)
+        self._file = pq.ParquetWriter(path, self._schema, compression="zstd")
 
-def _schema(released: ReleasedObject) -> pa.Schema:
-    job, frame = released.job, released.frame
-    levels = [(name, list(frame.levels[name])) for name in job.modelled_columns]
-    categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(levels_of_column))) for name, levels_of_column in levels]
-    copied = [donors.copied for donors in released.donors.values() if donors.copied is not None]
-    further = [field.remove_metadata() for field in copied[0].schema] if copied else []
-    return pa.schema([*categories, *((name, pa.float64()) for name in job.components), *further])
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._flush()
+        self._file.close()
 
-def _table(released: ReleasedObject, block: Block, weight: Floats) -> pa.Table:
-    frame = released.frame
-    categories = [
-        pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][block.frame_row]), pa.array(list(frame.levels[name])))
-        for name in released.job.modelled_columns
-    ]
-    numbers = [*columns(block.outcome), weight][: len(released.job.components)]
-    further = [] if block.copied is None else block.copied.columns
-    return pa.Table.from_arrays([*categories, *map(pa.array, numbers), *further], schema=_schema(released))
+    def write(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            self._waiting.append(block)
+            self._records += len(block.frame_row)
+            if self._records >= BATCH:
+                self._flush()
+
+    def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yields the blocks, each after it is written."""
+        for block in blocks:
+            self.write([block])
+            yield block
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        row, outcome, weight = (
+            np.concatenate([getattr(block, name) for block in self._waiting]) for name in ("frame_row", "outcome", "weight")
+        )
+        copied = [block.copied for block in self._waiting if block.copied is not None]
+        categories = [
+            pa.DictionaryArray.from_arrays(pa.array(self._frame.codes[name][row]), self._levels[name])
+            for name in self._names
+        ]
+        numbers = [*columns(outcome), weight * self._factor[row]][: len(self._components)]
+        further = pa.concat_tables(copied).columns if copied else []
+        self._file.write_table(pa.Table.from_arrays([*categories, *map(pa.array, numbers), *further], schema=self._schema))
+        self._waiting, self._records = [], 0
+
+    def _of(self, released: ReleasedObject) -> pa.Schema:
+        categories = [(name, pa.dictionary(pa.int32(), levels.type)) for name, levels in self._levels.items()]
+        copied = [donors.copied for donors in released.donors.values() if donors.copied is not None]
+        further = [field.remove_metadata() for field in copied[0].schema] if copied else []
+        return pa.schema([*categories, *((name, pa.float64()) for name in self._components), *further])

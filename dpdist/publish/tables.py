@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.core.records import Floats
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import (
     STATISTICS,
     Figures,
@@ -81,7 +81,7 @@ def table(
 
     `grounds` holds the input of estimates by outcome. `material` is needed for further statistics only.
     """
-    cells = cross(released.frame, spec.by, spec.margins, spec.universe)
+    cells = released.cells(spec)
     intervals_of_statistics = _intervals_of(released, spec, cells, grounds, material)
     columns: dict[str, list[object]] = {name: [] for name in spec.by}
     figures: dict[str, list[object]] = {name: [] for name in (*COLUMNS, *NUMBERS, "suppressed")}

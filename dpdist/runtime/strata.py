@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,10 +89,10 @@ def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
     return left
 
 
-def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
+def gather_strata(fits: Mapping[int, Fit]) -> list[list[str]]:
     """Collects bounds.parquet and strata.parquet from the strata's parts.
 
-    `fits[k]` is the fit that released stratum k. Returns for each stratum its released θ, one for each set.
+    `fits[k]` is the fit that released stratum k. Returns for each stratum its released θ as JSON, one for each set.
     """
     fit = fits[0]
     space, labels = fit.space, fit.frame.stratum_labels
@@ -100,18 +101,22 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
         [fits[k].unit(k) for k in fit.strata],
         lambda name: name.startswith("parts/") and (not gathered or name.endswith(".json")),
     )
-    summaries: list[dict[str, Any]] = [released_by(fits[k], k) for k in fit.strata]
+    released, summary = list[list[str]](), dict[str, list[Any]]()
+    for k in fit.strata:
+        of_stratum: dict[str, Any] = released_by(fits[k], k)
+        released.append([json.dumps(theta, ensure_ascii=False, allow_nan=False) for theta in of_stratum["released"]])
+        for name, value in of_stratum["summary"].items():
+            summary.setdefault(name, []).append(value)
     if not gathered:
         bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
         parts = [space.part(fits[k].address.name, k) for k in fit.strata]
         gather(bounds, (table for part, label in zip(parts, labels, strict=True) for table in _bounds(part, label)))
         facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.layout.frame.stratum_count}
-        summary = {name: [one["summary"][name] for one in summaries] for name in summaries[0]["summary"]}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
         space.mark(GATHERED, [bounds, strata])
     shutil.rmtree(space.journals, ignore_errors=True)
     space.store.drop([space.journals])
-    return [one["released"] for one in summaries]
+    return released
 
 
 def _failures(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -86,7 +86,7 @@ def test_records_add_their_own_noise_to_the_error_of_the_parameters(
     """T = T of the parameters + S/m by hand; W alone, which leaves the parameters' error out, is less: the control."""
     release = replace(release, sets=release.sets[:sets])
     cells = cross(release.frame, ["sex"], True)
-    sums, expected = synthesize(release, tmp_path / "synthetic", lambda _: None)[0], expectations(release)
+    sums, expected = synthesize(release, tmp_path / "synthetic", lambda _: None).sums[0], expectations(release)
     assert expected is not None
     found = estimates(release, cells, Grounds(expected, sums, spreads(release, lambda _: None)[0]))
     known = composition(release, cells, expected)
