@@ -22,7 +22,7 @@ def posterior_of(seed: int, epsilon: float) -> Posterior:
     calibrated, of_each = system.limits(Calibration(np.array([1.02, 0.97]), 0.05))
     sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
     rows, _, errors = system.observed(calibrated, of_each, sums)
-    return Posterior(system.prior.drifting(0.02, 0.05), rows, errors)
+    return Posterior(system.prior.drifting(0.02, 0.05), rows, errors, system.clipped(of_each))
 
 
 def observed(of: Posterior, rng: np.random.Generator, sides: int = 1) -> Floats:

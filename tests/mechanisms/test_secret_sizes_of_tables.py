@@ -84,7 +84,7 @@ def release(told: Population, epsilon: float, seed: int = 0) -> Run:
     calibrated, of_tables = system.limits(calibration)
     sums += [measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1:], strict=True)]
     rows, observed, errors = system.observed(calibrated, of_tables, sums, calibration.first)
-    found = system.posterior(rows, observed, errors, calibration)
+    found = system.posterior(rows, observed, errors, calibration, clipped=system.clipped(of_tables))
     return Run(system, found, found.estimate(observed), base)
 
 

@@ -24,7 +24,7 @@ from dpdist.mechanisms.tables.shares import (
     least_part,
     whole_parts,
 )
-from dpdist.mechanisms.tables.system import TableSystem
+from dpdist.mechanisms.tables.system import Calibration, TableSystem
 
 
 def tables_of(system: TableSystem, worth: tuple[float, ...]) -> tuple[PublishedTable, ...]:
@@ -122,3 +122,25 @@ def test_released_parts_sum_to_1_and_are_those_of_the_noise(tmp_path: Path) -> N
     measured = pd.read_parquet(public / "measurements.parquet").groupby("table")["scale"].first()
     products = [measured[name] * float(part) for name, part in parts.items()]
     assert products == pytest.approx([products[0]] * len(parts), rel=1e-6)
+
+
+def test_clipped_parts_of_a_record_are_in_every_table() -> None:
+    """Errors by clipping of two tables' sums of all records are one error, of the variance of either.
+
+    Control: independent errors would halve the variance of their mean.
+    """
+    one = system(0, 1.0)
+    limits = one.limits(Calibration(np.ones(2), 0.0))[1]
+    few = (limits[0], replace(limits[0], cell=limits[0].cell))
+    clipped = one.clipped(few)
+    number = len(few[0].size)
+    variance = (clipped @ clipped.T).toarray()[2:, 2:]
+    assert np.diag(variance) == pytest.approx(np.tile(few[0].loss.T.ravel(), 2), rel=1e-9)
+    mean = np.hstack([np.eye(2 * number), np.eye(2 * number)]) / 2.0
+    assert np.diag(mean @ variance @ mean.T) == pytest.approx(few[0].loss.T.ravel(), rel=1e-9)
+    _, _, errors = one.observed(
+        *one.limits(Calibration(np.ones(2), 0.0)), [np.zeros((len(x.size), 2)) for x in (one.first, *limits)]
+    )
+    posterior = one.posterior(one.at_equal.posterior.rows, np.zeros(len(errors)), errors, clipped=one.clipped(limits))
+    drawn = posterior.disturbed(np.random.default_rng(0).standard_normal((len(errors), 4_000)), np.random.default_rng(1))
+    assert drawn.var(axis=1) == pytest.approx(errors, rel=0.12)

@@ -122,14 +122,15 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
         measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1 : 1 + len(of_tables)], strict=True)
     ]
     rows, observed, errors = system.observed(calibrated, of_tables, sums)
-    refined = None
+    refined, clipped = None, system.clipped(of_tables)
     if system.parts_again:
-        refined, again = system.again(rows, observed, errors)
+        refined, again = system.again(rows, observed, errors, clipped)
         second = [measured(one, refined, part) for one, part in zip(again, system.parts_again, strict=True)]
         more, values, others = system.observed_again(refined, again, second)
         rows = stacked([rows, more])
+        clipped = system.clipped(of_tables, again)
         observed, errors = np.concatenate([observed, values]), np.concatenate([errors, others])
-    posterior = system.posterior(rows, observed, errors, refined=refined)
+    posterior = system.posterior(rows, observed, errors, refined=refined, clipped=clipped)
     totals = system.totals("2020", calibrated, of_tables, sums[: 1 + len(of_tables)], posterior.prior.drift[-1])
     return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
 

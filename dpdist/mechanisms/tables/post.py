@@ -418,17 +418,18 @@ class ResidualCells(PublicModel):
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         before = system.observed(calibrated, limits, sums[: 1 + len(limits)], calibration.first)
         if not system.parts_again:
-            return system.posterior(*before, calibration), before[1]
-        refined, limits = system.again(*before)
-        after = system.observed_again(refined, limits, sums[1 + len(limits) :])
+            return system.posterior(*before, calibration, clipped=system.clipped(limits)), before[1]
+        refined, again = system.again(*before, system.clipped(limits))
+        after = system.observed_again(refined, again, sums[1 + len(limits) :])
         observed, errors = (np.concatenate(pair) for pair in zip(before[1:], after[1:], strict=True))
-        return system.posterior(stacked([before[0], after[0]]), observed, errors, refined=refined), observed
+        rows, clipped = stacked([before[0], after[0]]), system.clipped(limits, again)
+        return system.posterior(rows, observed, errors, refined=refined, clipped=clipped), observed
 
     def again(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """What the first noisy sums tell of cells, and limits of tables that are measured again."""
         calibrated, limits = self.limits(system, noisy)
         sums = [part / UNIT for part in self.by_measurement(noisy)[: 1 + len(limits)]]
-        return system.again(*system.observed(calibrated, limits, sums))
+        return system.again(*system.observed(calibrated, limits, sums), system.clipped(limits))
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
         """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
@@ -537,7 +538,7 @@ class ResidualCells(PublicModel):
             z[len(self.count) :] += posterior.prior.sampled(draws, rng)[len(self.count) :]
         size = (len(posterior.noise), draws)
         noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.joint.law == "laplace" else rng.standard_normal(size)
-        return self._moved(theta, posterior.answers(z, np.sqrt(posterior.noise)[:, None] * noise) - z)
+        return self._moved(theta, posterior.answers(z, posterior.disturbed(noise, rng)) - z)
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""

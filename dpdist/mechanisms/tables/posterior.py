@@ -314,20 +314,25 @@ def _scaled(by: Floats, values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Posterior of z given noisy sums. `observed` (row,) are residual sums, `noise` (row,) their error variances."""
+    """Posterior of z given noisy sums. `observed` (row,) are residual sums, `noise` (row,) their error variances.
+
+    `clipped` (row, factor) are factors of errors that rows share, which `noise` has as well: what limits clip of a record,
+    they clip in every table.
+    """
 
     prior: Prior
     rows: Rows
     noise: Floats
+    clipped: scipy.sparse.csr_array | None = None
 
     @cached_property
     def covariance(self) -> Floats:
         """Covariance of the rows before the measurement, without errors of observations."""
         return self.prior.with_drift(self.rows, self.rows)
 
-    def under(self, noise: Floats) -> Posterior:
-        """The posterior with other error variances of the same rows."""
-        other = replace(self, noise=noise)
+    def under(self, noise: Floats, clipped: scipy.sparse.csr_array | None = None) -> Posterior:
+        """The posterior with other error variances of the same rows, and with other shared ones if they are given."""
+        other = replace(self, noise=noise, clipped=self.clipped if clipped is None else clipped)
         if self.dense:
             other.__dict__.update(covariance=self.covariance, reached=self.reached)
         return other
@@ -340,7 +345,7 @@ class Posterior:
     @cached_property
     def root(self) -> Floats:
         """Lower Cholesky factor of the covariance of what is observed."""
-        return scipy.linalg.cholesky(self.covariance + np.diag(self.noise), lower=True)
+        return scipy.linalg.cholesky(self.covariance + errors_of(self.noise, self.clipped), lower=True)
 
     @property
     def dense(self) -> bool:
@@ -354,7 +359,15 @@ class Posterior:
     def times(self, values: Floats) -> Floats:
         """The covariance of what is observed times values, (row, side)."""
         z = self.prior.spread_out(self.rows, values)
-        return seen(self.rows, z) + self.noise[:, None] * values
+        alone = (self.noise - squares_of(self.clipped))[:, None] * values
+        return seen(self.rows, z) + alone + (0.0 if self.clipped is None else self.clipped @ (self.clipped.T @ values))
+
+    def disturbed(self, standard: Floats, rng: np.random.Generator) -> Floats:
+        """Draws of errors of observations, (row, draw), from errors of variance 1."""
+        alone = np.sqrt(np.maximum(self.noise - squares_of(self.clipped), 0.0))[:, None] * standard
+        if self.clipped is None:
+            return np.asarray(alone)
+        return np.asarray(alone + self.clipped @ rng.standard_normal((self.clipped.shape[1], standard.shape[1])))
 
     def solve(self, observed: Floats, tolerance: float = EXACT) -> Floats:
         if self.dense:
@@ -391,8 +404,7 @@ class Posterior:
         """Draws of the estimate's errors, (cell, 1 + outcome, draw)."""
         rng = np.random.default_rng(SEED)
         z = self.prior.sampled(PROBES, rng) + self.prior.deviated(PROBES, rng)
-        noise = np.sqrt(self.noise)[:, None] * rng.standard_normal((len(self.noise), PROBES))
-        return self.answers(z, noise) - z
+        return self.answers(z, self.disturbed(rng.standard_normal((len(self.noise), PROBES)), rng)) - z
 
     def _drawn_variances(self, rows: Rows) -> Floats:
         """Variances of rows by draws, relative to those of sampling, in the mean over rows of about that size."""
@@ -409,6 +421,18 @@ class Posterior:
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
         """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw)."""
         return self.prior.spread_out(self.rows, self.solve(seen(self.rows, z) + noise, OF_DRAWS))
+
+
+def squares_of(clipped: scipy.sparse.csr_array | None) -> Floats | float:
+    """Variances of shared errors, (row,)."""
+    return 0.0 if clipped is None else np.asarray(clipped.power(2).sum(axis=1), dtype=np.float64).ravel()
+
+
+def errors_of(noise: Floats, clipped: scipy.sparse.csr_array | None) -> Floats:
+    """The covariance of errors of observations, (row, row)."""
+    if clipped is None:
+        return np.diag(noise)
+    return np.asarray((clipped @ clipped.T).toarray() + np.diag(noise - squares_of(clipped)))
 
 
 def seen(rows: Rows, z: Floats) -> Floats:
@@ -445,7 +469,9 @@ def prior_variances(prior: Prior, rows: Rows) -> Floats:
     return variance + lone_variances(prior, rows)
 
 
-def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Posterior:
+def learned(
+    prior: Prior, rows: Rows, observed: Floats, noise: Floats, clipped: scipy.sparse.csr_array | None = None
+) -> Posterior:
     """The posterior with drift of typical sizes in the last period: geometric means of their laws, each given the others.
 
     A size of the largest likelihood would follow the noise where that hides any drift. Earlier periods have the drift that
@@ -455,7 +481,7 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
     shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
     last = prior.periods
     before = replace(prior, drift=prior.drift[: last - 1])
-    plain = before.with_drift(shown, shown) + np.diag(noise[few])
+    plain = before.with_drift(shown, shown) + errors_of(noise[few], None if clipped is None else clipped[few])
     levels = [part @ part.T for part in (prior.drifts(shown, j, last) for j in numbers)]
     common = [prior.moved(shown, j, last) for j in numbers]
     parts = levels + [np.outer(part, part) for part in common]
@@ -477,7 +503,7 @@ def learned(prior: Prior, rows: Rows, observed: Floats, noise: Floats) -> Poster
             weight = np.exp(logs - logs.max()) * np.array(list(laws[j].values()))
             sizes[j] = typical(grid, weight)
     drift = Drift(tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :]))
-    return Posterior(prior.moving(drift), rows, noise)
+    return Posterior(prior.moving(drift), rows, noise, clipped)
 
 
 def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:

@@ -447,12 +447,14 @@ class TableSystem:
             errors.append(error)
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
-    def again(self, rows: Rows, observed: Floats, errors: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
+    def again(
+        self, rows: Rows, observed: Floats, errors: Floats, clipped: scipy.sparse.csr_array
+    ) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """What first measurements tell of cells, and limits of tables by it, where one prediction serves all cells.
 
-        Arguments are those that `observed` gives.
+        Arguments are those that `observed` and `clipped` give.
         """
-        before = learned(self.prior, rows, observed, errors)
+        before = learned(self.prior, rows, observed, errors, clipped)
         z, count = before.estimate(observed), self.count[:, None]
         error = np.sqrt((before.drawn_errors**2).mean(axis=2))
         if self.weight is not None:
@@ -517,6 +519,24 @@ class TableSystem:
         every = zip((self.first, *limits), self.parts, strict=True)
         return [(self.noise(part) * one.scale**2)[:, int(self.weight is not None) :].T.ravel() for one, part in every]
 
+    def clipped(self, limits: Sequence[TableLimits], again: Sequence[TableLimits] = ()) -> scipy.sparse.csr_array:
+        """Factors of what limits clip, by row of `observed`, and of `observed_again` with the limits `again`, and by base
+        cell's coordinate: all measurements clip the same records.
+        """
+        cells, first, root = len(self.codes), int(self.weight is not None), np.sqrt(self.numbers.count)
+        coordinates = len(self.lowest) - first
+
+        def factors(measured: Sequence[TableLimits]) -> Iterator[scipy.sparse.csr_array]:
+            for one in measured:
+                of_record = np.sqrt(one.loss / one.size[:, None])[one.cell, first:]
+                adding = scipy.sparse.csr_array((np.ones(cells), (one.cell, np.arange(cells))))
+                yield scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr() @ scipy.sparse.diags_array(
+                    (of_record * root[:, None]).T.ravel()
+                )
+
+        earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.history else 0, coordinates * cells))
+        return scipy.sparse.vstack([*factors((self.first, *limits)), earlier, *factors(again)]).tocsr()
+
     def posterior(
         self,
         rows: Rows,
@@ -524,19 +544,20 @@ class TableSystem:
         errors: Floats,
         calibration: Calibration | None = None,
         refined: Prediction | None = None,
+        clipped: scipy.sparse.csr_array | None = None,
     ) -> Posterior:
         """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` has the
-        spread of cells by first measurements.
+        spread of cells by first measurements. `clipped` are factors of errors that rows share.
         """
         if refined is not None:
             prior = replace(self.prior, prediction=replace(self.prediction, spread=refined.spread))
-            return learned(prior, rows, observed, errors)
+            return learned(prior, rows, observed, errors, clipped)
         if not self.secret or calibration is None:
-            return learned(self.prior, rows, observed, errors)
+            return learned(self.prior, rows, observed, errors, clipped)
         weight = float(calibration.factors[0])
         growth = calibration.growth * weight
         prior = replace(self.prior, sizes=self.numbers.times(growth), weight=weight, growth=growth)
-        return learned(prior, rows, observed, errors)
+        return learned(prior, rows, observed, errors, clipped)
 
     @cached_property
     def at_equal(self) -> Planned:
@@ -547,10 +568,11 @@ class TableSystem:
         calibrated, limits = system.limits(Calibration(nothing + 1.0, system.calibration(nothing).deviation))
         every = [np.zeros((len(one.size), len(self.lowest))) for one in (system.first, *limits)]
         rows, _, errors = system.observed(calibrated, limits, every)
-        before, posterior = self.before, Posterior(self.prior.drifting(*PLANNED), rows, errors)
+        before, clipped = self.before, system.clipped(limits)
+        posterior = Posterior(self.prior.drifting(*PLANNED), rows, errors, clipped)
         # Rows depend on limits only where numbers of records are secret.
         if before is not None and alike(before.rows, rows):
-            posterior = before.under(errors)
+            posterior = before.under(errors, clipped)
         return Planned(posterior, system.parts, system.noises(limits))
 
     @cached_property
