@@ -227,7 +227,6 @@ def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
             uncertain = (some * lost[:, :seen] ** 2).sum(axis=1) - mean**2
         ahead = (share[:, seen:, None] * lost[:, seen:] ** 2).sum(axis=1)
         right = uncertain * (number + number**2 / records)[:, None] + ahead * number[:, None]
-        right = right * (limits.SHARED_LOSS if whole else 1.0)
         assert clipped == pytest.approx(right, rel=1e-9)
         assert kept == pytest.approx((share[..., None] * (sample - lost) ** 2).sum(axis=1) * number[:, None], rel=1e-9)
 

@@ -42,9 +42,6 @@ TAIL = 4.0
 """Exponent of the power law beyond the largest residual of the reference."""
 CENTRES = (0.0, 0.8, 0.95, 1.0)
 """Quantiles of a cell's residuals of weights that are tried as centres, besides 0."""
-SHARED_LOSS = 2.0
-"""Factor on variances of what is clipped of whole weights: every table clips the same records, so that sums over tables do
-not average it out."""
 MOST_HIDDEN = 0.9
 """Largest part of a count that is expected beyond limits."""
 PLANNED_DRIFT = 0.05
@@ -410,19 +407,17 @@ class ClippedResiduals(NamedTuple):
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
             mean, product = _dot(first[:, :seen], lost[:, :seen]), second * lost
             inside, tail = _dot(product[:, :seen], lost[:, :seen]), _dot(product[:, seen:], lost[:, seen:])
-            beyond = tail
             if len(self.across):
                 # What is clipped goes with the count: only what is left of it is uncertain.
                 part = mean / np.maximum(self.weight[:, 0], 1e-300)
                 uncertain = inside - 2.0 * part * _dot(self.across[k], lost[:, :seen]) + part**2 * self.weight[:, 1]
-                uncertain, beyond = SHARED_LOSS * uncertain, SHARED_LOSS * beyond
             else:
                 uncertain = inside - mean**2
             kept = self.square[k] - 2.0 * product.sum(axis=1) + inside + tail
             if k == 0:
                 of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, seen:], lost[:, seen:]))
                 kept = kept + self.centre * of_centre
-            columns.append((np.maximum(uncertain, 0.0) * ahead + beyond * self.number, np.maximum(kept, 0.0) * self.number))
+            columns.append((np.maximum(uncertain, 0.0) * ahead + tail * self.number, np.maximum(kept, 0.0) * self.number))
         clipped, kept_of = (np.column_stack(part) for part in zip(*columns, strict=True))
         return clipped, kept_of
 
