@@ -53,9 +53,10 @@ _MECHANISMS: dict[str, Said] = {
     "flat_laplace": {"weight": CLIPPED_WEIGHT, "constants": _BINS},
     "universal_histogram": {"weight": CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
     "steps": {"weight": CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
-    "weighted_marginals": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
-    "privbayes": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
+    "marginals": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
 }
+RECORDED = {"marginals": "weighted_marginals"}
+"""Names under which releases were recorded, on which the recorded noise depends."""
 _NEW: Said = {"weight": CLIPPED_WEIGHT}
 """What a job under a mechanism says beside its name; `_NEW` is of a mechanism that needs nothing of its own."""
 
@@ -109,7 +110,7 @@ def crossed() -> Iterator[tuple[str, Said]]:
         for adjacency in get_args(Adjacency):
             own = (statistics,) if (statistics := SPECS[mechanism].statistics) is not None else ()
             for family in (*own, *get_args(Family)):
-                yield f"{mechanism}-{adjacency}-{family}", said(mechanism, adjacency, family)
+                yield f"{RECORDED.get(mechanism, mechanism)}-{adjacency}-{family}", said(mechanism, adjacency, family)
 
 
 def _with(job: Said, **keys: Any) -> Said:
@@ -216,16 +217,19 @@ def _marginals_variants() -> Iterator[tuple[str, Said]]:
     visits = {"bounds": [0, 12], "whole": True, "outside": "clip"}
     more = {"columns__sex": sex, "columns__visits": visits, "outcome": ["sex", "visits", "voted"]}
     tables = [{"name": "t", "by": ["field"], "statistics": ["count", {"mean": "visits"}, {"median": "visits"}]}]
-    chosen = _with(said("weighted_marginals", "substitution", "marginals"), **more, tables=tables)
+    chosen = _with(said("marginals", "substitution", "marginals"), **more, tables=tables)
     yield "weighted_marginals-chosen", chosen
-    yield "weighted_marginals-adaptive", _with(chosen, mechanism__selection="adaptive")
+    yield "weighted_marginals-adaptive", _with(chosen, mechanism__select="adaptive")
     named = _with(chosen, mechanism__marginals=[["sex", "visits"], ["visits", "voted"]], budget__adjacency="zero_out")
     yield "weighted_marginals-named", named
     sums = [{"of": "visits"}, {"of": "visits", "by": "sex"}]
     yield "weighted_marginals-sums", _with(named, mechanism__sums=sums)
     yield "weighted_marginals-reference", named | _REFERENCE
-    yield "privbayes-network", _with(chosen, mechanism={"name": "privbayes"})
-    yield "privbayes-degree", _with(chosen, mechanism={"name": "privbayes", "degree": 2}, budget__adjacency="zero_out")
+    network = {"name": "marginals", "select": "privbayes"}
+    for adjacency in ("zero_out", "substitution"):
+        yield f"privbayes-{adjacency}-marginals", _with(said("marginals", adjacency, "marginals"), mechanism=network)
+    yield "privbayes-network", _with(chosen, mechanism=network)
+    yield "privbayes-degree", _with(chosen, mechanism=network | {"degree": 2}, budget__adjacency="zero_out")
 
 
 @cache

@@ -49,7 +49,7 @@ PROPOSED = {
     "table_package": "many strict tables over many columns, which agree with each other",
     "tables": "one strict table or many, as differences from what a public file predicts",
     "laplace_strict": "strict tables, with noise by public bounds",
-    "weighted_marginals": "strict tables and records of a yes-or-no outcome, without a reference",
+    "marginals": "strict tables and records of a yes-or-no outcome, without a reference",
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
 }

@@ -340,7 +340,7 @@ def _mechanism(
             set(map(str, outcome.levels or ())) == {"0", "1"} or len(outcome.of_outcome().texts) == 2
         )
         if reference is None and yes_or_no:
-            return answer or "weighted_marginals"
+            return answer or "marginals"
         return answer or ("sanitized_statistics" if reference is not None else "weighted")
     return answer or ("table_package" if several else "reference_tables")
 

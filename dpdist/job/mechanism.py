@@ -6,7 +6,7 @@ share; `mechanisms` lists the specifications.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import inf
 from typing import Any, ClassVar, get_args
@@ -131,6 +131,11 @@ class MechanismSpec(Frozen):
     def guarantee(self, job: JobView) -> Guarantee:
         """The class of the guarantee. Every specification states it, and promises are checked against it."""
         raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
+
+    @classmethod
+    def of_former(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """The section that means the same as one with the name of a mechanism of an earlier version (`specs.FORMER`)."""
+        return dict(section)
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -37,10 +37,11 @@ PLACES = {
     "flat_laplace": "dpdist.mechanisms.partitions.spec:FlatLaplace",
     "universal_histogram": "dpdist.mechanisms.partitions.spec:UniversalHistogram",
     "steps": "dpdist.mechanisms.partitions.spec:Steps",
-    "weighted_marginals": "dpdist.mechanisms.weighted_marginals.spec:WeightedMarginals",
-    "privbayes": "dpdist.mechanisms.privbayes.spec:PrivBayes",
+    "marginals": "dpdist.mechanisms.marginals.spec:CodedMarginals",
 }
 """Places of dpdist's specifications by mechanism; a plug-in's place is its entry point."""
+FORMER = {"weighted_marginals": "marginals", "privbayes": "marginals"}
+"""Names of earlier versions, in stored jobs too, and the mechanism that reads their sections: `of_former` of its class."""
 
 
 def _fault(name: str, member: Any) -> str:
@@ -75,6 +76,8 @@ Mechanism = Annotated[MechanismSpec, _ByName()]
 
 
 def _validated(value: Any) -> MechanismSpec:
+    if isinstance(value, Mapping) and (former := value.get("name")) in FORMER:
+        value = SPECS[FORMER[former]].of_former(value)
     name = value.name if isinstance(value, MechanismSpec) else value.get("name") if isinstance(value, Mapping) else None
     try:
         specs = [SPECS.named(name)] if isinstance(name, str) else [*SPECS.every().values()]
@@ -106,8 +109,9 @@ def _union(*specs: type[MechanismSpec]) -> TypeAdapter[MechanismSpec]:
 
 def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
     """The specification of the mechanism in a job's settings, by dotted key; None if the mechanism is unknown."""
+    name = settings.get("mechanism.name", "")
     try:
-        return SPECS.named(settings.get("mechanism.name", ""))
+        return SPECS.named(FORMER.get(name, name))
     except KeyError:
         return None
 

@@ -80,8 +80,7 @@ PLAIN: dict[str, Said] = {
     "flat_laplace": CODED | {"mechanism": BINS},
     "universal_histogram": CODED | {"mechanism": BINS | {"layers": 2}},
     "steps": CODED | {"mechanism": BINS | {"layers": 2}},
-    "weighted_marginals": CHOSEN,
-    "privbayes": CHOSEN,
+    "marginals": CHOSEN,
 }
 """What a job says beside the mechanism's name."""
 
@@ -178,16 +177,14 @@ VARIANTS: dict[str, list[Said]] = {
         {"mechanism": BINS | {"order": ["kids", "paid", "pay"]}},
         {"mechanism": BINS | {"layers": 2, "selection": "1/3"}},
     ],
-    "weighted_marginals": [
-        {"mechanism": {"marginals": [["paid", "kids"], ["grade"]]}},
-        {"mechanism": {"selection": "tree"}},
-        {"mechanism": {"selection": "adaptive"}},
+    "marginals": [
+        {"mechanism": {"select": "given", "marginals": [["paid", "kids"], ["grade"]]}},
+        {"mechanism": {"select": "tree"}},
+        {"mechanism": {"select": "adaptive"}},
         {"mechanism": {"marginals": [["paid", "kids"], ["grade"]], "sums": [{"of": "kids"}]}},
-    ],
-    "privbayes": [
-        {"mechanism": {"degree": 1}},
-        {"mechanism": {"usefulness": 2.0}},
-        {"mechanism": {"degree": 1, "selection": "1/2"}},
+        {"mechanism": {"select": "privbayes", "degree": 1}},
+        {"mechanism": {"select": "privbayes", "usefulness": 2.0}},
+        {"mechanism": {"select": "privbayes", "degree": 1, "choice": "1/2"}},
     ],
 }
 """What a job says in place of the plain one's, by mechanism."""

@@ -28,9 +28,9 @@ from dpdist.core.records import Floats, Frame
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.job.specs import SPECS
+from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, ROUNDS, SELECTION, SINGLES
+from dpdist.mechanisms.marginals.spec import CHOICE as PARENTS
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.privbayes.spec import SELECTION as PARENTS
-from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, ROUNDS, SELECTION, SINGLES
 from dpdist.sampling import sampler_of
 
 pytestmark = pytest.mark.slow
@@ -131,21 +131,21 @@ class Coded(NamedTuple):
     """Choices alone; else sums alone."""
 
 
-NETWORK = "name: privbayes, degree: 1"
-CHOSEN, SELECTED = "name: weighted_marginals", "name: steps, layers: 2, selection: '1/2'"
+NETWORK = "name: marginals, select: privbayes, degree: 1"
+CHOSEN, SELECTED = "name: marginals", "name: steps, layers: 2, selection: '1/2'"
 HALF = Fraction(1, 2)
 OF_CODES = {
-    "weighted_marginals": Coded("name: weighted_marginals, marginals: [[sex, kids], [age]]"),
+    "weighted_marginals": Coded("name: marginals, marginals: [[sex, kids], [age]]"),
     "weighted_marginals, sums of values": Coded(
-        "name: weighted_marginals, marginals: [[sex, kids], [age]], sums: [{of: age}, {of: kids, by: sex}]"
+        "name: marginals, marginals: [[sex, kids], [age]], sums: [{of: age}, {of: kids, by: sex}]"
     ),
     "weighted_marginals, tables of chosen pairs": Coded(CHOSEN, "3", pulls_pairs_apart, SINGLES + PAIRS),
     "weighted_marginals, choice of pairs": Coded(CHOSEN, "6", pulls_pairs_apart, SELECTION, choices=True),
     "weighted_marginals, tables of rounds": Coded(
-        f"{CHOSEN}, selection: adaptive", "3", pulls_pairs_apart, SINGLES + ROUNDS * (1 - CHOICE_OF_ROUND)
+        f"{CHOSEN}, select: adaptive", "3", pulls_pairs_apart, SINGLES + ROUNDS * (1 - CHOICE_OF_ROUND)
     ),
     "weighted_marginals, choices of rounds": Coded(
-        f"{CHOSEN}, selection: adaptive", "12", is_chosen_twice, ROUNDS * CHOICE_OF_ROUND, choices=True
+        f"{CHOSEN}, select: adaptive", "12", is_chosen_twice, ROUNDS * CHOICE_OF_ROUND, choices=True
     ),
     "privbayes": Coded(NETWORK, "3", makes_two_pairs_dependent, 1 - PARENTS),
     "privbayes, choice of parents": Coded(NETWORK, "8", makes_two_pairs_dependent, PARENTS, choices=True),

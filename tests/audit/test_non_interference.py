@@ -142,7 +142,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     },
     "weighted marginals, protected": {
         **PROTECTED,
-        "mechanism": "weighted_marginals",
+        "mechanism": "marginals",
         "outcome": "paid",
         "strata": "field, sex",
         "reference": "",

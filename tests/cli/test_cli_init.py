@@ -472,7 +472,7 @@ def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, 
     said = ("people-2024.csv", "--codebook", "book.csv", "--by", "region", "--by", "sex", "--out")
     assert command("init", *said, "job.yaml", "--outcome", "voted", "--records")[0] == 0
     job = load_job("job.yaml")
-    assert (job.mechanism.name, job.strata, job.columns["voted"].whole) == ("weighted_marginals", ("region", "sex"), True)
+    assert (job.mechanism.name, job.strata, job.columns["voted"].whole) == ("marginals", ("region", "sex"), True)
     code, text = command("validate", "job.yaml")
     assert code == 0, text
     others = {"a": ("voted", "--tables-only"), "b": ("income", "--tables-only")}

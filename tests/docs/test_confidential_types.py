@@ -16,8 +16,9 @@ NAME = "The public side never names confidential types"
 PUBLIC_HALVES = [path for name in ("post", "sensitivity", "words") for path in PACKAGE.glob(f"mechanisms/*/{name}.py")] + [
     PACKAGE / "mechanisms" / name
     for name in (
-        "coded_tables/synthetic_records.py",
-        "coded_tables/tables_beside.py",
+        "marginals/coded_tables.py",
+        "marginals/synthetic_records.py",
+        "marginals/tables_beside.py",
         "reference_tables/cells.py",
         "reference_tables/released_means.py",
     )

@@ -69,8 +69,10 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     | OF_ALL
     | {"outcome": ["retired", "share"], "mechanism": {"bins": {"share": 8}, "layers": 2}},
     "steps": STRICT | OF_ALL | {"outcome": ["retired", "share"], "mechanism": {"bins": {"share": 8}, "layers": 2}},
-    "weighted_marginals": STRICT | OF_ALL | {"outcome": "retired", "synthetic_sets": 1},
-    "privbayes": STRICT | OF_ALL | {"outcome": ["retired", "children"], "synthetic_sets": 1},
+    "marginals": STRICT | OF_ALL | {"outcome": "retired", "synthetic_sets": 1},
+    "marginals, network": STRICT
+    | OF_ALL
+    | {"mechanism": {"select": "privbayes"}, "outcome": ["retired", "children"], "synthetic_sets": 1},
     "perturbed_histogram": STRICT | OF_ALL | {"survey": {}},
 }
 """Keys of each job; `reference` is true if it names a public file."""
@@ -214,7 +216,7 @@ def test_intervals_miss_where_the_universe_is_taken_for_the_sample() -> None:
 
 MANY = 200
 ALIKE = ("no strata",)
-WIDE = {"modips, secret sizes", "flat_laplace", "universal_histogram", "steps", "weighted_marginals", "privbayes"}
+WIDE = {"modips, secret sizes", "flat_laplace", "universal_histogram", "steps", "marginals", "marginals, network"}
 """Errors are upper bounds: sums of weights without their squares, or a Poisson sample."""
 TOTALS = {"weighted", "unweighted", "weighted_e", "sanitized_statistics", "reference_tables", "table_package"}
 """Errors of totals hold how outcomes vary within cells; elsewhere they hold the composition of the sample and noise."""

@@ -17,16 +17,15 @@ from dpdist.engine.protocol import Noise
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.job import Adjacency
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.fitting import averaged_tables
-from dpdist.mechanisms.coded_tables.sensitivity import moved
+from dpdist.mechanisms.marginals.fitting import averaged_tables
+from dpdist.mechanisms.marginals.post import Marginals
+from dpdist.mechanisms.marginals.query import TableAndValueSums, in_rounds
+from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, ROUNDS, SINGLES, moved
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import LossExceeded
-from dpdist.mechanisms.weighted_marginals.post import Marginals
-from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums, in_rounds
-from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, ROUNDS, SINGLES
 from dpdist.sampling.samplers import ExactSampler
 
-ADAPTIVE = ", selection: adaptive"
+ADAPTIVE = ", select: adaptive"
 CELLS = {6, 8, 12}
 """Cells of the pairs' tables; the tables of single columns have 9 together, and scores are of two or three pairs."""
 
@@ -40,7 +39,7 @@ def costs(adjacency: Adjacency, key: int) -> list[Fraction]:
         asked.append(request)
         return noise_of(KEY.child(str(key)))(request)
 
-    rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+    rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
     run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
     delta = Fraction(moved(adjacency) * UNIT)
     assert asked[0].size == 9
@@ -143,13 +142,13 @@ def test_records_agree_with_the_tables() -> None:
 
 
 def test_the_statement_says_how_rounds_are_paid() -> None:
-    said = " ".join(MECHANISMS["weighted_marginals"].promise(job(said=ADAPTIVE)).assumptions)
+    said = " ".join(MECHANISMS["marginals"].promise(job(said=ADAPTIVE)).assumptions)
     assert "the rest for rounds" in said
     assert "The last round takes all that is left." in said
 
 
 @pytest.mark.parametrize(
-    "other", [{"said": ", marginals: [[sex, degree], [kids]], selection: adaptive"}, {"outcome": "sex, degree"}]
+    "other", [{"said": ", marginals: [[sex, degree], [kids]], select: adaptive"}, {"outcome": "sex, degree"}]
 )
 def test_a_choice_of_nothing_is_refused(other: dict[str, str]) -> None:
     with pytest.raises(JobError, match="no pair is chosen"):

@@ -17,11 +17,11 @@ from dpdist.core.records import Floats, Frame
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights, beyond
-from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
+from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights, beyond
+from dpdist.mechanisms.marginals.post import Marginals
+from dpdist.mechanisms.marginals.tables_beside import errors_of_counts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
 from dpdist.testing.losses import taken_in
@@ -38,11 +38,11 @@ def heavy(seed: int, n: int = 4000, log_mean: float = 2.4) -> Records:
 
 
 def released(own: Records, reference: Records | None, epsilon: str = "3", quiet: bool = False) -> tuple[Marginals, Draws]:
-    said = parse_job(job_text("weighted_marginals", NAMED, ("degree",), epsilon=epsilon) + REFERENCE)
+    said = parse_job(job_text("marginals", NAMED, ("degree",), epsilon=epsilon) + REFERENCE)
     model = builder_of(said).build(said, Frame({}, {}, np.array([len(own)]), (), ()), slice(0, 1))
     assert isinstance(model, Marginals)
     learned = None if reference is None else ReferenceWeights(model.codes(reference), reference.weight)
-    rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), learned)
+    rounds = MECHANISMS["marginals"].protect(said, model, Notes(), learned)
     noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY.child(str(own.weight[0])))
     return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [taken_in(said, own)], noise=noise).parameters[0]
 
@@ -146,7 +146,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     frame_of(heavy(9)).to_parquet(folder / "file.parquet")
     frame_of(heavy(10)).to_parquet(folder / "earlier.parquet")
     for name, said in {"with": REFERENCE.replace("earlier", str(folder / "earlier")), "without": ""}.items():
-        job = parse_job(job_text("weighted_marginals", NAMED, ("degree", "kids"), epsilon="3") + said)
+        job = parse_job(job_text("marginals", NAMED, ("degree", "kids"), epsilon="3") + said)
         dpdist.run(job, folder / name, input=folder / "file.parquet")
         made[name] = folder / name / "public"
     return made

@@ -14,9 +14,9 @@ from scipy.stats import binom
 
 from dpdist.core.records import Floats, Frame
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.models.protocol import Draws
 from dpdist.publish.standard_errors import normal_variance
 
@@ -32,7 +32,7 @@ mechanism: {{name: {name}}}
 budget: {{epsilon: "0.3"}}
 tables: [{{name: t, by: [], statistics: [{{mean: kids}}]}}]
 """
-KINDS = {"weighted_marginals, marginals: [[kids]]": 5_120_377, "flat_laplace": 7_733_141}
+KINDS = {"marginals, marginals: [[kids]]": 5_120_377, "flat_laplace": 7_733_141}
 """With their seeds."""
 
 

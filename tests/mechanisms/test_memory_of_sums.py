@@ -16,11 +16,10 @@ from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import Pass
 from dpdist.engine.rounds import Unrecorded, visit_blocks
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.query import TableSums
+from dpdist.mechanisms.marginals.post import Network
+from dpdist.mechanisms.marginals.query import TableSums, next_tables
+from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.privbayes.post import Network
-from dpdist.mechanisms.privbayes.query import candidates
-from dpdist.mechanisms.privbayes.spec import MOST_CELLS
 from dpdist.planning.blocks import BYTES_PER_SUM
 
 BLOCKS = 12
@@ -38,7 +37,7 @@ def text(sizes: list[int], mechanism: str, more: str = "") -> str:
     )
 
 
-def network(sizes: list[int], mechanism: str = "name: privbayes, degree: 3") -> Network:
+def network(sizes: list[int], mechanism: str = "name: marginals, select: privbayes, degree: 3") -> Network:
     job = parse_job(text(sizes, mechanism))
     model = builder_of(job).build(job, Frame({}, {}, np.array([100]), (), ()), slice(0, 1))
     assert isinstance(model, Network)
@@ -52,7 +51,7 @@ def test_no_round_sums_more_than_the_bound(sizes: list[int]) -> None:
     for _ in range(100):
         met = [0]
         while len(met) < len(sizes):
-            keys = candidates(model.sizes, met, model.parents, MOST_CELLS)
+            keys = next_tables(model.sizes, met, model.parents, MOST_NETWORK_CELLS)
             largest = max(largest, model.cells(keys))
             met.append(int(rng.choice([k for k in range(len(sizes)) if k not in met])))
     assert largest <= model.most_sums
@@ -92,7 +91,7 @@ def test_a_plan_that_cannot_hold_the_tables_is_refused_before_anything_is_spent(
     rng = np.random.default_rng(1)
     pd.DataFrame({f"c{k}": rng.integers(0, 20, 200) for k in range(12)}).to_parquet(tmp_path / "file.parquet")
     memory = "runtime: {memory_per_worker: 450MiB}\n"
-    large, small = (text([20] * 12, f"name: privbayes, degree: {degree}", memory) for degree in (3, 1))
+    large, small = (text([20] * 12, f"name: marginals, select: privbayes, degree: {degree}", memory) for degree in (3, 1))
     with pytest.raises(JobError, match="memory_per_worker") as told:
         dpdist.validate(large, input=tmp_path / "file.parquet")
     assert "merge levels" in str(told.value)

@@ -22,19 +22,18 @@ from dpdist.engine.protocol import Noise
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.sensitivity import moved
+from dpdist.mechanisms.marginals.post import Network
+from dpdist.mechanisms.marginals.query import NoisyMarginals, dependence, next_tables
+from dpdist.mechanisms.marginals.sensitivity import SCORE_SENSITIVITY, SLACK, moved, parents_scale
+from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.privbayes.post import Network
-from dpdist.mechanisms.privbayes.query import PrivBayes, candidates, score
-from dpdist.mechanisms.privbayes.sensitivity import SCORE_SENSITIVITY, SLACK, score_scale
-from dpdist.mechanisms.privbayes.spec import MOST_CELLS
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
 
 
 def text(said: str = "", **other: object) -> str:
-    return job_text("privbayes", said, means=("sex",), **other)
+    return job_text("marginals", f", select: privbayes{said}", means=("sex",), **other)
 
 
 def job(said: str = "", **other: object) -> Job:
@@ -50,7 +49,7 @@ def modelled(said: Job, n: int) -> Network:
 def released(said: Job, own: Records, quiet: bool = False) -> tuple[Network, Draws]:
     """What a file's rounds release; without noise, for exact oracles."""
     model = modelled(said, len(own))
-    rounds = MECHANISMS["privbayes"].protect(said, model, Notes(), None)
+    rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
     noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY)
     return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
 
@@ -64,7 +63,7 @@ def moving(table: Floats, cell: tuple[int, int], weight: float, other: tuple[int
     one[cell] += UNIT * weight
     if other is not None:
         two[other] += UNIT
-    return (score(one) - score(two)) / UNIT
+    return (dependence(one) - dependence(two)) / UNIT
 
 
 @pytest.mark.parametrize("others", [1, 5, 100, 10**6])
@@ -109,7 +108,7 @@ def test_an_exchange_comes_near_three_and_a_move_between_strata_costs_four() -> 
     lone = np.zeros((3, 3))
     lone[:2, :2] = 1e6
     assert 2.0 * moving(lone, (2, 2), 1.0) == pytest.approx(2 * SCORE_SENSITIVITY, abs=1e-4)
-    assert score_scale(Fraction(1), 1, "substitution") == 2 * 2 * (SCORE_SENSITIVITY + SLACK) * UNIT
+    assert parents_scale(Fraction(1), 1, "substitution") == 2 * 2 * (SCORE_SENSITIVITY + SLACK) * UNIT
 
 
 @pytest.mark.parametrize(("adjacency", "told"), [("zero_out", "at most twice ε"), ("substitution", "at most ε")])
@@ -120,7 +119,7 @@ def test_a_move_between_strata_costs_more_than_an_exchange_and_the_statement_say
     exchange, move = (Fraction(7, 10) * 2 + Fraction(3, 10) * scores / 2 for scores in (3, 4))
     assert (exchange, move) == (Fraction(185, 100), 2)
     said = job(adjacency=adjacency)
-    (line,) = [line for line in PrivBayes().promise(said).assumptions if "changes cells" in line]
+    (line,) = [line for line in NoisyMarginals().promise(said).assumptions if "changes cells" in line]
     assert line.endswith(f"would cost {told}.")
 
 
@@ -143,14 +142,14 @@ def test_choice_and_tables_cost_epsilon_together(adjacency: Adjacency) -> None:
     """Each stage's exact loss from its own scale. Control: an unnoticed third round would cost more."""
     model = modelled(job(adjacency=adjacency), 100)
     tables = 3 * moved(adjacency) * UNIT / model.scale_of((0,))
-    a_round = 2 * moved(adjacency) * (SCORE_SENSITIVITY + SLACK) * UNIT / model.score_scale
+    a_round = 2 * moved(adjacency) * (SCORE_SENSITIVITY + SLACK) * UNIT / model.parents_scale
     assert (tables, 2 * a_round) == (Fraction(7, 10), Fraction(3, 10))
     assert tables + 3 * a_round > 1
 
 
 def test_a_choice_costs_no_more_than_its_epsilon() -> None:
     """All probabilities, for scores that one record moves by 2 against each other. Control: half the noise costs more."""
-    b = float(score_scale(Fraction(1), 1, "zero_out")) / UNIT
+    b = float(parents_scale(Fraction(1), 1, "zero_out")) / UNIT
     for one, other in (((8, 4, 4), (6, 6, 6)), ((30, 0), (28, 2)), ((0, 0), (2, -2))):
         assert np.abs(np.log(law_of_choice(one, b) / law_of_choice(other, b))).max() <= 1.0 + 1e-6
     assert np.abs(np.log(law_of_choice((30, 0), b / 2.0) / law_of_choice((28, 2), b / 2.0))).max() > 1.5
@@ -161,13 +160,13 @@ def test_a_choice_costs_no_more_than_its_epsilon() -> None:
 
 def test_candidates_are_the_largest_sets_of_parents_that_are_allowed() -> None:
     sizes = (2, 3, 4, 10)
-    assert candidates(sizes, [0], 2, 1000) == ((0, 1), (0, 2), (0, 3))
-    assert candidates(sizes, [0, 1], 2, 1000) == ((0, 1, 2), (0, 1, 3))
-    assert candidates(sizes, [0, 1], 1, 1000) == ((0, 2), (1, 2), (0, 3), (1, 3))
-    assert candidates(sizes, [0, 1, 2], 3, 40) == ((0, 3), (1, 3), (2, 3)), (
+    assert next_tables(sizes, [0], 2, 1000) == ((0, 1), (0, 2), (0, 3))
+    assert next_tables(sizes, [0, 1], 2, 1000) == ((0, 1, 2), (0, 1, 3))
+    assert next_tables(sizes, [0, 1], 1, 1000) == ((0, 2), (1, 2), (0, 3), (1, 3))
+    assert next_tables(sizes, [0, 1, 2], 3, 40) == ((0, 3), (1, 3), (2, 3)), (
         "sets that are part of a larger one are not tried"
     )
-    assert candidates(sizes, [0, 1, 2], 3, 19) == ((3,),), "no parent leaves a small enough table"
+    assert next_tables(sizes, [0, 1, 2], 3, 19) == ((3,),), "no parent leaves a small enough table"
 
 
 def test_the_network_has_no_loop_and_every_column_once() -> None:
@@ -218,14 +217,14 @@ def test_tables_are_as_large_as_is_useful() -> None:
     for epsilon in ("0.03", "0.3", "10"):
         model, theta = released(job(epsilon=epsilon), own, quiet=True)
         limit = 1000.0 / (4.0 * 3.0 / (0.7 * float(epsilon)))
-        assert model.most_cells(1000.0) == pytest.approx(min(MOST_CELLS, limit))
+        assert model.most_cells(1000.0) == pytest.approx(min(MOST_NETWORK_CELLS, limit))
         sizes[epsilon] = [int(np.prod(model.shape(key))) for key in model.keys_of(theta)[1:]]
         assert all(
             cells <= limit or len(key) == 1 for cells, key in zip(sizes[epsilon], model.keys_of(theta)[1:], strict=True)
         )
     assert (max(sizes["0.03"]), sizes["10"][-1]) == (4, 24)
     assert modelled(job(), 10).most_cells(-5.0) == 0.0
-    assert modelled(job(said=", degree: 2"), 10).most_cells(-5.0) == MOST_CELLS
+    assert modelled(job(said=", degree: 2"), 10).most_cells(-5.0) == MOST_NETWORK_CELLS
 
 
 # Records, figures
@@ -271,7 +270,7 @@ def asked_of(said: Job) -> list[Noise]:
 
     model, own = modelled(said, 30), survey(1, 30)
     kept = records(own.outcomes[:, [COLUMNS.index(name) for name in said.outcomes]], own.weight)
-    rounds = MECHANISMS["privbayes"].protect(said, model, Notes())
+    rounds = MECHANISMS["marginals"].protect(said, model, Notes())
     run_rounds(rounds, model, ExactSampler(1), KEY, "all", [kept], noise=noise)
     return requests
 
@@ -322,9 +321,9 @@ def test_a_release_has_tables_records_and_measurements(release: Path) -> None:
     [
         (", degree: 4", {}, "a number of at most 3"),
         (", degree: 2, usefulness: 4", {}, "give degree or usefulness"),
-        (", selection: '1'", {}, "nothing is left for the tables"),
-        (", selection: '1/2'", {"outcome": "sex, degree"}, "leave no choice of parents"),
-        (", selection: '1e-6'", {"epsilon": "0.01"}, "less than 1e-6"),
+        (", choice: '1'", {}, "nothing is left for the tables"),
+        (", choice: '1/2'", {"outcome": "sex, degree"}, "leave no choice of parents"),
+        (", choice: '1e-6'", {"epsilon": "0.01"}, "less than 1e-6"),
         ("", {"sets": 2}, "releases one set of records"),
         ("", {"kids": 10_000}, "10,001 levels"),
         ("", {"outside": "error"}, "whether a weight lies outside its bounds depends on the records"),
@@ -335,6 +334,41 @@ def test_what_has_no_guarantee_or_no_use_is_refused(said: str, other: dict[str, 
     with pytest.raises(JobError) as told:
         job(said, **other)
     assert found in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("privbayes, selection: '1/2', degree: 2", "marginals, select: privbayes, choice: '1/2', degree: 2"),
+        ("weighted_marginals, selection: adaptive", "marginals, select: adaptive"),
+        ("weighted_marginals, marginals: [[sex, degree], [kids]]", "marginals, marginals: [[sex, degree], [kids]]"),
+    ],
+)
+def test_jobs_that_name_the_former_mechanisms_are_read(former: str, now: str) -> None:
+    """Also in the form in which a release states its job. Control: a former key under the present name is refused."""
+    earlier, present = (parse_job(job_text(name, "", means=("sex",))) for name in (former, now))
+    assert earlier == present
+    stated = present.mechanism.model_dump(mode="json")
+    keys = {"select": None, "choice": "selection"} if former.startswith("privbayes") else {"select": "selection"}
+    stored = {keys.get(key, key): value for key, value in stated.items() if keys.get(key, key) is not None}
+    given = stored | {"name": former.partition(",")[0]}
+    assert Job.model_validate(present.model_dump() | {"mechanism": given}).mechanism == present.mechanism
+    with pytest.raises(JobError):
+        parse_job(job_text("marginals, selection: adaptive", "", means=("sex",)))
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (", select: tree, marginals: [[sex, degree], [kids]]", "select: tree has no marginals"),
+        (", select: given", "no tables are given"),
+        (", degree: 2", "select: tree has no degree"),
+        (", select: privbayes, sums: [{of: kids}]", "select: privbayes has no sums"),
+    ],
+)
+def test_a_key_of_another_selection_is_refused(said: str, found: str) -> None:
+    with pytest.raises(JobError, match=found):
+        parse_job(job_text("marginals", said, means=("sex",)))
 
 
 def test_columns_whose_rounds_would_compare_too_many_tables_are_refused() -> None:

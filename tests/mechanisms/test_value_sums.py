@@ -24,12 +24,12 @@ from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.fitting import ValueSums, fit, positions, tilted
-from dpdist.mechanisms.coded_tables.sensitivity import moved
-from dpdist.mechanisms.coded_tables.tables_beside import means_of
+from dpdist.mechanisms.marginals.fitting import ValueSums, fit, positions, tilted
+from dpdist.mechanisms.marginals.post import Marginals
+from dpdist.mechanisms.marginals.query import TableAndValueSums
+from dpdist.mechanisms.marginals.sensitivity import moved
+from dpdist.mechanisms.marginals.tables_beside import means_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.weighted_marginals.post import Marginals
-from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
 
@@ -38,7 +38,7 @@ SUMS = f", {PAIRS}, sums: [{{of: kids}}, {{of: kids, by: degree}}]"
 
 
 def job(said: str = SUMS, **other: object) -> Job:
-    return parse_job(job_text("weighted_marginals", said, means=("degree", "kids"), **other))
+    return parse_job(job_text("marginals", said, means=("degree", "kids"), **other))
 
 
 # What a record moves
@@ -94,7 +94,7 @@ def test_all_stages_cost_epsilon_together_where_pairs_are_chosen() -> None:
     assert first.size == 2 + 3 + 4 + 2
     assert (first.scale, choice.size) == ((3 + 2) * 3 * UNIT, 3)
     assert asked_of(job(said=""))[0].scale == 3 * 3 * UNIT
-    adaptive = asked_of(job(said=", sums: [{of: kids}, {of: degree}], selection: adaptive"))
+    adaptive = asked_of(job(said=", sums: [{of: kids}, {of: degree}], select: adaptive"))
     assert (adaptive[0].size, adaptive[0].scale) == (first.size, first.scale)
 
 
@@ -108,7 +108,7 @@ def means_by(own: Records, weight: Floats) -> tuple[float, Floats]:
     return float(np.average(kids, weights=weight)), by
 
 
-@pytest.mark.parametrize("said", [SUMS, ", sums: [{of: kids}]", ", selection: adaptive, sums: [{of: kids}]"])
+@pytest.mark.parametrize("said", [SUMS, ", sums: [{of: kids}]", ", select: adaptive, sums: [{of: kids}]"])
 def test_without_noise_tables_are_the_files(said: str) -> None:
     own = survey(1)
     model, theta = released(job(said=said), own, quiet=True)
@@ -188,7 +188,7 @@ def noisy() -> list[tuple[Marginals, Draws]]:
     said, own = job(epsilon="1/4"), survey(11, 2000)
     model, found = modelled(said, len(own)), []
     for replicate in range(RELEASES):
-        rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+        rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
         noise = noise_of(KEY.child(f"errors {replicate}"))
         made = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
         found.append((model, made.parameters[0]))
@@ -225,7 +225,7 @@ def test_means_of_many_levels_by_another_column_are_held_and_not_too_wide() -> N
     said, exact = job(kids=300), np.array([overall, *by])
     model, means, errors = modelled(said, size), list[Floats](), list[Floats]()
     for replicate in range(30):
-        rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+        rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
         noise = noise_of(KEY.child(f"many {replicate}"))
         theta = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
         found = [means_of(model, theta, each, effect=0.0) for each in model.value_sums(theta)]
@@ -266,7 +266,7 @@ def test_means_of_many_levels_are_nearer_with_their_sum_at_the_same_epsilon() ->
             said = job(said=asked, kids=200)
             model = modelled(said, len(own))
             for replicate in range(12):
-                rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+                rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
                 noise = noise_of(KEY.child(f"gain {replicate}"))
                 theta = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
                 margin = model.fitted(theta).margins[column]
@@ -334,13 +334,11 @@ def test_sums_that_no_table_could_have_are_refused(found: str) -> None:
     ("codes", "found"), [("{f: 1, m: 1}", "1 levels tell nothing"), ("{f: 0, m: 1.0e-12, x: 1}", "of its range apart")]
 )
 def test_levels_that_sums_cannot_tell_apart_are_refused(codes: str, found: str) -> None:
-    text = job_text("weighted_marginals", ", sums: [{of: sex}]", ("kids",))
+    text = job_text("marginals", ", sums: [{of: sex}]", ("kids",))
     with pytest.raises(JobError, match=found):
         parse_job(text.replace("{f: 0, m: 1}", codes))
 
 
 def test_a_reference_beside_sums_is_refused() -> None:
     with pytest.raises(JobError, match="what sums have beyond the weights' bound is not estimated"):
-        parse_job(
-            job_text("weighted_marginals", SUMS, ("kids",)) + "reference: {path: a.parquet, provenance: a public file}\n"
-        )
+        parse_job(job_text("marginals", SUMS, ("kids",)) + "reference: {path: a.parquet, provenance: a public file}\n")

@@ -23,13 +23,12 @@ from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.fitting import fit, onto_simplex
-from dpdist.mechanisms.coded_tables.sensitivity import moved, table_scale
+from dpdist.mechanisms.marginals.fitting import fit, onto_simplex
+from dpdist.mechanisms.marginals.post import Marginals
+from dpdist.mechanisms.marginals.query import TableAndValueSums, chosen, scores
+from dpdist.mechanisms.marginals.sensitivity import choice_scale, moved, table_scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.weighted_marginals.post import Marginals
-from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums, chosen, scores
-from dpdist.mechanisms.weighted_marginals.sensitivity import choice_scale
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
 from dpdist.testing.losses import taken_in
@@ -38,7 +37,7 @@ NAMED = ", marginals: [[sex, degree], [degree, kids]]"
 
 
 def text(said: str = NAMED, **other: object) -> str:
-    return job_text("weighted_marginals", said, means=("degree", "kids"), **other)
+    return job_text("marginals", said, means=("degree", "kids"), **other)
 
 
 def job(said: str = NAMED, **other: object) -> Job:
@@ -164,7 +163,7 @@ def test_stages_cost_epsilon_together() -> None:
 def released(said: Job, own: Records, quiet: bool = False) -> tuple[Marginals, Draws]:
     """What a file's rounds release; without noise, for exact oracles."""
     model = modelled(said, len(own))
-    rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+    rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
     noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY)
     return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
 
@@ -422,7 +421,7 @@ def asked_of(said: Job) -> list[Noise]:
     model, rng = modelled(said, 30), np.random.default_rng(1)
     columns = np.column_stack([rng.integers(0, len(levels), 30) + min(levels) for levels in model.levels]).astype(float)
     own = records(columns, np.ones(30))
-    rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes())
+    rounds = MECHANISMS["marginals"].protect(said, model, Notes())
     run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
     return requests
 
@@ -452,14 +451,14 @@ def test_a_job_with_no_pair_that_may_be_chosen_is_refused() -> None:
     with pytest.raises(JobError, match="no pair of columns has at most 100,000 cells") as told:
         parse_job(said)
     assert "marginals: [[degree], [kids]]" in str(told.value)
-    parse_job(said.replace("weighted_marginals}", "weighted_marginals, marginals: [[degree], [kids]]}"))
+    parse_job(said.replace("marginals}", "marginals, marginals: [[degree], [kids]]}"))
 
 
 @pytest.mark.parametrize(
     ("columns", "said"), [(COLUMNS[:2], "nothing is chosen"), (COLUMNS, "A third of ε"), (COLUMNS[2:], "names")]
 )
 def test_statements_say_how_epsilon_is_shared(columns: tuple[str, ...], said: str) -> None:
-    assert said in " ".join(MECHANISMS["weighted_marginals"].promise(of_columns(*columns)).assumptions)
+    assert said in " ".join(MECHANISMS["marginals"].promise(of_columns(*columns)).assumptions)
 
 
 def test_a_level_outside_the_public_list_is_refused_before_anything_is_spent(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ WEIGHTS = np.array([30.0, 40.0, 50.0])
 SPREAD = 0.25
 """Of log weights within a combination."""
 REFERENCE = ("reference_tables", "sanitized_statistics")
-WHOLE = ("weighted_marginals",)
-OF_STRATA = ("weighted_marginals", "perturbed_histogram")
+WHOLE = ("marginals",)
+OF_STRATA = ("marginals", "perturbed_histogram")
 
 
 @dataclass(frozen=True)

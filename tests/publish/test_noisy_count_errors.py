@@ -35,7 +35,7 @@ PLAIN = {
     "modips, normal": Kind("modips", "1/4", settings=(("law", "normal"),)),
     "modips, lognormal": Kind("modips", "1/4", settings=(("law", "lognormal"),)),
     "modips, regression": Kind("modips", "1/4", settings=(("law", "normal"), ("location", "main_effects"))),
-    "marginals": Kind("weighted_marginals", "1/4"),
+    "marginals": Kind("marginals", "1/4"),
 }
 TABLES = Kind("laplace_composed", "1/4", settings=(("sensitivity", "public"),))
 KEY = Key(bytes(31) + b"c")

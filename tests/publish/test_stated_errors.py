@@ -16,10 +16,10 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.marginals.post import Marginals
+from dpdist.mechanisms.marginals.sensitivity import SELECTION, choice_scale
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.weighted_marginals.post import Marginals
-from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, choice_scale
 from dpdist.privacy.noise import LARGEST_SCALE
 from dpdist.publish.interval_limits import Ranges, farthest_means
 
@@ -58,7 +58,7 @@ columns:
   weight: {bounds: [1, 40], outside: clip}
 survey: {weight: weightEFFECT}
 outcome: [sex, kids, age]
-mechanism: {name: weighted_marginalsNAMED}
+mechanism: {name: marginalsNAMED}
 budget: {epsilon: "EPSILON"}
 tables: [{name: t, by: [], statistics: [count]}]
 """
@@ -116,11 +116,11 @@ def test_a_choice_whose_scores_are_not_exact_is_refused_before_anything_is_spent
         text = coded(EPSILON=epsilon, NAMED=said)
         return parse_job(text.replace("bounds: [0, 2]", "bounds: [0, 315]").replace("bounds: [0, 3]", "bounds: [0, 315]"))
 
-    refused = wide("0.0001", f", selection: {selection}")
+    refused = wide("0.0001", f", select: {selection}")
     with pytest.raises(JobError, match="units, which is not exact"):
         dpdist.run(refused, tmp_path / "work", people)
     assert not (tmp_path / "work" / "public").exists()
-    dpdist.validate(wide("0.001", f", selection: {selection}"), people)
+    dpdist.validate(wide("0.001", f", select: {selection}"), people)
     dpdist.validate(wide("0.0001", ", marginals: [[kids, age], [sex]]"), people)
 
 
@@ -128,7 +128,7 @@ def test_a_choice_whose_scores_are_not_exact_is_refused_before_anything_is_spent
 def test_weights_of_a_partition_vary_as_much_as_they_can(weighted: bool) -> None:
     """Σw of n records with mean m < U varies most where weights are 0 or U: its relative variance is (1 - m/U)/(n m/U).
     Control: without weights it does not vary."""
-    text = coded().replace("weighted_marginals", "flat_laplace")
+    text = coded().replace("marginals", "flat_laplace")
     job = parse_job(text if weighted else text.replace("survey: {weight: weight}\n", ""))
     model = builder_of(job).build(job, Frame({}, {}, np.array([500]), (), ()), slice(0, 1))
     assert isinstance(model, PartitionCounts)

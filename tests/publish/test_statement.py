@@ -95,8 +95,7 @@ SAID: dict[str, dict[str, str]] = {
     "universal_histogram": ROOMS | {"mechanism": "universal_histogram, layers: 2, bins: {salary: 4}"},
     "steps": ROOMS | {"mechanism": "steps, layers: 2, bins: {salary: 4}"},
     "weight_regularisation": {"strata": "strata: [field]"},
-    "weighted_marginals": CODED,
-    "privbayes": CODED,
+    "marginals": CODED,
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
 SECRET = ADJACENCIES[2:]

@@ -7,7 +7,7 @@
     python tests/studies/marginals_nscg.py sums --work WORK [--replicates R]
 
 `measure` prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of
-releases of weighted_marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted
+releases of marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted
 count, and the same of counts with clipped weights. Then all of this for the file without weights, on which all tools do
 the same.
 
@@ -42,9 +42,9 @@ from dpdist.core.records import Floats, Frame
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
-from dpdist.mechanisms.coded_tables.post import CodedTables
-from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
+from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
+from dpdist.mechanisms.marginals.coded_tables import CodedTables
+from dpdist.mechanisms.marginals.tables_beside import errors_of_counts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.quality.microdata import Coded, total_variation
@@ -89,7 +89,7 @@ def job_text(
     return (
         f'dataset: nscg\nperiod: "2013"\ncolumns:\n{columns}  weight: {{bounds: [0, {cap}], outside: clip}}\n'
         f"survey: {{weight: weight}}\noutcome: [{', '.join(sizes)}]\n"
-        f"mechanism: {{name: weighted_marginals, selection: {selection}{of_values}}}\n"
+        f"mechanism: {{name: marginals, select: {selection}{of_values}}}\n"
         f'budget: {{epsilon: "1", adjacency: {adjacency}}}\ntables: [{{name: t, statistics: [count]}}]\n'
         + ("reference: {path: other_half.parquet, provenance: a half of a public file}\n" if reference else "")
     )
@@ -132,7 +132,7 @@ def ours(
     assert isinstance(model, CodedTables)
     told = placed(reference, names) if reference is not None else None
     learned = ReferenceWeights(model.codes(told), told.weight) if told is not None else None
-    rounds = MECHANISMS["weighted_marginals"].protect(job, model, Unwatched(), learned)
+    rounds = MECHANISMS["marginals"].protect(job, model, Unwatched(), learned)
     theta = run_rounds(rounds, model, ExactSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]
     found, weight = model.simulate(theta, records.frame, key.generator("synthesis"))
     codes, fitted = held[names].to_numpy(np.int64), model.fitted(theta)
@@ -177,7 +177,7 @@ def releases(held: pd.DataFrame, cap: float, replicates: int) -> Iterator[dict[s
             began = time.process_time()
             made = ours(held, sizes_of(held), replicate, adjacency, selection, cap)
             seconds = time.process_time() - began
-            told = {"mechanism": f"weighted_marginals, {selection}, {adjacency}", "seconds": seconds}
+            told = {"mechanism": f"marginals, {selection}, {adjacency}", "seconds": seconds}
             yield told | errors(own, made.records) | made.held()
 
 

@@ -98,7 +98,7 @@ CODED: dict[str, dict[str, Any]] = {
         "said": {"name": "steps", "order": ["pay"], "bins": {"pay": 30}},
         **{"epsilon": "4", "coded": ("hours",)},
     },
-    "weighted_marginals": {"said": {"name": "weighted_marginals"}, "epsilon": "4", "coded": ("pay", "hours")},
+    "marginals": {"said": {"name": "marginals"}, "epsilon": "4", "coded": ("pay", "hours")},
 }
 """Surveys of `coded_surveys`."""
 CAUSES = ("unweighted fbp", "universal_histogram none")

@@ -25,8 +25,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "perturbed_histogram": {},
     "modips": {"mechanism": {"law": "bernoulli"}},
     "flat_laplace": {},
-    "weighted_marginals": {},
-    "privbayes": {},
+    "marginals": {},
 }
 """Mechanisms whose jobs need no reference, with what else a job under them states."""
 

@@ -1,4 +1,4 @@
-"""Studies of `partitions` and `weighted_marginals` on public files with coded columns ([S], §4)."""
+"""Studies of `partitions` and `marginals` on public files with coded columns ([S], §4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Ints
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.coded_tables.post import CodedTables
+from dpdist.mechanisms.marginals.coded_tables import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import Coded, consistency, fitted, overlap
 from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, over_sets, released, similarity

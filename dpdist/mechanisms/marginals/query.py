@@ -1,11 +1,11 @@
-"""Confidential half of `weighted_marginals`, for `engine`: noisy weighted tables, and pairs chosen under noise."""
+"""Confidential half of `marginals`, for `engine`: noisy weighted tables, pairs and parents chosen under noise."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import count
+from itertools import combinations, count
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,29 +15,37 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, positions
-from dpdist.mechanisms.coded_tables.query import ENTERED, TableSums, measured, under_noise
-from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
-from dpdist.mechanisms.promises import MOVES_EXCHANGED, promise_of, referred
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released_sets
-from dpdist.mechanisms.weighted_marginals.post import Marginals
-from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as NONE_CHOSEN
-from dpdist.mechanisms.weighted_marginals.sensitivity import (
+from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
+from dpdist.mechanisms.marginals.coded_tables import CodedTables
+from dpdist.mechanisms.marginals.fitting import Fitted, Marginal, positions
+from dpdist.mechanisms.marginals.post import Marginals, Network
+from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
     ROUNDS_OF_PAIRS,
     SELECTION,
     SINGLES,
+    WITHOUT_CHOICE,
     best_pair,
     choice_scale,
+    parents,
+    parents_scale,
     scales_of_round,
+    table_scale,
+    tables,
 )
-from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals as Settings
-from dpdist.mechanisms.weighted_marginals.spec import candidates, forest
+from dpdist.mechanisms.marginals.spec import CodedMarginals as Settings
+from dpdist.mechanisms.marginals.spec import candidates, forest
+from dpdist.mechanisms.promises import MOVES_EXCHANGED, MOVES_OF_TWO, promise_of, referred
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
+ENTERED = (
+    "A record enters one cell of every measured table, by its weight in units of the weight's public upper bound, to "
+    "which it is clipped; without weights by 1. Switching it off moves a table by at most 1 unit in L1, and any other "
+    "values of its columns and weight by at most 2. All cells have discrete Laplace noise."
+)
 LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
 CHOSEN = (
     "A third of ε is for each column's table, a third for the choice of pairs of columns, a third for the pairs' tables. "
@@ -55,6 +63,15 @@ OUTRIGHT = (
     "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
     "are measured, and nothing is chosen"
 )
+OF_NETWORK = (
+    "The job's first column has a table of its own. Every other column has one with its parents, which are columns before "
+    "it. To share {share} of ε, the noise of {tables} tables has {tables} times the scale of one."
+)
+PARENTS_CHOSEN = (
+    "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε: each time the largest score under "
+    "discrete Laplace noise. A score is half the L1 distance of a table from independence of the column and its parents. A "
+    "record that is switched off moves it by at most 2 units, an exchange by at most 4."
+)
 REFERRED = (
     "The reference's weights tell what lies beyond the weights' public bound. They are used after noise, and change no "
     "query."
@@ -65,6 +82,40 @@ OF_VALUES = (
     "sums by at most 1 unit in L1, and any other values by at most 2, as a table. They count as tables in the split of "
     "ε: together they have {part} of it, and discrete Laplace noise of scale {scale} units on every sum."
 )
+
+
+@dataclass(frozen=True)
+class TableSums(Summing):
+    """Kernel: Σv of every cell of the model's measured tables, (cell,), in whole units of 1/UNIT."""
+
+    model: CodedTables
+
+    def sums(self, records: Records) -> Floats:
+        v = np.rint(UNIT * records.weight / self.model.weights[1])
+        codes = self.model.codes(records)
+        tables = [
+            np.bincount(self.model.cell(codes, key), weights=v, minlength=prod(self.model.shape(key)))
+            for key in self.model.measured
+        ]
+        return np.concatenate(tables) if tables else np.empty(0)
+
+
+def measured(
+    model: CodedTables, keys: tuple[Marginal, ...], numbers: count[int]
+) -> Generator[Pass | Measurement, Any, Floats]:
+    """The named tables under noise, one after another, (cell,); all noise has the first table's scale."""
+    if not keys:
+        return np.empty(0)
+    return (yield from under_noise(TableSums(model.measuring(keys)), numbers))
+
+
+def under_noise(kernel: TableSums, numbers: count[int]) -> Generator[Pass | Measurement, Any, Floats]:
+    """The kernel's sums of one pass, under the noise of its first table."""
+    model = kernel.model
+    exact = yield Pass(kernel, "sum")
+    query = tables(model.tables_summed, model.scale_of(model.measured[0]))
+    noisy: Floats = yield Defined.by_content(model).sums(exact, query, next(numbers))
+    return noisy
 
 
 @dataclass(frozen=True)
@@ -181,27 +232,80 @@ def _score(table: Floats, expected: Floats, scale: Fraction) -> float:
     return float(np.abs(table - expected).sum()) - round(scale) * table.size
 
 
-class WeightedMarginals(NoisySums[Settings, Marginals]):
+def next_tables(sizes: Sequence[int], met: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
+    """The possible next tables: a column outside the network with each maximal set of parents inside.
+
+    A table has at most `parents` parents. With parents it has at most `cells` cells. Its column is the last axis. A
+    column without any allowed parent stands alone.
+    """
+    tables = list[Marginal]()
+    for column in range(len(sizes)):
+        if column in met:
+            continue
+        maximal = list[frozenset[int]]()
+        for number in range(min(parents, len(met)), 0, -1):
+            for chosen in map(frozenset, combinations(sorted(met), number)):
+                fits = sizes[column] * prod(sizes[parent] for parent in chosen) <= cells
+                if fits and not any(chosen < larger for larger in maximal):
+                    maximal.append(chosen)
+        tables += [(*sorted(chosen), column) for chosen in maximal] or [(column,)]
+    return tuple(tables)
+
+
+def dependence(table: Floats) -> float:
+    """The score ½ Σ|C − C_x C_π / T| of a table in units, as a whole number; 0 without parents. x is the last axis."""
+    counts = table.reshape(-1, table.shape[-1])
+    total = counts.sum()
+    if table.ndim < 2 or total <= 0.0:
+        return 0.0
+    alone = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / total
+    return float(np.rint(0.5 * np.abs(counts - alone).sum()))
+
+
+def network(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass | Choice, Any, tuple[Marginal, ...]]:
+    """Chooses the tables of all columns but the first; returns them in the order of choice.
+
+    `root` is the first column's noisy table, whose sum limits the size of tables.
+    """
+    cells, met, network_tables = model.most_cells(float(root.sum()) / UNIT), [0], list[Marginal]()
+    while len(met) < len(model.columns):
+        keys = next_tables(model.sizes, met, model.parents, cells)
+        best = 0
+        if len(keys) > 1:
+            exact = yield Pass(TableSums(model.measuring(keys)), "sum")
+            values = np.array([dependence(table[0]) for table in model.split(keys, exact[None]).values()])
+            defined = Defined.by_content((model, keys, "scores"))
+            (best,) = yield defined.scores(values[None], parents(model.parents_scale), next(numbers))
+        network_tables.append(keys[int(best)])
+        met.append(network_tables[-1][-1])
+    return tuple(network_tables)
+
+
+class NoisyMarginals(NoisySums[Settings, CodedTables]):
     """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0.
 
     No law of the outcomes is fitted.
     """
 
-    spec, sums = Settings, Marginals
+    spec, sums = Settings, CodedTables
 
     def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
-        """The queries of the first pass, which has tables and sums of values; then those of pairs."""
+        """The queries of the first pass, which has tables and sums of values; then those of pairs or of parents."""
         epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
 
         def measured_with(part: Fraction, number: int) -> NoisyQuery:
             return tables(number, table_scale(epsilon * part, number, adjacency))
 
+        if settings.selects == "privbayes":
+            columns, part = len(job.outcomes), settings.choosing(len(job.outcomes))
+            choices = (parents(parents_scale(epsilon * part, columns - 1, adjacency), columns - 1),) if part else ()
+            return measured_with(1 - part, columns), *choices
         values, listed = len(settings.sums or ()), settings.marginals
         if listed is not None or len(job.outcomes) == 1:
             return (measured_with(Fraction(1), len(listed or (0,)) + values),)
         first, pairs = len(job.outcomes) + values, forest(candidates(settings.sizes(job)))
         if not settings.chooses(job):
-            return measured_with(NONE_CHOSEN, first), measured_with(NONE_CHOSEN, pairs)
+            return measured_with(WITHOUT_CHOICE, first), measured_with(WITHOUT_CHOICE, pairs)
         singles = measured_with(SINGLES, first)
         if settings.adapts:
             rounds = ROUNDS_OF_PAIRS * pairs
@@ -211,6 +315,11 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
         return singles, best_pair(choice, pairs), measured_with(PAIRS, pairs)
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
+        if settings.selects == "privbayes":
+            columns, part = len(job.outcomes), settings.choosing(len(job.outcomes))
+            choice = (PARENTS_CHOSEN.format(rounds=columns - 1, share=part),) if part else ()
+            moves = () if job.sizes_secret else (MOVES_OF_TWO[job.budget.adjacency],)
+            return promise_of(job, total, ENTERED, OF_NETWORK.format(tables=columns, share=1 - part), *choice, *moves)
         alone = settings.marginals is not None or len(job.outcomes) == 1
         chosen_by = ADAPTIVE if settings.adapts else CHOSEN
         how = LISTED if alone else chosen_by if settings.chooses(job) else OUTRIGHT
@@ -219,9 +328,9 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
         return promise_of(job, total, ENTERED, how, *_words_on_sums(job, settings), *referring, *moves)
 
     def rounds(
-        self, job: Job, settings: Settings, model: Marginals, recorder: StratumRecorder, learned: ReferenceWeights | None
+        self, job: Job, settings: Settings, model: CodedTables, recorder: StratumRecorder, learned: ReferenceWeights | None
     ) -> Rounds:
-        theta = yield from weighted_marginals(model)
+        theta = yield from (along_network(model) if isinstance(model, Network) else along_tree(model))
         if learned is not None:
             theta = model.with_weights_beyond(theta, learned)
         return released_sets(recorder, [theta], float(job.epsilon_per_set), cells=float(theta["sums"].size))
@@ -232,19 +341,20 @@ def _words_on_sums(job: Job, settings: Settings) -> tuple[str, ...]:
     if not settings.sums:
         return ()
     named = settings.marginals is not None or len(job.outcomes) == 1
-    part = Fraction(1) if named else SINGLES if settings.chooses(job) else NONE_CHOSEN
+    part = Fraction(1) if named else SINGLES if settings.chooses(job) else WITHOUT_CHOICE
     tables = len(settings.marginals or job.outcomes) + len(settings.sums)
     scale = table_scale(record_epsilon(job, job.epsilon_per_set) * part, tables, job.budget.adjacency) / UNIT
     sums = "; ".join(f"{value.of} by {value.by}" if value.by else f"{value.of} over all records" for value in settings.sums)
     return (OF_VALUES.format(sums=sums, part=part * len(settings.sums) / tables, scale=f"{float(scale):.6g}"),)
 
 
-def weighted_marginals(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, Draws]:
+def along_tree(model: CodedTables) -> Generator[Pass | Choice | Measurement, Any, Draws]:
     """Measures the job's tables with all of ε, or each column's table and then tables of pairs.
 
     If the candidate pairs make no loop, all of them are measured, and no budget is spent on a choice. Sums of values share
     the ε of the tables that are measured first.
     """
+    assert isinstance(model, Marginals)
     numbers, keys, first = count(1), model.listed, model.listed or model.singles
     summed = model.with_values(first) if model.values else model.measuring(first)
     noisy = yield from under_noise(TableAndValueSums(summed), numbers)
@@ -262,4 +372,13 @@ def weighted_marginals(model: Marginals) -> Generator[Pass | Choice | Measuremen
     return model.with_noisy_values(model.released(keys, sums), values)
 
 
-MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}
+def along_network(model: Network) -> Generator[Pass | Choice | Measurement, Any, Draws]:
+    """Measures the first column's table, and each other column's table with the parents that were chosen for it."""
+    numbers, first = count(1), ((0,),)
+    root = yield from measured(model, first, numbers)
+    keys = yield from network(model, root, numbers)
+    others = yield from measured(model, keys, numbers)
+    return model.released((*first, *keys), np.concatenate([root, others]))
+
+
+MECHANISMS: dict[str, Mechanism] = {"marginals": NoisyMarginals()}

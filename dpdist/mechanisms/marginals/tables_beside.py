@@ -1,4 +1,4 @@
-"""For `coded_tables.post`: tables of released counts and means, with errors, at no privacy cost (METHODS §9b).
+"""Tables of released counts and means, with errors, at no privacy cost (METHODS §9b).
 
 Without a reference, a count's standard error is an upper bound: it adds noise and the largest sampling variance, U Σw.
 With a reference, the error also includes that of the weight beyond the bound (`beyond_bound`). No error includes
@@ -19,8 +19,8 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
-from dpdist.mechanisms.coded_tables.beyond_bound import variance_per_weight
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, ValueSums, pair_of, rows_of, sums_in
+from dpdist.mechanisms.marginals.beyond_bound import variance_per_weight
+from dpdist.mechanisms.marginals.fitting import Fitted, Marginal, ValueSums, pair_of, rows_of, sums_in
 from dpdist.models.outputs import DesignEffectOf, ModelTable
 from dpdist.models.protocol import Draws
 

@@ -1,4 +1,4 @@
-"""For `coded_tables` and its two mechanisms: makes noisy tables agree in their total and in every column's margin.
+"""Makes noisy tables agree in their total and in every column's margin.
 
 If tables of pairs form a tree, their distribution of greatest entropy is ∏ pairs / ∏ columns^(degree − 1). A column's
 degree is its number of pairs. Consistent pairs therefore define this distribution. Tables of three or more columns are

@@ -1,16 +1,18 @@
-"""Public half of `weighted_marginals`, for `query` and `publish`: a distribution from noisy tables of columns and pairs.
+"""Public half of `marginals`, for `query` and `publish`: distributions from noisy tables along a tree or a network.
 
-The chosen pairs, as edges between columns, form no loop. So the distribution of greatest entropy factors along a tree.
-Synthetic records are weighted until they have the tables of this tree.
+Measured pairs, as edges between columns, form no loop. So the distribution of greatest entropy factors along a tree.
+Synthetic records are weighted until they have the tables of this tree. In a network a column of a synthetic record is
+drawn given its parents, and the weights of records then agree with all margins.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import prod
+from math import comb, prod
 from typing import Any, Self
 
 import numpy as np
@@ -18,28 +20,33 @@ import pyarrow as pa
 
 from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.job import Job
-from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights, WeightedRecords
-from dpdist.mechanisms.coded_tables.fitting import Marginal, ValueSums, positions
-from dpdist.mechanisms.coded_tables.post import DEFINITIONS as COUNTED
-from dpdist.mechanisms.coded_tables.post import SAMPLED, CodedTables
-from dpdist.mechanisms.coded_tables.post import figures as figures_of_tables
-from dpdist.mechanisms.coded_tables.sensitivity import moved, table_scale
-from dpdist.mechanisms.coded_tables.synthetic_records import Filling
-from dpdist.mechanisms.figures import Figures, cells_of
-from dpdist.mechanisms.parts import WIDE, Words
-from dpdist.mechanisms.weighted_marginals.sensitivity import (
-    OUTRIGHT,
+from dpdist.mechanisms.figures import SUM_OF_V, Figures, cells_of
+from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights, WeightedRecords
+from dpdist.mechanisms.marginals.coded_tables import CodedTables
+from dpdist.mechanisms.marginals.fitting import Marginal, ValueSums, positions
+from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
     ROUNDS_OF_PAIRS,
     SELECTION,
     SINGLES,
+    WITHOUT_CHOICE,
     choice_scale,
+    moved,
+    parents_scale,
     scales_of_round,
+    table_scale,
 )
-from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals, candidates, forest
+from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS, CodedMarginals, candidates, forest
+from dpdist.mechanisms.marginals.synthetic_records import Filling
+from dpdist.mechanisms.parts import WIDE, Words
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
+SAMPLED = (
+    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
+    "in units of their public bound, both simulated. How weights vary was not released: their sum errs as if they were 0 "
+    "or at the bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
+)
 CLIPPED = "What clipping and pairs that were not measured bring is in no error."
 UNCLIPPED = (
     "Counts hold what lies beyond the weights' public bound, estimated from the reference's weights. Errors hold the "
@@ -73,20 +80,35 @@ WITH_VALUES = (
 )
 
 
-class OfReference(Words):
-    """Texts that depend on whether the job has a reference, and on its sums of values."""
+UNEXPLAINED = (
+    "What clipping brings, and what the network leaves out, is in no error. The errors take the network as it was chosen."
+)
+ALONG_NETWORK = (
+    "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its "
+    "tables. Given its parents, a column is independent of the other columns before it.",
+    "Synthetic records hold all columns. Their weights are scaled until every column's margin is the fitted one. "
+    "Counts of several columns can differ from the fitted tables in marginals.parquet, in whose errors no bias is.",
+)
+
+
+class OfSelection(Words):
+    """Texts that depend on the selection, on whether the job has a reference, and on its sums of values."""
 
     def errors_of(self, release: ReleaseView) -> str:
+        if _along_network(release.job):
+            return f"{SAMPLED} {UNEXPLAINED} {WIDE}"
         return self.errors if release.job.reference is None else f"{SAMPLED_AS_THE_REFERENCE} {UNCLIPPED} {WIDE}"
 
     def post_processing(self, release: ReleaseView) -> list[str]:
+        if _along_network(release.job):
+            return [*ALONG_NETWORK]
         extended = [] if release.job.reference is None else [EXTENDED]
         agreed, *others = super().post_processing(release)
         values = [WITH_VALUES] if "sums" in release.job.mechanism.published(release.job) else []
         return [*extended, agreed, *values, *others]
 
 
-WORDS = OfReference(
+WORDS = OfSelection(
     density="noisy sums of {weight} in every cell of tables of {outcome}",
     errors=f"{SAMPLED} {CLIPPED} {WIDE}",
     steps=(AGREED, LAID_OUT),
@@ -118,7 +140,7 @@ class Marginals(CodedTables):
     @classmethod
     def settings(cls, job: Job) -> tuple[Any, ...]:
         settings = job.mechanism
-        assert isinstance(settings, WeightedMarginals)
+        assert isinstance(settings, CodedMarginals)
         number, tables = {name: k for k, name in enumerate(job.outcomes)}, settings.marginals
         listed = None if tables is None else tuple(tuple(number[name] for name in key) for key in tables)
         values = tuple((number[value.of], None if value.by is None else number[value.by]) for value in settings.sums or ())
@@ -235,7 +257,7 @@ class Marginals(CodedTables):
             return self.unit_scales(1)[1]
         part = Fraction(1)
         if self.listed is None:
-            part = (SINGLES if len(key) == 1 else PAIRS) if self.chooses else OUTRIGHT
+            part = (SINGLES if len(key) == 1 else PAIRS) if self.chooses else WITHOUT_CHOICE
         return table_scale(self.epsilon * part, self.sharing(key), self.adjacency)
 
     @property
@@ -281,26 +303,111 @@ def filling(columns: int, pairs: Collection[Marginal]) -> list[Filling]:
     return order
 
 
-def model_of(job: Job) -> type[Marginals]:
-    """The model of every job under the mechanism."""
-    return Marginals
+@dataclass(frozen=True)
+class Network(CodedTables):
+    """One table for each column. It has the column's parents first, and the column last."""
+
+    parents: int
+    """Largest number of parents of a column."""
+    useful: float | None
+    """Smallest mean count of a table's cells, in noise scales; None if only the number of parents limits tables."""
+    choosing: Fraction
+    """The part of ε for the choice of parents."""
+
+    @classmethod
+    def settings(cls, job: Job) -> tuple[Any, ...]:
+        settings = job.mechanism
+        assert isinstance(settings, CodedMarginals)
+        return settings.parents, settings.least_useful, settings.choosing(len(job.outcomes))
+
+    def most_cells(self, total: float) -> float:
+        """Largest number of cells of a table with parents, given the noisy sum of v."""
+        if self.useful is None:
+            return MOST_NETWORK_CELLS
+        return min(MOST_NETWORK_CELLS, max(total, 0.0) * UNIT / (self.useful * float(self.scale_of((0,)))))
+
+    @property
+    def most_sums(self) -> int:
+        """A bound on the number of cells of a round's candidates, and of all measured tables.
+
+        With k columns in the network, each other column is tried with at most C(k, p) sets of p parents. The cells of a
+        table are bounded by MOST_NETWORK_CELLS and by the product of the largest numbers of levels.
+        """
+        columns, most = len(self.columns), min(MOST_NETWORK_CELLS, prod(sorted(self.sizes)[-self.parents - 1 :]))
+        tried = [(columns - k) * max(comb(k, p) for p in range(self.parents + 1)) for k in range(1, columns)]
+        return max(columns, *tried, 1) * most
+
+    def sharing(self, key: Marginal) -> int:
+        return len(self.columns)
+
+    def scale_of(self, key: Marginal) -> Fraction:
+        return table_scale(self.epsilon * (1 - self.choosing), len(self.columns), self.adjacency)
+
+    @property
+    def parents_scale(self) -> Fraction:
+        """Scale of the noise on scores, in units of 1/UNIT."""
+        return parents_scale(self.epsilon * self.choosing, len(self.columns) - 1, self.adjacency)
+
+    @property
+    def scale(self) -> Fraction:
+        scale = self.scale_of((0,))
+        return max(scale, self.parents_scale) if self.choosing else scale
+
+    def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
+        return [(key[-1], key if len(key) > 1 else None) for key in keys]
+
+    def raked_to(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
+        """The margins of single columns. Larger tables may disagree with each other."""
+        return list(self.singles)
+
+
+def _along_network(job: Job) -> bool:
+    assert isinstance(job.mechanism, CodedMarginals)
+    return job.mechanism.selects == "privbayes"
+
+
+def model_of(job: Job) -> type[CodedTables]:
+    """The model of a job: a network, or a tree of pairs."""
+    return Network if _along_network(job) else Marginals
+
+
+def _figures_of_tables(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The figures of each table; a cell has the levels of the table's columns and of the stratum's columns."""
+    whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
+    cap = model.weights[1] if release.job.survey.weight is not None else None
+    keys, met = model.keys_of(theta), Counter[Marginal]()
+    for key, scale, values in zip(keys, model.scales_of(theta), model.parts(keys, theta["sums"]), strict=True):
+        cells = [whole | levels for levels in model.labelled(release.job, key)]
+        met[key] += 1
+        again = f", measurement {met[key]}" if met[key] > 1 else ""
+        yield Figures(
+            cells,
+            ["v"],
+            values[0].reshape(-1, 1),
+            [scale],
+            lambda *_: (None, cap, None),
+            table=" x ".join(model.columns[column] for column in key) + again,
+            sensitivity=float(moved(model.adjacency) * model.sharing(key)),
+        )
 
 
 SUM_OF_VALUES = (
     "the sum of v (y - c) / R, v = min(w, U) / U, with w the weight and U the weight_cap, 1 without weights; y the "
     "column's level, c the centre and R the half_width of its levels"
 )
-DEFINITIONS = COUNTED | {"vu": SUM_OF_VALUES}
+DEFINITIONS = {"v": SUM_OF_V, "vu": SUM_OF_VALUES}
 """Definitions of the statistics by name, for the metadata of the file."""
 QUERIES = {"v": "weighted tables", "vu": "weighted tables"}
 """The query that every statistic answers, by the names of both."""
 
 
-def figures(release: ReleaseView, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:
+def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The figures of one table after another, then of sums of values."""
-    yield from figures_of_tables(release, model, stratum, theta)
+    yield from _figures_of_tables(release, model, stratum, theta)
     whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
     cap = model.weights[1] if release.job.survey.weight is not None else None
+    if not isinstance(model, Marginals):
+        return
     for value in model.value_sums(theta):
         levels, name = model.levels[value.column], model.columns[value.column]
         limits = (min(levels) + max(levels)) / 2.0, cap, (max(levels) - min(levels)) / 2.0

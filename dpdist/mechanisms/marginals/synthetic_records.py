@@ -1,4 +1,4 @@
-"""For models of `privbayes` and `weighted_marginals`: synthetic records from agreeing tables, with raked weights.
+"""Synthetic records from agreeing tables, with raked weights.
 
 Columns are filled in order, each given its parents: the columns of its table that are already filled. Let g records
 have the same levels of the parents, and let a level have probability p. Then g p records get the level, rounded down or
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal
+from dpdist.mechanisms.marginals.fitting import Fitted, Marginal
 
 ROUNDS, CLOSE = 100, 1e-10
 """Rounds of scaling weights to tables, and the tolerance relative to the total."""

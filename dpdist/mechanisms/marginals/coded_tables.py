@@ -1,4 +1,4 @@
-"""Base model of `privbayes` and `weighted_marginals`: a distribution from noisy tables, synthetic records, estimates.
+"""Base of the models of `marginals`: a distribution from noisy tables of coded columns, synthetic records, estimates.
 
 A weight w is counted as v = min(w, U)/U, with the public bound U. Then Σv ≤ Σw/U ≤ (Σw)²/Σw², the effective number of
 records. Sampling errors are those of Σv records, and so not too small.
@@ -7,8 +7,7 @@ records. Sampling errors are those of Σv records, and so not too small.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -19,8 +18,8 @@ import numpy as np
 
 from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.job import Adjacency, Job
-from dpdist.mechanisms.coded_tables import synthetic_records
-from dpdist.mechanisms.coded_tables.beyond_bound import (
+from dpdist.mechanisms.marginals import synthetic_records
+from dpdist.mechanisms.marginals.beyond_bound import (
     RELEASED,
     ReferenceWeights,
     WeightedRecords,
@@ -32,17 +31,11 @@ from dpdist.mechanisms.coded_tables.beyond_bound import (
     largest_factor,
     variance_per_weight,
 )
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, ValueSums, fitted_once, noised, sampled_again, sums_in
-from dpdist.mechanisms.coded_tables.sensitivity import moved
-from dpdist.mechanisms.coded_tables.spec import levels_of, texts_of
-from dpdist.mechanisms.coded_tables.tables_beside import tables_beside
-from dpdist.mechanisms.figures import (
-    SUM_OF_V,
-    Figures,
-    cells_of,
-)
+from dpdist.mechanisms.marginals.fitting import Fitted, Marginal, ValueSums, fitted_once, noised, sampled_again, sums_in
+from dpdist.mechanisms.marginals.spec import levels_of, texts_of
+from dpdist.mechanisms.marginals.tables_beside import tables_beside
 from dpdist.models.design import design
-from dpdist.models.outputs import DesignEffectOf, ModelTable, ReleaseView
+from dpdist.models.outputs import DesignEffectOf, ModelTable
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.public_model import LinearModel
 from dpdist.privacy.queries import record_epsilon
@@ -316,36 +309,3 @@ class CodedTables(LinearModel, ABC):
     def tables_beside(self, job: Job, theta: Draws, effect: DesignEffectOf) -> Mapping[str, ModelTable]:
         """Counts of the released tables, and measured sums of values."""
         return tables_beside(self, job, theta, effect)
-
-
-SAMPLED = (
-    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of their public bound, both simulated. How weights vary was not released: their sum errs as if they were 0 "
-    "or at the bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
-)
-DEFINITIONS = {
-    "v": SUM_OF_V,
-}
-"""Definitions of the statistics by name, for the metadata of the file."""
-QUERIES = {"v": "weighted tables"}
-"""The query that every statistic answers, by the names of both."""
-
-
-def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """The figures of each table; a cell has the levels of the table's columns and of the stratum's columns."""
-    whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
-    cap = model.weights[1] if release.job.survey.weight is not None else None
-    keys, met = model.keys_of(theta), Counter[Marginal]()
-    for key, scale, values in zip(keys, model.scales_of(theta), model.parts(keys, theta["sums"]), strict=True):
-        cells = [whole | levels for levels in model.labelled(release.job, key)]
-        met[key] += 1
-        again = f", measurement {met[key]}" if met[key] > 1 else ""
-        yield Figures(
-            cells,
-            ["v"],
-            values[0].reshape(-1, 1),
-            [scale],
-            lambda *_: (None, cap, None),
-            table=" x ".join(model.columns[column] for column in key) + again,
-            sensitivity=float(moved(model.adjacency) * model.sharing(key)),
-        )

@@ -1,1 +1,0 @@
-"""Shared base of `weighted_marginals` and `privbayes`, which add noise to weighted tables of coded columns."""

@@ -1,0 +1,1 @@
+"""Mechanism `marginals`: noisy weighted tables of coded columns, given or selected under noise, and synthetic records."""

@@ -1,0 +1,328 @@
+"""Job section of `marginals`: which tables of coded columns are measured, and what the columns must state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import combinations, pairwise
+from math import ceil, comb, floor, prod
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, JobView, declared, listed
+from dpdist.job.data import Column
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Guarantee
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen
+
+MOST_LEVELS = 10_000
+"""Largest number of levels of a column."""
+MOST_CELLS = 1_000_000
+"""Largest number of cells of a measured table."""
+CLOSEST = 1e-9
+"""Smallest distance of two levels of a column whose values are summed, relative to the distance of its ends."""
+MOST_CHOSEN_CELLS = 100_000
+"""Largest number of cells of a pair of columns that may be chosen under noise."""
+MOST_PARENTS = 3
+MOST_NETWORK_CELLS = 10_000
+"""Largest number of cells of a table of a column and its parents."""
+MOST_CANDIDATES = 2_000
+"""Largest number of tables that one round of the choice of parents compares."""
+USEFULNESS, CHOICE = 4.0, Fraction(3, 10)
+"""Defaults of PrivBayes: θ, the smallest mean count of a cell in noise scales, and β, the part of ε for choices."""
+Select = Literal["given", "tree", "adaptive", "privbayes"]
+
+
+class SumOf(Frozen):
+    """A weighted sum of a column's values that is measured beside counts."""
+
+    of: str = Field(description="the column whose values are summed")
+    by: str | None = Field(
+        default=None,
+        description="the column by whose levels they are summed; its pair with `of` must stand under marginals; unset: "
+        "one sum over all records",
+    )
+
+
+class CodedMarginals(Noisy):
+    """Noisy weighted counts of tables of coded columns, and one set of records of all columns that agrees with them."""
+
+    statistics: ClassVar[str | None] = "marginals"
+    several_outcomes: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+    name: Literal["marginals"] = Field(
+        description="noisy weighted counts of tables of coded columns, and records of all columns that agree with them"
+    )
+    select: Select | None = Field(
+        default=None,
+        description="which tables are measured: those `given` under marginals; each column and a `tree` of pairs, chosen "
+        "under noise as in MST, or chosen and measured in `adaptive` rounds as in AIM; or each column with its parents, as "
+        "in `privbayes`; unset: given where marginals is, else tree",
+    )
+    marginals: tuple[tuple[str, ...], ...] | None = Field(
+        default=None,
+        description="columns and pairs of columns whose tables are measured, as in [[sex, race], [race, degree]]",
+    )
+    sums: tuple[SumOf, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="weighted sums of values that are measured beside counts, as in [{of: age}, {of: age, by: region}]; "
+        "counts and records are then made to agree with them; not of select: privbayes",
+    )
+    degree: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_PARENTS,
+        description="of select: privbayes: how many parents a column has at most; unset: as many as usefulness allows, at "
+        "most 3",
+    )
+    usefulness: float | None = Field(
+        default=None,
+        gt=0.0,
+        description="of select: privbayes: θ, a table has at most as many cells as leave each a mean count of θ noise "
+        "scales; 4 if unset",
+    )
+    choice: Budget | None = Field(
+        default=None,
+        description='of select: privbayes: part of ε for the choice of parents, as in "3/10" (the default); the rest is '
+        "for tables",
+    )
+
+    @classmethod
+    def of_former(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """The section of a job that names `weighted_marginals` or `privbayes`, which `marginals` replaced."""
+        key = "choice" if section["name"] == "privbayes" else "select"
+        renamed = {key if name == "selection" else name: value for name, value in section.items()}
+        return renamed | ({"select": "privbayes"} if key == "choice" else {}) | {"name": "marginals"}
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "", {}
+        yield "privbayes", {"select": "privbayes"}
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
+    def clips(self, job: JobView) -> bool:
+        return True
+
+    @property
+    def selects(self) -> Select:
+        return self.select or ("tree" if self.marginals is None else "given")
+
+    @property
+    def adapts(self) -> bool:
+        """True if pairs are chosen in rounds, each of which measures the chosen pair."""
+        return self.selects == "adaptive"
+
+    @property
+    def parents(self) -> int:
+        """The largest number of parents of a column."""
+        return self.degree or MOST_PARENTS
+
+    @property
+    def least_useful(self) -> float | None:
+        """θ; None if the degree alone limits tables."""
+        return None if self.degree is not None else self.usefulness or USEFULNESS
+
+    def choosing(self, columns: int) -> Fraction:
+        """The part of ε for the choice of parents. With two columns there is only one candidate: nothing is chosen."""
+        return Fraction(0) if columns < 3 else self.choice or CHOICE
+
+    def sizes(self, job: JobView) -> tuple[int, ...]:
+        """Number of levels of every column."""
+        return tuple(len(levels_of(job.columns[name])) for name in job.outcomes)
+
+    def chooses(self, job: JobView) -> bool:
+        """True if pairs are chosen under noise: the job names no tables, and the candidates form a loop."""
+        return self.marginals is None and loops(candidates(self.sizes(job)))
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.synthetic_sets != 1:
+            fault = f"'{self.name}' releases one set of records, on which all of ε is best spent"
+            yield Contradiction(("synthetic_sets",), fault, "write 1")
+        for outcome in declared(job):
+            yield from _of_levels(outcome, job.columns[outcome])
+        yield from self._of_selection(job)
+        if len(declared(job)) == len(job.outcomes):
+            yield from self._of_network(job) if self.selects == "privbayes" else self._of_tables(job)
+
+    def _of_selection(self, job: JobView) -> Iterator[Contradiction]:
+        """Keys that belong to another selection."""
+        if self.select == "given" and self.marginals is None:
+            yield Contradiction(("mechanism", "marginals"), "no tables are given", "add marginals, or take select: tree")
+        others: tuple[str, ...] = ("degree", "usefulness", "choice") if self.selects != "privbayes" else ("sums",)
+        others += ("marginals",) if self.selects != "given" else ()
+        for key in others:
+            if getattr(self, key) is not None:
+                fault = f"select: {self.selects} has no {key}"
+                yield Contradiction(("mechanism", key), fault, f"leave {key} out, or take another selection")
+        if self.selects == "privbayes" and job.reference is not None:
+            yield Contradiction(
+                ("reference",), "'privbayes' fixes nothing on a reference", "leave it out, or take select: tree"
+            )
+
+    def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
+        yield from self._of_sums(job)
+        if self.select in ("tree", "adaptive") and not self.chooses(job):
+            fault = "no pair is chosen: the pairs make no loop, and all are measured"
+            yield Contradiction(("mechanism", "select"), fault, "leave it out")
+        if self.marginals is not None:
+            yield from self._of_marginals(job, self.marginals)
+        elif len(job.outcomes) > 1 and not candidates(self.sizes(job)):
+            fault = f"no pair of columns has at most {MOST_CHOSEN_CELLS:,} cells, so none can be chosen"
+            alone = ", ".join(f"[{name}]" for name in job.outcomes)
+            yield Contradiction(
+                ("mechanism", "marginals"), fault, f"write marginals: [{alone}], name pairs, or merge levels"
+            )
+
+    def _of_sums(self, job: JobView) -> Iterator[Contradiction]:
+        """Sums are of the job's columns, each once.
+        The column that divides a sum must be in a named pair with the summed one.
+        """
+        pairs = [set(columns) for columns in self.marginals or ()]
+        for i, total in enumerate(self.sums or ()):
+            for key, name in (("of", total.of), ("by", total.by)):
+                if name is not None and name not in job.outcomes:
+                    fault = f"'{name}' is not among the columns that are released"
+                    where = ("mechanism", "sums", i, key)
+                    yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
+                    return
+            if total.by == total.of:
+                fault = f"'{total.of}' by its own levels: their counts determine these sums"
+                yield Contradiction(("mechanism", "sums", i, "by"), fault, "leave by out")
+            elif (close := _too_close(total.of, levels_of(job.columns[total.of]))) is not None:
+                yield Contradiction(("mechanism", "sums", i, "of"), close, "give them one code, or leave the sum out")
+            elif total in (self.sums or ())[:i]:
+                yield Contradiction(("mechanism", "sums", i), "this sum is there already", "name it once")
+            elif total.by is not None and {total.of, total.by} not in pairs:
+                fault = f"the pair of '{total.by}' and '{total.of}' is not named, so it may not be measured"
+                remedy = f"add [{total.by}, {total.of}] to marginals, or leave by out"
+                yield Contradiction(("mechanism", "sums", i, "by"), fault, remedy)
+        if self.sums and job.reference is not None:
+            fault = "what sums have beyond the weights' bound is not estimated, and counts would have it"
+            yield Contradiction(("mechanism", "sums"), fault, "leave the reference or the sums out")
+
+    def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
+        """Tables must use columns of the job, contain all of them together, and form no loop."""
+        together = {name: name for name in job.outcomes}
+        for i, columns in enumerate(named):
+            where = ("mechanism", "marginals", i)
+            if unknown := [name for name in columns if name not in job.outcomes]:
+                fault = f"'{unknown[0]}' is not among the columns that are released"
+                yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
+                return
+            if set(columns) in map(set, named[:i]):
+                yield Contradiction(where, f"'{' x '.join(columns)}' is there already", "name it once")
+                return
+            if len(columns) not in (1, 2) or len(set(columns)) < len(columns):
+                yield Contradiction(where, "not one column, or two different ones", "write [a] or [a, b]")
+                return
+            if (cells := prod(len(levels_of(job.columns[name])) for name in columns)) > MOST_CELLS:
+                fault = f"{cells:,} cells, each with noise"
+                yield Contradiction(where, fault, f"merge levels, at most {MOST_CELLS:,} cells", "")
+            if len(columns) == 2:
+                first, second = (_root(together, name) for name in columns)
+                if first == second:
+                    fault = f"'{columns[0]}' and '{columns[1]}' are joined by other marginals already"
+                    yield Contradiction(where, fault, "leave one pair of the loop out")
+                together[first] = second
+        if left := [name for name in job.outcomes if not any(name in columns for columns in named)]:
+            fault = f"no marginal has column '{left[0]}'"
+            yield Contradiction(("mechanism", "marginals"), fault, f"add [{left[0]}], or a pair with it")
+
+    def _of_network(self, job: JobView) -> Iterator[Contradiction]:
+        columns = len(job.outcomes)
+        if self.degree is not None and self.usefulness is not None:
+            fault = "the degree is fixed, or follows from the usefulness of tables"
+            yield Contradiction(("mechanism", "usefulness"), fault, "give degree or usefulness, one of them")
+        if self.choice is not None and columns < 3:
+            yield Contradiction(("mechanism", "choice"), f"{columns} columns leave no choice of parents", "leave it out")
+        part = self.choosing(columns)
+        if part >= 1:
+            fault, remedy = "nothing is left for the tables", 'give a part below 1, as in "3/10"'
+            yield Contradiction(("mechanism", "choice"), fault, remedy)
+        elif (
+            min([(1 - part) / columns, *([part / (columns - 1)] if part else [])])
+            * (job.epsilon_per_set / job.most_records)
+            < LEAST_BUDGET
+        ):
+            fault = f"a table or a choice has less than 1e-6 of ε, and {TOO_LITTLE}"
+            yield Contradiction(("mechanism", "name"), fault, "take fewer columns, or a larger epsilon")
+        most = max((columns - met) * comb(met, min(self.parents, met)) for met in range(1, columns + 1))
+        if most > MOST_CANDIDATES:
+            fault = f"{columns} columns with up to {self.parents} parents make rounds of {most:,} candidates"
+            yield Contradiction(
+                ("mechanism", "degree"), fault, f"take a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
+            )
+
+
+Pair = tuple[int, int]
+
+
+def candidates(sizes: Sequence[int]) -> tuple[Pair, ...]:
+    """Pairs of columns, by number, that may be chosen."""
+    pairs = combinations(range(len(sizes)), 2)
+    return tuple(pair for pair in pairs if sizes[pair[0]] * sizes[pair[1]] <= MOST_CHOSEN_CELLS)
+
+
+def forest(pairs: Sequence[Pair]) -> int:
+    """Largest number of these pairs that form no loop."""
+    groups, taken = {column: column for pair in pairs for column in pair}, 0
+    for one, other in pairs:
+        old, new = groups[other], groups[one]
+        taken += old != new
+        groups = {column: new if group == old else group for column, group in groups.items()}
+    return taken
+
+
+def loops(pairs: Sequence[Pair]) -> bool:
+    """True if the pairs form a loop, so that a choice is needed."""
+    return forest(pairs) < len(pairs)
+
+
+def _too_close(name: str, levels: Sequence[float]) -> str | None:
+    """The fault of a column's levels, in order, if sums cannot distinguish two of them; empty if none."""
+    widest = levels[-1] - levels[0]
+    if all(after - before > CLOSEST * widest for before, after in pairwise(levels)):
+        return None
+    return f"'{name}' has levels that are less than {CLOSEST:g} of its range apart"
+
+
+def _root(together: dict[str, str], name: str) -> str:
+    """The column that represents all columns connected with this one by pairs."""
+    while together[name] != name:
+        name = together[name]
+    return name
+
+
+def levels_of(column: Column) -> tuple[float, ...]:
+    """Every value that a coded column may have: its codes, or the whole numbers within its bounds."""
+    if column.codes is not None:
+        return tuple(sorted(set(column.codes.values())))
+    low, high = column.bounds or (0.0, 0.0)
+    return tuple(float(value) for value in range(ceil(low), floor(high) + 1))
+
+
+def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
+    """Levels as they are printed: the file's texts; texts with the same code are joined."""
+    texts = column.codes or {}
+    named = [" or ".join(text for text, code in texts.items() if code == level) for level in levels]
+    return tuple(text or f"{level:.10g}" for text, level in zip(named, levels, strict=True))
+
+
+def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
+    """A column needs a public list of levels, with at most `MOST_LEVELS`."""
+    if column.codes is None and not column.whole:
+        fault = f"'{name}' has no list of levels"
+        yield Contradiction(("columns", name, "whole"), fault, "add codes for its texts, or whole: true for whole numbers")
+        return
+    low, high = column.bounds or (0.0, 0.0)
+    several = len(set(column.codes.values())) if column.codes is not None else floor(high) - ceil(low) + 1
+    if several > MOST_LEVELS:
+        fault = f"{several:,} levels, each with a noisy count"
+        yield Contradiction(("columns", name, "bounds"), fault, f"take at most {MOST_LEVELS:,}: group the values")
+    elif several < 2:
+        yield Contradiction(("columns", name, "bounds"), f"{several} levels tell nothing", "leave the column out")
