@@ -34,19 +34,20 @@ def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
             with temporary.open("rb") as handle:
                 os.fsync(handle.fileno())
         temporary.replace(path)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
 
 
-def write_text(path: Path, text: str, mode: int = 0o666) -> None:
-    with replaced(path) as temporary:
+def write_text(path: Path, text: str, mode: int = 0o666, durable: bool = True) -> None:
+    with replaced(path, durable) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
             handle.write(text)
 
 
-def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode)
+def write_json(path: Path, value: Any, mode: int = 0o666, durable: bool = True) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode, durable)
 
 
 def synced(folder: Path) -> None:

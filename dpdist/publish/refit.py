@@ -7,8 +7,8 @@ a correction (`Untrimmed`) draw it under parameters whose search and fit return 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -64,6 +64,21 @@ class Borrowing(Protocol):
     def borrowed(self, theta: Draws, records: SyntheticRecords) -> Floats:
         """Covariance of (E(w|x), E(wy|x)) of every frame row due to the reference's sampling error, (row, 2, 2)."""
         ...
+
+
+@runtime_checkable
+class Standardised(Protocol):
+    """A model whose draws from all posteriors are functions of the same random numbers, which a search draws once."""
+
+    def standard(self, draws: int, rng: np.random.Generator) -> Any: ...
+
+    def draw_from(self, statistics: Floats, standard: Any) -> Draws:
+        """`draw` with the random numbers of `standard`."""
+        ...
+
+
+Redraw = Callable[[Floats], Draws]
+"""Posterior draws of a search, as a function of statistics; every call has the same random numbers."""
 
 
 class Expectations(NamedTuple):
@@ -134,9 +149,11 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     frame_row, shrink = _subsample(released, rows)
     theta = released.theta(model, stratum, 0)
     try:
-        fits = _fitted(released, model, theta, frame_row, key)
+        redraw = _redraw(model, min(SEARCH_DRAWS, released.job.sampler.draws), key.child("search"))
+        fits = _fitted(released, model, theta, frame_row, key, redraw)
         if isinstance(model, Untrimmed):
-            fits = _fitted(released, model, model.untrimmed(theta, fits.weighted, fits.unweighted), frame_row, key)
+            law = model.untrimmed(theta, fits.weighted, fits.unweighted)
+            fits = _fitted(released, model, law, frame_row, key, redraw)
         redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, key.generator("centres")))
         plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), key.generator("centres")))
         drawn = model.draw(fits.statistics, DRAWS, key.generator("draws"))
@@ -174,14 +191,21 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
 
 
-def _fitted(released: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
+def _redraw(model: Recentred, draws: int, key: Key) -> Redraw:
+    if isinstance(model, Standardised):
+        standard, draw_from = model.standard(draws, key.generator("posterior")), model.draw_from
+        return lambda statistics: draw_from(statistics, standard)
+    return lambda statistics: model.draw(statistics, draws, key.generator("posterior"))
+
+
+def _fitted(released: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key, redraw: Redraw) -> Fits:
     """Draws a sample under a law, searches its privacy weights as the job does, and fits it with and without them.
 
     Calls with the same key use the same random numbers, whatever the law.
     """
     outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
     records = SyntheticRecords.of(frame_row, outcome, weight)
-    alpha = _weights(released, model, records, key.child("search"))
+    alpha = _weights(released, model, records, redraw)
     statistics = model.statistics(records, alpha)
     unweighted = model.centre(model.statistics(records, np.ones(len(records)))[None])
     return Fits(records, alpha, statistics, model.centre(statistics[None]), unweighted)
@@ -196,12 +220,11 @@ def _subsample(released: ReleasedObject, rows_of_stratum: slice) -> tuple[Codes,
     return rows, np.sqrt(kept / count)
 
 
-def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecords, key: Key) -> Floats:
+def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecords, redraw: Redraw) -> Floats:
     """The final privacy weights of the job's search on the synthetic sample, even if they miss the target."""
     mechanism, frozen = released.job.mechanism, released.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, released.target))
     counted = reference_counts(mechanism) if frozen else as_weighted
-    draws = min(SEARCH_DRAWS, released.job.sampler.draws)
     carry: Carry = {}
     reply: Floats | Summary | None = None
     while True:
@@ -213,8 +236,7 @@ def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecor
             reply = records.outcome
             continue
         statistics = model.statistics(records, counted(weigh(step, records.outcomes, carry)))
-        fit = model.draw(statistics, draws, key.generator("posterior"))
-        reply = summary_of(bounded(carry, model.extremes(fit, records).bound))
+        reply = summary_of(bounded(carry, model.extremes(redraw(statistics), records).bound))
 
 
 def _redrawn(model: Recentred, records: SyntheticRecords, alpha: Floats, rng: np.random.Generator) -> Floats:

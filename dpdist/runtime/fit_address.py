@@ -27,7 +27,7 @@ from dpdist.planning.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.noise_once import noise_once
-from dpdist.storage.paths import STORED_REFERENCE
+from dpdist.storage.paths import STORED_REFERENCE, STORES_FORM
 from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
 from dpdist.storage.workspace import NOISY_FRAME, OF_FILES, REFERENCE, Workspace
 
@@ -161,7 +161,7 @@ class Fit:
 
 
 def stores(name: FitName) -> str:
-    return "stores-pooled" if name == "pooled" else "stores-strata"
+    return f"stores-{'pooled' if name == 'pooled' else 'strata'}-{STORES_FORM}"
 
 
 def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:

@@ -20,7 +20,7 @@ from dpdist.runtime.tasks import Outcome, ProtectBin, ProtectOne, fit_error, pro
 from dpdist.storage import arrays
 from dpdist.storage.paths import GATHERED
 from dpdist.storage.store import withdraw
-from dpdist.storage.tables import gather, read_table, write_table
+from dpdist.storage.tables import gather, read_part, write_table
 from dpdist.storage.workspace import Workspace
 
 
@@ -124,8 +124,8 @@ def _failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _bounds(part: Path, label: str) -> Iterator[pa.Table]:
-    for path in sorted(part.glob("bounds-*.parquet")):
-        table = read_table(path)
+    for path in sorted(part.glob("bounds-*.arrow")):
+        table = read_part(path)
         yield table.add_column(0, "stratum", pa.repeat(pa.scalar(label, pa.string()), len(table)))
 
 

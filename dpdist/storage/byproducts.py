@@ -18,7 +18,7 @@ from dpdist.models.protocol import Draws, Parameter
 from dpdist.storage import arrays
 from dpdist.storage.arrays import RaggedAxis
 from dpdist.storage.store import checksums
-from dpdist.storage.tables import write_table
+from dpdist.storage.tables import write_part
 from dpdist.storage.workspace import Workspace
 
 
@@ -78,8 +78,8 @@ class StratumStore:
         """
         self.refuse_late()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
-        files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet")]
+        write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)}, durable=False)
+        files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".arrow")]
         files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum, self._fits)
         if self.log_lik:
             files += self.chunks(0, int(self.axis.length[self.stratum]))
@@ -110,8 +110,8 @@ class PartStore:
             return {}
         self.stratum.refuse_late()
         self.stratum.folder.mkdir(parents=True, exist_ok=True)
-        bounds = self.stratum.folder / f"bounds-{self.number:05d}.parquet"
-        write_table(bounds, pa.concat_tables(pa.table(self._bounds[start]) for start in sorted(self._bounds)))
+        bounds = self.stratum.folder / f"bounds-{self.number:05d}.arrow"
+        write_part(bounds, pa.concat_tables(pa.table(self._bounds[start]) for start in sorted(self._bounds)))
         return checksums([bounds, *self._chunks], self.stratum.space.confidential)
 
 

@@ -28,6 +28,8 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 
+GROUP = 65_536
+"""Number of rows of a row group."""
 MAPPED = 16
 """Number of batches that are looked at in one memory map. The system maps up to half a megabyte around each."""
 
@@ -105,11 +107,11 @@ def _records(table: pa.Table | pa.RecordBatch) -> Records:
 
 
 def gather(path: Path, parts: Iterable[pa.Table]) -> None:
-    """Combines tables of the same schema into one Parquet file; each becomes a row group."""
+    """Combines tables of the same schema into one Parquet file, with row groups of `GROUP` rows or a few more."""
     with replaced(path) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
-            for table in parts:
+            for table in _in_groups(parts):
                 if writer is None:
                     texts = [field.name for field in table.schema if field.type == pa.string()]
                     writer = pq.ParquetWriter(temporary, table.schema, compression="zstd", use_dictionary=texts)
@@ -117,6 +119,29 @@ def gather(path: Path, parts: Iterable[pa.Table]) -> None:
         finally:
             if writer is not None:
                 writer.close()
+
+
+def _in_groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    waiting, rows = list[pa.Table](), 0
+    for table in parts:
+        waiting.append(table)
+        rows += len(table)
+        if rows >= GROUP:
+            yield pa.concat_tables(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def write_part(path: Path, table: pa.Table) -> None:
+    """Writes a small table. A stored checksum must show whether it is complete."""
+    with replaced(path, durable=False) as temporary, pa.ipc.new_file(str(temporary), table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_part(path: Path) -> pa.Table:
+    with pa.OSFile(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
 
 
 def rows_at(path: Path, rows: Ints) -> pa.Table:

@@ -237,8 +237,8 @@ class Kept:
 def begun_strata(workspace: Path) -> set[str]:
     """Strata that have left something but no mark: what a kill makes a run do again."""
     confidential = workspace / "confidential"
-    drawn = (confidential / "posterior.zarr" / "unweighted" / "coefficients" / "c" / "0" / "0").glob("*/*/*")
-    begun = {f"strata-{int(path.parent.parent.name):06d}" for path in drawn}
+    drawn = (confidential / "posterior.zarr" / "unweighted" / "coefficients").glob("c.*")
+    begun = {f"strata-{int(path.name.split('.')[3]):06d}" for path in drawn}
     begun |= {path.name for path in confidential.glob("parts/strata-*")}
     return begun - {path.stem for path in confidential.glob("marks/strata-*.json")}
 

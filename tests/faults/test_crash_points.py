@@ -68,7 +68,7 @@ def test_the_kinds_of_release_are_what_they_are_called(release: Release) -> None
     marks = {path.stem for path in (release.peace / "confidential" / "marks").iterdir()}
     assert ("pooled-000000" in marks) == (release.kind == "pooled")
     assert ("proper-000000" in marks) == (release.kind == "under the proper prior")
-    spans = list((release.peace / "confidential" / "parts").glob("strata-000000/bounds-00001.parquet"))
+    spans = list((release.peace / "confidential" / "parts").glob("strata-000000/bounds-00001.arrow"))
     assert bool(spans) == (release.kind == "giant strata")
 
 

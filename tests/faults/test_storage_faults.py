@@ -265,19 +265,19 @@ REMADE = [
     "confidential/records/records.arrow",
     "confidential/records/frame.parquet",
     "confidential/marks/records.json",
-    "confidential/marks/stores-strata.json",
+    "confidential/marks/stores-strata-2.json",
     "confidential/marks/strata-000000.json",
     "confidential/marks/gathered.json",
     "confidential/parts/strata-000000/stratum.json",
-    "confidential/parts/strata-000000/bounds-00000.parquet",
+    "confidential/parts/strata-000000/bounds-00000.arrow",
     "confidential/log_lik.zarr/log_lik/zarr.json",
     "confidential/log_lik.zarr/draw/c/0",
-    "confidential/log_lik.zarr/log_lik/c/0/0/0",
-    "confidential/log_lik.zarr/log_lik/c/0/0/1",
-    "confidential/log_lik.zarr/record/c/1",
+    "confidential/log_lik.zarr/log_lik/c.0.0.0",
+    "confidential/log_lik.zarr/log_lik/c.0.0.1",
+    "confidential/log_lik.zarr/record/c.1",
     "confidential/posterior.zarr/posterior/coefficients/zarr.json",
-    "confidential/posterior.zarr/posterior/coefficients/c/0/0/0/0/0",
-    "confidential/posterior.zarr/unweighted/covariance/c/0/0/0/0/0",
+    "confidential/posterior.zarr/posterior/coefficients/c.0.0.0.0.0",
+    "confidential/posterior.zarr/unweighted/covariance/c.0.0.0.0.0",
     "confidential/bounds.parquet",
     "confidential/strata.parquet",
     "public/released/set-1.json",
@@ -318,14 +318,14 @@ def test_a_damaged_key_or_identity_is_refused_and_restored_it_resumes(
 
 HALF_DONE = [
     "records/records.arrow",
-    "marks/stores-strata.json",
+    "marks/stores-strata-2.json",
     "marks/strata-000000.json",
-    "parts/strata-000001/bounds-00000.parquet",
+    "parts/strata-000001/bounds-00000.arrow",
     "log_lik.zarr/log_lik/zarr.json",
-    "log_lik.zarr/log_lik/c/0/0/2",
-    "log_lik.zarr/record/c/2",
+    "log_lik.zarr/log_lik/c.0.0.2",
+    "log_lik.zarr/record/c.2",
     "posterior.zarr/weighting/covariance/zarr.json",
-    "posterior.zarr/posterior/coefficients/c/0/0/1/0/0",
+    "posterior.zarr/posterior/coefficients/c.0.0.1.0.0",
 ]
 
 
@@ -374,7 +374,7 @@ def all_but_marked(giant: tuple[Survey, Path, Path], dpdist: Server) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["parts/strata-000000/bounds-00002.parquet", "log_lik.zarr/log_lik/c/0/0/2", "log_lik.zarr/record/zarr.json"]
+    "name", ["parts/strata-000000/bounds-00002.arrow", "log_lik.zarr/log_lik/c.0.0.2", "log_lik.zarr/record/zarr.json"]
 )
 @pytest.mark.long
 def test_a_journal_does_not_vouch_for_by_products_that_were_damaged_since(

@@ -41,11 +41,27 @@ def test_a_series_serves_large_degrees_and_none_serves_few(monkeypatch):
     monkeypatch.setattr("scipy.special.gammaincinv", lambda a, u: asked.append(len(u)) or gammaincinv(a, u))
     for degrees in (1000.0, 2.0):
         chi_quantiles(degrees, uniforms(1000))
-    assert asked == [chi.NODES, chi.NODES, 1000]
+    assert asked == [chi.NODES // 2, chi.NODES // 2, 1000]
 
 
 def test_a_series_that_is_cut_short_is_found_out(monkeypatch):
-    """Control: two terms fewer are seen by the same comparison."""
-    shorter = chi.chebval
-    monkeypatch.setattr(chi, "chebval", lambda x, c: shorter(x, c[:-2]))
+    """Control: without the polynomial of its last term, the same comparison sees it."""
+    terms = chi.chebvander
+    shorter = terms(np.linspace(-1.0, 1.0, 1000), chi.NODES - 1)
+    assert error(500.0, uniforms(1000)) < LIMIT
+
+    def cut(x, degree):
+        table = terms(x, degree)
+        table[:, 7:] = 0.0
+        return table
+
+    monkeypatch.setattr(chi, "chebvander", cut)
+    assert shorter.shape == (1000, chi.NODES)
     assert error(500.0, uniforms(1000)) > LIMIT
+
+
+@pytest.mark.parametrize("degrees", [0.5, 3.0, 40.0, 400.0, 4e6])
+def test_levels_serve_any_degrees_as_if_they_were_made_for_these(degrees):
+    levels = chi.ChiLevels.of(uniforms(300))
+    assert (levels.quantiles(77.0) != levels.quantiles(degrees)).all()
+    np.testing.assert_array_equal(levels.quantiles(degrees), chi_quantiles(degrees, uniforms(300)))

@@ -300,7 +300,7 @@ def test_a_giant_stratum_is_served_span_by_span(
         one, other = (said[region]["mean"]["values"] for said in released)
         assert one == pytest.approx(other, rel=1e-5)
     strata = [pd.read_parquet(tmp_path / name / "confidential" / "strata.parquet") for name in ("whole", "giant")]
-    assert len(list((tmp_path / "giant" / "confidential" / "parts").glob("strata-000000/bounds-*.parquet"))) == 2
+    assert len(list((tmp_path / "giant" / "confidential" / "parts").glob("strata-000000/bounds-*.arrow"))) == 2
     counts = [table["diagnostics"].map(lambda said: said["records_censored"]).tolist() for table in strata]
     assert counts[0] == counts[1]
 

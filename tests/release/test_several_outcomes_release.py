@@ -154,7 +154,7 @@ def test_giant_strata_of_several_outcomes_are_served_span_by_span(
             monkeypatch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1)
         with keys_of("several"):
             dpdist.run(said, tmp_path / name)
-    assert len(list((tmp_path / "giant/confidential/parts/strata-000000").glob("bounds-*.parquet"))) > 1
+    assert len(list((tmp_path / "giant/confidential/parts/strata-000000").glob("bounds-*.arrow"))) > 1
     one, other = (json.loads((tmp_path / name / "public/released/set-1.json").read_text()) for name in ("whole", "giant"))
     for field, stratum in one["strata"].items():
         for name in ("coefficients", "covariance"):

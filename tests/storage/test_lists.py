@@ -40,10 +40,10 @@ def finished(link: Link) -> str:
     objects = Objects(f"s3://{BUCKET}/lists")
     puts: dict[str, bytes] = {}
     for k in range(STRATA):
-        names = [f"parts/strata-{k:06d}/{part}" for part in ("stratum.json", "bounds-0.parquet")]
+        names = [f"parts/strata-{k:06d}/{part}" for part in ("stratum.json", "bounds-0.arrow")]
         puts |= {f"confidential/{name}": b"x" for name in names}
         puts[f"confidential/marks/strata-{k:06d}.json"] = json.dumps(dict.fromkeys(names, "y")).encode()
-    del puts["confidential/parts/strata-000101/bounds-0.parquet"], puts["confidential/marks/strata-000102.json"]
+    del puts["confidential/parts/strata-000101/bounds-0.arrow"], puts["confidential/marks/strata-000102.json"]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(objects.put, puts, puts.values()))
     return f"s3://{BUCKET}/lists"

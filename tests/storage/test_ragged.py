@@ -8,6 +8,7 @@ import arviz as az
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,3 +100,33 @@ def test_arviz_reads_the_final_fit_as_the_posterior(tmp_path: Path):
     for number, group in enumerate(("unweighted", "weighting", "posterior")):
         for each in said.parameters:
             assert (read[group][each.name].sel(stratum="b") == number).all()
+
+
+def test_chunks_have_the_bytes_that_zarr_would_write(tmp_path: Path):
+    """Several chains, dimensions, and a padded chunk. Control: another value has other bytes."""
+    parameters = (Parameter("scale"), Parameter("slopes", (("predictor", ("x", "z")), ("component", ("y", "w")))))
+    said = arrays.Template(RaggedAxis.of(np.array([130, 5, 300]), 128), ("a", "b", "c"), 2, 50, parameters)
+    rng = np.random.default_rng(2)
+    draws = Draws({each.name: rng.normal(size=(100, *each.shape)) for each in parameters})
+    values, region = rng.normal(size=(100, 300)), said.axis.region(2, 0, 300)
+    for name in ("ours", "zarr's", "other"):
+        arrays.create_posterior(tmp_path / name / "p.zarr", said)
+        arrays.create_log_lik(tmp_path / name / "t.zarr", said)
+    for name, added in (("ours", 0.0), ("other", 1e-12)):
+        arrays.write_draws(tmp_path / name / "p.zarr", "final", 1, Draws({k: v + added for k, v in draws.values.items()}))
+        arrays.write_log_lik(tmp_path / name / "t.zarr", region, values + added, np.arange(300))
+    for each in parameters:
+        array = zarr.open_array(tmp_path / "zarr's" / "p.zarr" / "posterior" / each.name, mode="r+")
+        array[:, :, 1] = draws.values[each.name].reshape(2, 50, *each.shape)
+    padded = np.pad(values.reshape(2, 50, 300), ((0, 0), (0, 0), (0, 84)), constant_values=np.nan)
+    zarr.open_array(tmp_path / "zarr's" / "t.zarr" / "log_lik", mode="r+")[:, :, region.start : region.start + 384] = padded
+    rows = zarr.open_array(tmp_path / "zarr's" / "t.zarr" / "record", mode="r+")
+    rows[region.start : region.start + 384] = np.pad(np.arange(300), (0, 84), constant_values=-1)
+
+    def chunks(name: str) -> dict[str, bytes]:
+        folder = tmp_path / name
+        written = (path for path in folder.rglob("*") if path.is_file() and path.name != "zarr.json")
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
+
+    assert chunks("ours") == chunks("zarr's")
+    assert chunks("ours") != chunks("other")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -13,7 +15,7 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Job
 from dpdist.models.design import Design
-from dpdist.models.numerics.chi import chi_quantiles
+from dpdist.models.numerics.chi import ChiLevels
 from dpdist.models.numerics.tiles import TILE_VALUES, by_pattern
 from dpdist.models.protocol import Draws, Improper
 
@@ -57,6 +59,16 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
 """A residual variance below this share of the raw second moment counts as rounding error of a constant component."""
+
+
+class Standard(NamedTuple):
+    """Random numbers of draws: levels of χ laws, standard normals above the diagonal (draw, D(D−1)/2), and those of
+    coefficients (draw, predictor, D).
+    """
+
+    levels: tuple[ChiLevels, ...]
+    normals: Floats
+    noise: Floats
 
 
 @dataclass(frozen=True)
@@ -104,16 +116,27 @@ class Conjugate:
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Exact draws by inverse distribution functions. Raises `Improper` also where a draw exceeds double precision."""
+        return self.draw_from(statistics, self.standard(draws, rng))
+
+    def standard(self, draws: int, rng: np.random.Generator) -> Standard:
+        """Random numbers of draws, of which every posterior of this model is a function."""
         p, d = self.identified, self.dimension
         normals = d * (d - 1) // 2
-        root_k, b_hat, scale, nu = self.posterior(statistics)
         uniforms = open_uniforms(rng, (draws, d + normals + p * d))
-        chi = np.array([chi_quantiles(nu - k, uniforms[:, k]) for k in range(d)])
+        levels = tuple(ChiLevels.of(uniforms[:, k]) for k in range(d))
+        noise = scipy.special.ndtri(uniforms[:, d + normals :]).reshape(draws, p, d)
+        return Standard(levels, scipy.special.ndtri(uniforms[:, d : d + normals]), noise)
+
+    def draw_from(self, statistics: Floats, standard: Standard) -> Draws:
+        """`draw` with known random numbers."""
+        p, d = self.identified, self.dimension
+        root_k, b_hat, scale, nu = self.posterior(statistics)
+        chi = np.array([levels.quantiles(nu - k) for k, levels in enumerate(standard.levels)])
         if not chi.min() > 1e-30:
             raise Improper(TOO_SMALL)
-        root = scale @ inverse_bartlett(chi, scipy.special.ndtri(uniforms[:, d : d + normals]))
-        noise = scipy.special.ndtri(uniforms[:, d + normals :]).reshape(draws, p, d)
-        flat = scipy.linalg.solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
+        root = scale @ inverse_bartlett(chi, standard.normals)
+        draws = len(root)
+        flat, _ = scipy.linalg.lapack.dtrtrs(root_k, standard.noise.transpose(1, 0, 2).reshape(p, -1), lower=1, trans=1)
         spread = flat.reshape(p, draws, d).transpose(1, 0, 2)
         coefficients = np.full((draws, len(self.design.names), d), np.nan)
         coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
@@ -142,16 +165,15 @@ class Conjugate:
         raw = statistics[:, d + 1 :].sum(axis=0)
         zz = raw[unpacked(d)] + prior.location.T @ prior.precision @ prior.location
         try:
-            root_k = scipy.linalg.cholesky(k, lower=True)
+            root_k = _cholesky(k)
             if np.any(np.diag(root_k) ** 2 <= SINGULAR * np.diag(k)):
                 raise LinAlgError("a pivot that is rounding error")
-            b_hat = scipy.linalg.solve_triangular(
-                root_k, scipy.linalg.solve_triangular(root_k, xz, lower=True), lower=True, trans="T"
-            )
+            half, _ = scipy.linalg.lapack.dtrtrs(root_k, xz, lower=1)
+            b_hat, _ = scipy.linalg.lapack.dtrtrs(root_k, half, lower=1, trans=1)
             scale = zz - b_hat.T @ xz
             if self.improper and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
                 raise Improper("outcome or weight has no variation left within the predictors' groups")
-            root_s = scipy.linalg.cholesky((scale + scale.T) / 2.0 + prior.scale, lower=True)
+            root_s = _cholesky((scale + scale.T) / 2.0 + prior.scale)
         except LinAlgError:
             reason = "some predictor's group has no privacy weight left, or log weight is a line in log outcome"
             raise Improper(reason) from None
@@ -159,6 +181,14 @@ class Conjugate:
 
     def _degrees(self, total: Floats) -> Floats:
         return total + self.prior.records - (self.identified if self.improper else 0)
+
+
+def _cholesky(matrix: Floats) -> Floats:
+    """The lower root of a small matrix, by LAPACK: SciPy's checks take ten times as long. Raises `LinAlgError`."""
+    root, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=1)
+    if failed or not np.isfinite(root).all():
+        raise LinAlgError("not positive definite")
+    return np.asarray(root)
 
 
 def of(coefficients: Floats, covariance: Floats) -> Draws:
@@ -172,6 +202,7 @@ UNIT = 8.0 * float(np.finfo(float).eps)
 """Relative error allowed per term of the density and per component of the mean, at a condition number of 1."""
 
 
+@cache
 def unpacked(d: int) -> Ints:
     """Position of the pair of components (i, j) among the pairs i ≤ j, row by row, (D, D)."""
     place = np.zeros((d, d), dtype=np.int64)
@@ -193,7 +224,7 @@ def inverse_bartlett(chi: Floats, normals: Floats) -> Floats:
     """
     d, draws = chi.shape
     above = np.zeros((draws, d, d))
-    above[:, *np.triu_indices(d, 1)] = normals
+    above[:, *_above(d)] = normals
     inverse = np.zeros((draws, d, d))
     for j in range(d):
         inverse[:, j, j] = 1.0 / chi[j]
@@ -203,6 +234,13 @@ def inverse_bartlett(chi: Floats, normals: Floats) -> Floats:
                 total += above[:, i, k] * inverse[:, k, j] * chi[j]
             inverse[:, i, j] = -total / (chi[i] * chi[j])
     return inverse
+
+
+@cache
+def _above(d: int) -> tuple[Ints, Ints]:
+    """Rows and columns of the entries above the diagonal."""
+    row, column = np.triu_indices(d, 1)
+    return row, column
 
 
 def correlations(covariance: Floats) -> Floats:
