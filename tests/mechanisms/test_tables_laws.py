@@ -223,6 +223,8 @@ def test_laws_of_more_populations() -> None:
     found = runs(NEAR, (0.1, 1.0, 4.0), seeds=5)
     for epsilon in (0.1, 1.0, 4.0):
         medians = {of: np.nanmedian(found.off(epsilon, of), axis=0) for of in ("published", "predicted", "reference")}
+        shown = {of: part.round(2).tolist() for of, part in medians.items()}
+        print(f"\nε = {epsilon}: {shown}, covered {share_covered(found, epsilon):.3f}", flush=True)
         assert (medians["published"] <= 1.03 * medians["predicted"]).all(), epsilon
         assert (medians["published"] <= 1.06 * medians["reference"]).all(), epsilon
         assert 0.83 <= share_covered(found, epsilon) <= 0.94
