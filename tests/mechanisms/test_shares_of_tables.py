@@ -102,7 +102,7 @@ def test_a_larger_budget_never_has_a_larger_predicted_error(seed: int) -> None:
         of_tables = np.array([part.sum() for part in np.split(squares(now), np.cumsum(size)[:-1])])
         assert (of_tables <= 1.01 * before).all(), (epsilon, of_tables, before)
         before = of_tables
-    assert before.sum() < 0.12 * squares(first).sum()
+    assert before.sum() < 0.13 * squares(first).sum()
 
 
 def test_released_parts_sum_to_1_and_are_those_of_the_noise(tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from table_populations import Comparison, Population, Release, base_cells, model_of, release, tables_of
+from table_populations import (
+    Comparison,
+    Files,
+    Population,
+    Public,
+    Release,
+    Sample,
+    base_cells,
+    model_of,
+    release,
+    tables_of,
+)
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.bounds import within_bounds
@@ -71,7 +82,7 @@ def runs(told: list[dict[str, Any]], budgets: tuple[float, ...], seeds: int = 1,
 
 @pytest.fixture(scope="module")
 def near() -> Runs:
-    return runs(NEAR, BUDGETS)
+    return runs(NEAR, BUDGETS, seeds=2)
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +97,12 @@ def exact(found: Runs, epsilon: float) -> list[tuple[Floats, float]]:
 
 
 def test_without_noise_figures_are_the_direct_ones(near: Runs, far: Runs) -> None:
-    """At ε = 10,000: medians of .02, and of .03 where an outcome is constant in a level; .3 at most.
-
-    The law has .02 and .2. The largest are .26 and .22: in a cell whose outcome is constant, for which the spread is
-    that of cells with like predictions; and .05 % of a count under weights that follow columns, whose limits have room
-    for drift.
-    """
-    *others, constant = exact(near, 1e4)
-    for median, largest in (*others, *exact(far, 1e4)):
-        assert (median <= 0.02).all()
-        assert largest <= 0.3
-    assert (constant[0] <= 0.03).all()
-    assert constant[1] <= 0.3
+    """At ε = 10,000: medians of .02, and of .035 where weights or outcomes are constant in cells; .3 at most."""
+    kinds = [*(case for case in NEAR for _ in range(2)), *LARGE]
+    for case, (median, largest) in zip(kinds, (*exact(near, 1e4), *exact(far, 1e4)), strict=True):
+        constant = case["weights"] == "by columns" or "constant in a level" in case["kinds"]
+        assert (median <= (0.035 if constant else 0.02)).all(), case
+        assert largest <= 0.3, case
 
 
 def test_control_limits_of_a_small_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +125,8 @@ def test_ten_tables_under_a_large_budget_are_near_the_direct_ones() -> None:
 
 
 def test_figures_are_no_worse_than_public_ones(near: Runs) -> None:
-    """Pooled medians of counts and means: 1.03 times the prediction's at ε = .1, 1, 4, and the reference's at 1 and 4. At
-    ε = .1 a release is its prediction, and that errs by up to 1.06 of the reference's means in these populations. Control:
+    """Pooled medians of counts and means: 1.03 times those of the prediction and of the reference at ε = 1 and 4, and 1.07
+    at ε = .1, where cells of a constant outcome are predicted exactly and move by the drift that is possible. Control:
     noise ten times as large as stated.
     """
 
@@ -129,8 +134,8 @@ def test_figures_are_no_worse_than_public_ones(near: Runs) -> None:
         medians = [np.nanmedian(found.off(epsilon, of), axis=0) for of in ("published", of)]
         return float((medians[0] / medians[1]).max())
 
-    for epsilon, most in ((0.1, 1.06), (1.0, 1.03), (4.0, 1.03)):
-        assert ratio(near, epsilon, "predicted") <= 1.03, epsilon
+    for epsilon, most in ((0.1, 1.07), (1.0, 1.03), (4.0, 1.03)):
+        assert ratio(near, epsilon, "predicted") <= most, epsilon
         assert ratio(near, epsilon, "reference") <= most, epsilon
     assert ratio(runs(NEAR[:2], (1.0,), louder=10.0), 1.0, "predicted") > 1.03
 
@@ -254,6 +259,32 @@ def test_residuals_of_the_reference_are_those_of_other_records() -> None:
     assert abs(np.median(means)) <= 0.3
     assert abs(np.median(ratios) - 1.0) <= 0.15
     assert abs(np.median(controls)) > 0.3
+
+
+def test_cells_of_equal_weights_are_predicted_by_their_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where weights are equal within a cell, its predicted count errs by 2.5 % at most in the median over such cells of 3
+    populations; weights of other cells vary by a factor of 4. Control: one variance of records for all cells errs by more.
+    """
+
+    def errors(seed: int) -> list[float]:
+        rng = np.random.default_rng(seed)
+        codes = np.column_stack([rng.integers(0, size, 6_000) for size in (6, 8, 5)])
+        equal, level = rng.random((6, 8)) < 0.5, 50.0 * np.exp(rng.normal(0.0, 0.8, (6, 8)))
+        cell = codes[:, 0], codes[:, 1]
+        weight = level[cell] * np.where(equal[cell], 1.0, np.exp(1.4 * rng.standard_normal(6_000) - 0.98))
+        outcome = np.exp(rng.standard_normal((6_000, 1)))
+        files = Files(*(Sample(codes[part], weight[part], outcome[part]) for part in (slice(3_000), slice(3_000, 6_000))))
+        public = Public((6, 8, 5), ((0, 1), (1, 2), (0, 2)), (0.0, 1e5), ((0.0, 1e3),))
+        model = model_of(public, files, 1.0)
+        mean, found = model.system.prediction.means[:, 0], list[float]()
+        for pair in np.argwhere(equal):
+            inside = (model.codes[:, :2] == pair).all(axis=1)
+            found.append(abs(float(np.average(mean[inside], weights=model.count[inside])) / level[tuple(pair)] - 1.0))
+        return found
+
+    assert np.median([off for seed in range(3) for off in errors(seed)]) <= 0.025
+    monkeypatch.setattr("dpdist.mechanisms.tables.prediction._between", lambda one, other: 0.0)
+    assert np.median([off for seed in range(3) for off in errors(seed)]) > 0.025
 
 
 def test_base_cells_within_bounds_keep_the_sums_of_tables() -> None:

@@ -42,6 +42,8 @@ LEAST_SHARE = 0.1
 """Smallest predicted weight, relative to that of main effects."""
 MOST_INFLUENCE = 0.99
 """Largest influence of a record on its own prediction that is taken out."""
+LEAST_OWN = 1e-4
+"""Smallest variance of a record about its cell's mean, relative to that of records of the same prediction."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
 
@@ -466,6 +468,101 @@ def effects_of(
     return Effects(shift, loading.scaled(1.0 - from_records), alone, influence)
 
 
+def own_variances(residuals: Floats, place: Ints, index: Sequence[Ints], cells: int) -> Floats:
+    """Variances of records about their cells' means, of all cells, from residuals of records in these cells.
+
+    Every family of cells has factors in turn: logarithms of cells' mean sizes of residuals, each with the credibility of
+    its number of records, for the spread of true logarithms that means of both halves of records show together. A few
+    large residuals hide a cell's scale in mean squares, but not in mean sizes.
+    """
+    size, scale = np.abs(residuals), np.ones(cells)
+    least, half = np.sqrt(LEAST_OWN), np.arange(len(size)) % 2 == 0
+    for family in index:
+        cell, ratio, count = family[place], size / scale[place], int(family.max()) + 1
+        centre = max(float(ratio.mean()), 1e-300)
+        uncertain = float(((ratio / centre - 1.0) ** 2).mean())
+        parts = [_log_sizes(cell[some], ratio[some] / centre, count, least) for some in (half, ~half)]
+        (of_one, first), (of_other, second) = parts
+        number = np.where((first > 0.0) & (second > 0.0), first + second, 0.0)
+        held = max(float(number.sum()), 1e-300)
+        apart = [of_half - float(number @ of_half) / held for of_half in (of_one, of_other)]
+        between = float(number @ (apart[0] * apart[1])) / held
+        if between > 0.0:
+            logs, records = _log_sizes(cell, ratio / centre, count, least)
+            trust = between * records / (between * records + uncertain)
+            scale = np.maximum(scale * np.exp(trust * logs)[family], least)
+    # Squares in units of these scales are as large as they are on average.
+    within = float(((size / scale[place]) ** 2).mean())
+    return np.maximum(within * scale**2, LEAST_OWN)
+
+
+def _log_sizes(cell: Ints, size: Floats, cells: int, least: float) -> tuple[Floats, Floats]:
+    """Logarithms of cells' mean sizes, 0 without a record, and numbers of records."""
+    number = np.bincount(cell, minlength=cells).astype(np.float64)
+    mean = np.bincount(cell, weights=size, minlength=cells) / np.maximum(number, 1.0)
+    return np.where(number > 0.0, np.log(np.maximum(mean, least)), 0.0), number
+
+
+def corrected(
+    effects: Effects, z: Floats, ratio: Floats, place: Ints, half: Ints, tables: Sequence[Ints], index: Sequence[Ints]
+) -> tuple[Effects, Floats]:
+    """Effects after what they leave of cells whose records vary little, and records' variances about cells' means, (cell,).
+
+    One variance for all records shrinks such cells too much. By table, that of fewest cells first, a cell's mean remainder
+    counts by the precision that its own records show, if means of both halves of records agree. An effect moves a record's
+    residual `z` by its `ratio`, (record,): that of its weight to the predicted one.
+    """
+    shift, loading, alone, influence = effects
+    for family in tables:
+        cell, count = family[place], int(family.max()) + 1
+        remainder = z - ratio * shift[place]
+        of_halves = [_precise(cell[some], remainder[some], ratio[some], count) for some in (half == 0, half == 1)]
+        between = _between(*of_halves)
+        if between > 0.0:
+            mean, error = _precise(cell, remainder, ratio, count)
+            trust = between / (between + error)
+            shift = shift + (trust * mean)[family]
+            deviation = np.where(trust > 0.0, trust * np.sqrt(np.minimum(error, 1e300)), 0.0)
+            block = (deviation[family], (np.arange(len(family)), family))
+            noise = scipy.sparse.csr_array(block, shape=(len(family), count))
+            of_cells = Loadings(noise, np.ones(count), np.zeros((count, 0)), deviation[family] ** 2)
+            loading = loading.scaled(np.sqrt(1.0 - trust**2)[family]).beside(of_cells)
+            number = np.maximum(np.bincount(cell, minlength=count), 1)
+            influence = influence + (1.0 - influence) * (trust / number)[family][: len(influence)]
+            # A mean over several cells mends the errors of each by its part of the records.
+            part = np.bincount(place, minlength=len(family)) / number[family]
+            alone = alone * np.sqrt(1.0 - part * (trust**2)[family])
+    left = (z - ratio * shift[place]) / (1.0 - np.minimum(influence[place], MOST_INFLUENCE))
+    return Effects(shift, loading, alone, influence), own_variances(left, place, index, len(shift))
+
+
+def _precise(cell: Ints, remainder: Floats, ratio: Floats, cells: int) -> tuple[Floats, Floats]:
+    """Means of cells, and their variances by what records differ from them; infinite without a record."""
+    number = np.bincount(cell, minlength=cells).astype(np.float64)
+    total = np.bincount(cell, weights=ratio, minlength=cells)
+    present = total > 0.0
+    total = np.where(present, total, 1.0)
+    mean = np.bincount(cell, weights=remainder, minlength=cells) / total
+    of_record = number[cell]
+    about = (remainder - ratio * mean[cell]) * np.sqrt(of_record / np.maximum(of_record - 1.0, 1.0))
+    own = own_variances(np.where(of_record > 1.0, about, remainder), cell, [np.arange(cells)], cells)
+    return mean, np.where(present, own * number / total**2, np.inf)
+
+
+def _between(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> float:
+    """The variance of true means, by products of those of both halves, in which precise cells count most.
+
+    A half's precision goes with its mean where laws are skewed, but not with the other half's.
+    """
+    errors = np.stack([one[1], other[1]])
+    both = np.isfinite(errors).all(axis=0)
+    product, errors, between = (one[0] * other[0])[both], errors[:, both], 0.0
+    for _ in range(ROUNDS):
+        worth = (1.0 / np.maximum(between + errors, 1e-12) ** 2).sum(axis=0)
+        between = max(float(worth @ product) / max(float(worth.sum()), 1e-300), 0.0)
+    return between
+
+
 class _Cells(NamedTuple):
     """Cells of reference and file, those with reference records first, with the place of each record and base cell."""
 
@@ -478,6 +575,8 @@ class _Cells(NamedTuple):
     design: scipy.sparse.csr_array
     families: list[Ints]
     """Cells of columns first, then of tables and pairs of columns."""
+    tables: list[Ints]
+    """Cells of every table, that of fewest cells first."""
     columns: int
 
     @classmethod
@@ -490,7 +589,11 @@ class _Cells(NamedTuple):
         rank[order] = np.arange(len(order))
         size = number[order][: int((number > 0).sum())].astype(np.float64)
         every = every[order]
-        return cls(rank[place], rank[of_file], size, one_hot(every, sizes), families(tables, every), every.shape[1])
+        of_tables = sorted(
+            (cell_index(every[:, list(by)]) for by in {tuple(by) for by in tables}), key=lambda cell: int(cell.max())
+        )
+        design, index = one_hot(every, sizes), families(tables, every)
+        return cls(rank[place], rank[of_file], size, design, index, of_tables, every.shape[1])
 
     def added(self, values: Floats) -> Floats:
         """Sums of records' values by cell with records, (cell,)."""
@@ -567,15 +670,21 @@ def _coordinate(
     step, least_mean = unit, np.full(len(base), low)
     if outcome is None:
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
+    ratio = np.ones(len(place)) if given is None else weight / given.means[place]
+    effects, own = corrected(effects, z, ratio, place, half, cells.tables, cells.families)
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
-    leave_one_out = (z - effects.shift[place]) / (1.0 - np.minimum(effects.influence[place], MOST_INFLUENCE))
-    without = np.clip(base[place] + step[place] * (z - leave_one_out), least_mean[place], high)
+    own_part = np.minimum(effects.influence[place], MOST_INFLUENCE)
+    moved = own_part / (1.0 - own_part) * (z - ratio * effects.shift[place])
+    without = np.clip(base[place] + step[place] * (effects.shift[place] - moved), least_mean[place], high)
+    deviation = np.sqrt(own)
     remaining = weight - without if outcome is None else weight * (outcome - without)
+    unit = unit * deviation
     spread, spreads = (
         (unit * means, unit[place] * without) if given is None else (unit * given.means, unit[place] * given.without)
     )
-    return _Coordinate(means, spread, effects.loading, effects.alone, without, spreads, remaining / spreads)
+    shared, alone = effects.loading.scaled(1.0 / deviation), effects.alone / deviation
+    return _Coordinate(means, spread, shared, alone, without, spreads, remaining / spreads)
 
 
 def _known(cells: _Cells, weight: Floats, of_file: Floats) -> _Coordinate:
