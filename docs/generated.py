@@ -21,6 +21,7 @@ from dpdist.audit.attacking import ATTACKS
 from dpdist.audit.auditing import LOSSES
 from dpdist.audit.lower_bounds import LOWER_BOUNDS
 from dpdist.cli.main import app
+from dpdist.core.cautions import KINDS
 from dpdist.core.errors import JobError
 from dpdist.core.formats import JOB, PROOF, RELEASE, STATEMENT
 from dpdist.job import SAMPLERS, SPECS, Job
@@ -48,7 +49,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every page with a generated part, and its text with that part as the code makes it now."""
     folder = Path(__file__).parent / "reference"
     parts = {"job-file": job_file(), "cli": commands(), "mechanisms": mechanisms(), "models": families()}
-    parts["workspace"] = evaluations()
+    parts |= {"workspace": evaluations(), "cautions": cautions()}
     for name, lines in parts.items():
         page, part = folder / f"{name}.md", "\n" + "\n".join(lines).rstrip("\n") + "\n\n"
         text, made = PART.subn(lambda _, part=part: part, page.read_text(encoding="utf-8"))
@@ -92,6 +93,20 @@ def evaluations() -> Iterator[str]:
         yield "|---|---|"
         yield from (f"| `{name}` | {_line(text)} |" for name, text in columns.items())
         yield ""
+
+
+def cautions() -> Iterator[str]:
+    """One table of every caution by its code."""
+    yield "| code | when | what it says | what to do |"
+    yield "|---|---|---|---|"
+    for code, (stage, text, remedy, about) in KINDS.items():
+        when = "before a run" if stage == "plan" else "with the release, too"
+        what, remedy = (
+            re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), each).replace("{{", "{").replace("}}", "}")
+            for each in (text, remedy)
+        )
+        advice = ". ".join(filter(None, [about.rstrip("."), remedy[:1].upper() + remedy[1:]]))
+        yield f"| `{code}` | {when} | {_line(what)} | {_line(advice)} |"
 
 
 def job_file() -> Iterator[str]:

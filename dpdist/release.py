@@ -27,10 +27,9 @@ from dpdist.ledger.runs import Charged, Meter
 from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.planning.making import make_plan
-from dpdist.planning.noise_of_counts import warned
-from dpdist.planning.plan import Plan, doubts_of, read_by, readers_in_identity
+from dpdist.planning.plan import Plan, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
-from dpdist.privacy.small_counts import caution, refuse_small_counts
+from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.batches import ByBatch, batches_of, here
 from dpdist.publish.folder import REPLAYED, SIMULATED
@@ -48,7 +47,6 @@ from dpdist.publish.released import (
 )
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
-from dpdist.quality.predicted.words import alarms_before
 from dpdist.quality.report_page import write_report_again
 from dpdist.runtime.batches import Publication, tasks_on
 from dpdist.runtime.driver_memory import remembered_memory
@@ -62,7 +60,7 @@ from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import REFERENCE, Identity, Workspace, confidential_log
 from dpdist.survey.source import Input
-from dpdist.validating import guarded
+from dpdist.validating import cautions, guarded
 
 AGAIN = (
     "Nothing new is released: this workspace has the release of the run of {date}, and no budget is spent again. "
@@ -128,9 +126,8 @@ def _run(
     refuse_unreachable(job, plan.frame)
     if counted:
         refuse_small_counts(job, plan.small_counts)
-        small = (caution(job, plan.small_counts),) if job.public_frame is None else ()
-        for note in (*doubts_of(plan.reference), *filter(None, small), *warned(plan), *alarms_before(plan)):
-            listener(Event("note", "plan", note=note))
+        for one in cautions(plan, workspace=space.place):
+            listener(Event("note", "plan", note=str(one)))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference | readers_in_identity(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
@@ -229,8 +226,9 @@ def protect(
     fit, fits, _ = fitted(Means(space, key, workers, listener))
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple(Parameters({label: thetas[k] for label, thetas in released.items()}) for k in range(job.synthetic_sets))
-    warned = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
-    promise = replace(plan.promise, cautions=(*plan.promise.cautions, *design_left_out(job), *warned))
+    misfits = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
+    texts = (one.text for one in (*design_left_out(job), *misfits))
+    promise = replace(plan.promise, cautions=(*plan.promise.cautions, *texts))
     promise = replace(promise, assumptions=(*promise.assumptions, *read_by(plan)))
     statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})
     left, points = without_points(job, fit.frame, sets)

@@ -1,13 +1,17 @@
-"""For `release` and `cli`: checks a job against its data before a run; nothing is spent or written."""
+"""Checks a job against its data before a run, and lists its cautions; nothing is spent or written."""
 
 from __future__ import annotations
 
+from dpdist.approval.acceptance import cautions as of_gates
 from dpdist.approval.acceptance import refuse_unreachable
+from dpdist.core.cautions import Caution
 from dpdist.core.progress import Listener, silent, without_sizes
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
 from dpdist.planning.making import make_plan
 from dpdist.planning.plan import Plan
+from dpdist.quality.cautions import cautions as of_plan
+from dpdist.quality.predicted.prediction import Prediction
 from dpdist.survey.source import Input
 
 
@@ -60,6 +64,14 @@ def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan
     True
     """
     return validate(job, input, listener)
+
+
+def cautions(plan: Plan, prediction: Prediction | None = None, workspace: str = "WORKSPACE") -> list[Caution]:
+    """Every caution of a plan, which `validate`, `plan` and `run` show alike. None refuses a job.
+
+    Without a prediction, alarms are those of an earlier one. `workspace` is what remedies call the run's folder.
+    """
+    return [*of_gates(plan.job), *of_plan(plan, prediction, workspace)]
 
 
 def guarded(job: Job, listener: Listener) -> Listener:

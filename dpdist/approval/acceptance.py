@@ -36,6 +36,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.confidential.records import Records
+from dpdist.core.cautions import Caution
 from dpdist.core.digests import digest
 from dpdist.core.errors import JobError, NotAccepted, Problem
 from dpdist.core.files import write_json
@@ -254,16 +255,15 @@ def numerator(job: Job, gate: Gate) -> float:
     return float(np.sqrt(2.0) * float(noise_scale(job)) * length / UNIT)
 
 
-def cautions(job: Job) -> Iterator[str]:
+def cautions(job: Job) -> Iterator[Caution]:
     """Says for every gate how large figures must be for its noise."""
     if job.accept is None:
         return
     for gate in job.accept.gates:
         limit = 1.0 if gate.measure == "coverage" else gate.limit
-        yield (
-            f"gate '{gate.text}': its noise has a standard deviation of {numerator(job, gate):,.0f} over "
-            f"{_smallest(gate)}. It is within the limit only where that is over {numerator(job, gate) / limit:,.0f}"
-        )
+        deviation = numerator(job, gate)
+        numbers = {"deviation": f"{deviation:,.0f}", "least": f"{deviation / limit:,.0f}"}
+        yield Caution.of("noise_of_gate", gate=gate.text, smallest=_smallest(gate), **numbers)
 
 
 def refuse_unreachable(job: Job, frame: Frame) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
-from dpdist.cli.table_text import DONATED, DONORS
+from dpdist.cli.table_text import DONATED
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
@@ -231,7 +231,7 @@ class Draft:
                 return
             yield f"reference: {flow(dict(self.reference))}  # an earlier file of this survey, which you declare public"
             if self.spec.donates:
-                yield f"# {DONATED}: {DONORS}"
+                yield f"# {DONATED.text}"
         elif self.spec.own_histograms:
             yield 'reference: {histogram: {epsilon: "0.3"}}  # a part of the budget; with an earlier public file: {path: …}'
         elif self.spec.needs_reference:

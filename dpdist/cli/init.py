@@ -236,14 +236,14 @@ def _by(
 
 
 def _noted(draft: Draft) -> Iterator[str]:
-    from dpdist.cli.table_text import DONATED, DONORS
+    from dpdist.cli.table_text import DONATED
 
     if draft.design.names:
         yield f"the design: {draft.design.in_words}; --design-strata, --psu and --replicate-weights name others, or none"
     if draft.proposed and draft.by:
         yield f"the table is by {', '.join(draft.by)}, the first categories that do not say the same: --by names others"
     if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:
-        yield f"{draft.reference['path']} is the reference: {DONATED} ({DONORS}); --reference none leaves it out"
+        yield f"{draft.reference['path']} is the reference: {DONATED.text}; --reference none leaves it out"
 
 
 def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
@@ -379,6 +379,23 @@ def show(
     from dpdist.job.yaml_lines import read_yaml
 
     guarded(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
+
+
+def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="The code in brackets behind a caution.")]) -> None:
+    """Say what a caution means and what to do about it."""
+    from dpdist.core.cautions import KINDS
+
+    def act() -> None:
+        if code not in KINDS:
+            near = get_close_matches(code, KINDS, n=1)
+            remedy = f"did you mean '{near[0]}'?" if near else "take a code as it stands behind a caution"
+            raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
+        kind = KINDS[code]
+        given = "before a run" if kind.stage == "plan" else "before a run and with the release"
+        for line in (f"{code}, given {given}", kind.text, kind.about, f"Remedy: {kind.remedy}" if kind.remedy else ""):
+            out.print(line, markup=False) if line else None
+
+    guarded(act)
 
 
 def schema() -> None:

@@ -51,7 +51,7 @@ app.add_typer(stan.app, name="stan")
 for verb in (
     *(init.init, trials.rehearse, verify.verify, verify.sign, verify.keygen, diff.diff, verify.approve),
     *(releases.validate, releases.plan, releases.run, releases.publish, releases.report, releases.status),
-    *(trials.audit, trials.calibrate, trials.study, init.show, init.schema),
+    *(trials.audit, trials.calibrate, trials.study, init.show, init.explain, init.schema),
 ):
     app.command()(verb)
 

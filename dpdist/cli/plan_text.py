@@ -8,13 +8,12 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from dpdist.cli.cautions import advice, cautions
 from dpdist.cli.table_text import facts_text, promise, stated_cautions
+from dpdist.core.cautions import described as described_cautions
 from dpdist.core.progress import Listener
 from dpdist.job import budget_text
 from dpdist.ledger.charging import terms
 from dpdist.planning.noise_of_counts import in_words as noise_in_words
-from dpdist.planning.noise_of_counts import like_their_group, warned
 from dpdist.planning.plan import (
     SIZES_SECRET,
     Plan,
@@ -30,14 +29,14 @@ from dpdist.planning.plan import (
 )
 from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
-from dpdist.privacy.guarantees import large_delta
 from dpdist.quality.predicted.alternatives import Alternative, described
 from dpdist.quality.predicted.alternatives import in_words as others_in_words
 from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
-from dpdist.quality.predicted.words import alarms, in_words, proposals, worth
+from dpdist.quality.predicted.words import in_words, worth
 from dpdist.survey.checks import CLIPPED
 from dpdist.survey.reference_file import ReferenceFile
+from dpdist.validating import cautions
 
 CUSTODIAN = "confidential: for the custodian alone"
 
@@ -66,15 +65,7 @@ def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
     if others:
         facts["alternatives"] = "\n".join(others_in_words(others))
     statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
-    statement["cautions"] = [
-        *statement["cautions"],
-        *filter(None, [large_delta(job, shown_records(job, plan.frame))]),
-        *cautions(plan),
-        *like_their_group(plan),
-        *alarms(prediction),
-        *proposals(prediction),
-        *advice(job),
-    ]
+    statement["cautions"] = [*map(str, cautions(plan, prediction))]
     counted = terms(job, plan.promise.total)
     return facts_text(
         {**facts, **promise(statement), "composition": statement["composition"], **counted, **stated_cautions(statement)}
@@ -130,7 +121,7 @@ def plan_json(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
         **({"alternatives": list(map(described, others))} if others else {}),
         **({"clipped": shares} if (shares := clipped(plan)) else {}),
         **terms(plan.job, plan.promise.total),
-        "cautions": [*cautions(plan), *warned(plan), *alarms(prediction), *proposals(prediction), *advice(plan.job)],
+        **described_cautions(cautions(plan, prediction)),
     }
 
 

@@ -33,6 +33,7 @@ from dpdist.cli.console import (
     out,
 )
 from dpdist.cli.listening import listening
+from dpdist.core.cautions import described
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.progress import Event
 
@@ -57,26 +58,24 @@ def validate(
 
     def act() -> None:
         with listening(quiet, as_json, answers=True) as listener:
-            from dpdist.cli.cautions import advice, cautions
             from dpdist.cli.loading import loaded
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
             from dpdist.ledger.charging import terms
-            from dpdist.planning.noise_of_counts import warned
-            from dpdist.quality.predicted.words import alarms_before
+            from dpdist.validating import cautions
             from dpdist.validating import validate as validate_job
 
             plan = validate_job(loaded(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)
-            all_cautions = [*cautions(plan), *warned(plan), *alarms_before(plan), *advice(plan.job)]
+            found = cautions(plan)
         if as_json:
             shares = {"clipped": clipped(plan)} if clipped(plan) else {}
-            answer({"valid": True, **account, **shares, "cautions": all_cautions})
+            answer({"valid": True, **account, **shares, **described(found)})
         elif not quiet:
             out.print(valid_text(plan))
             for name, line in {**for_custodian(plan), **account}.items():
                 out.print(f"{name}: {line}", markup=False)
-            for caution in all_cautions:
-                out.print(f"caution: {caution}", markup=False)
+            for caution in found:
+                out.print(f"caution: {caution} [{caution.code}]", markup=False)
 
     guarded(act, show_values, as_json, ANEW)
 

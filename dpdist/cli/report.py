@@ -58,7 +58,7 @@ def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
 
 def run_text(workspace: str | Path) -> RenderableType:
     """Formats the end of a run: which folder may be published, and which must not be."""
-    from dpdist.cli.cautions import advice
+    from dpdist.quality.cautions import advice
 
     with Workspace.opened(workspace, reading=True) as space:
         statement = _statement(space)
@@ -71,7 +71,7 @@ def run_text(workspace: str | Path) -> RenderableType:
                 space.newest.name: space.shown(space.newest),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 **promise(statement),
-                **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *advised]}),
+                **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *map(str, advised)]}),
                 **_unidentified(statement),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 "synthetic sets": str(statement["synthetic_sets"]),

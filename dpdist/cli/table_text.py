@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dpdist.core.cautions import Caution
 from dpdist.core.table_cells import first_named
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.privacy import claims
@@ -100,43 +101,39 @@ def _figure(number: float, whole: bool) -> str:
     return "<1" if 0 < number < 0.5 else f"{number:,.0f}"
 
 
-DONATED = "the reference's weights and outcomes are published with the release"
-DONORS = f"public/released/{DONORS_FILE}"
-PUBLISHED_TOO = f"{DONATED}: {DONORS}. Publish the release only if the reference really is public"
+DONATED = Caution.of("reference_published", file=f"public/released/{DONORS_FILE}")
+PUBLISHED_TOO = str(DONATED)
 
 
-def drifted(drift: Mapping[str, Any]) -> Iterator[str]:
+def drifted(drift: Mapping[str, Any]) -> Iterator[Caution]:
     """States how many cells have moved away from the reference, by column."""
     moved = {name: len(cells) for name, cells in drift.items() if isinstance(cells, list) and cells}
     if moved:
         cells = ", ".join(f"{name} in {number:,}" for name, number in moved.items())
-        yield (
-            f"cells have moved away from the reference ({cells}; `drift` in statement.json names them). A change of shape "
-            "is in no standard error: next time take a newer reference, or pay histograms"
-        )
+        yield Caution.of("drift", cells=cells)
 
 
 def stated_cautions(statement: Mapping[str, Any]) -> dict[str, str]:
     """Lists known problems; releases of earlier versions list none."""
-    cautions = [*_together(statement.get("cautions", ())), *drifted(statement.get("drift", {}))]
-    return {"cautions": "\n".join(f"- {caution}" for caution in cautions)} if cautions else {}
+    stated = map(Caution.stated, statement.get("cautions", ()))
+    cautions = [*_together(stated), *drifted(statement.get("drift", {}))]
+    return {"cautions": "\n".join(f"- {caution} [{caution.code}]" for caution in cautions)} if cautions else {}
 
 
-def _together(cautions: Iterable[str]) -> Iterator[str]:
+def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:
     """Yields one caution for the statistics with figures that may be far off, if more than `LISTED` have one each."""
     from dpdist.publish.predicted_errors import MAY_BE_OFF
 
+    far = ("far_off", "predicted_far_off")
     every = list(cautions)
-    of_tables = [caution.split(", ", 1)[0] for caution in every if MAY_BE_OFF in caution]
+    of_tables = [caution.text.split(", ", 1)[0] for caution in every if caution.code in far]
     if len(of_tables) <= LISTED:
         yield from every
         return
     tables = list(dict.fromkeys(of_tables))
-    yield (
-        f"{MAY_BE_OFF} in {len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} "
-        f"({first_named(tables)}). The page and the JSON list each"
-    )
-    yield from (caution for caution in every if MAY_BE_OFF not in caution)
+    number = f"{len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} ({first_named(tables)})"
+    yield Caution("far_off", f"{MAY_BE_OFF} in {number}. The page and the JSON list each")
+    yield from (caution for caution in every if caution.code not in far)
 
 
 def promise(statement: Mapping[str, Any]) -> dict[str, str]:

@@ -18,6 +18,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
+from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Floats, Frame
@@ -85,15 +86,11 @@ class GoodnessOfFit:
             return f"not judged: no cell of the reference has {FEWEST_JUDGED} records and a standard error"
         return min(self.misfits, key=lambda misfit: (misfit.within, -misfit.median)).in_words()
 
-    def cautions(self, job: Job) -> Iterator[str]:
-        """Warnings for the statement and for a plan, which adds remedies."""
-        if self.score is None:
-            yield f"fit of the {self.law} law on the reference: {self.in_words()}"
-        elif self.score < job.fit.warn_below:
-            yield (
-                f"the {self.law} law does not fit the reference: {self.in_words()}; tables and synthetic records will be "
-                "off likewise, and no standard error knows it"
-            )
+    def cautions(self, job: Job) -> Iterator[Caution]:
+        """Cautions of a plan and of the statement."""
+        if self.score is None or self.score < job.fit.warn_below:
+            code = "law_not_judged" if self.score is None else "law_misfits"
+            yield Caution.of(code, law=self.law, figures=self.in_words())
 
     def described(self) -> dict[str, Any]:
         """The figures as JSON values, for the statement."""

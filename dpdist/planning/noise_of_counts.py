@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpdist.core.cautions import Caution
 from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.models.on_reference import CollapsesSmall
@@ -63,17 +64,17 @@ def in_words(plan: Plan) -> Iterator[str]:
             f"{noise.table}, count: noise has a standard deviation of {noise.smallest:,.0f} to {noise.largest:,.0f} "
             f"({', '.join(noise.where)}), in the unit of the weight"
         )
-    yield from _hidden(plan)
+    yield from map(str, hidden(plan))
 
 
-def warned(plan: Plan) -> Iterator[str]:
-    """Yields warnings for tables: counts that noise certainly hides, and cells that it makes like their group."""
-    yield from _hidden(plan)
+def warned(plan: Plan) -> Iterator[Caution]:
+    """Yields cautions on tables: counts that noise certainly hides, and cells that it makes like their group."""
+    yield from hidden(plan)
     yield from like_their_group(plan)
 
 
-def like_their_group(plan: Plan) -> Iterator[str]:
-    """Yields a warning for every table with cells whose figures will mostly be their group's.
+def like_their_group(plan: Plan) -> Iterator[Caution]:
+    """Yields a caution on every table with cells whose figures will mostly be their group's.
 
     These have most of their records in base cells that noise outweighs, or whose weights it hides. Nothing but public sizes
     is used. Where a reference is known, such cells have its figures, and share with others only the change since.
@@ -89,19 +90,17 @@ def like_their_group(plan: Plan) -> Iterator[str]:
         cells = cross(frame, table.by, table.margins, table.universe)
         of_group = cells.membership @ (frame.count * (2.0 * small - 1.0)) > 0.0
         if of_group.any():
-            yield (
-                f"{table.name}: noise outweighs the records of "
-                f"{counted_and_named([cells.labels[k] for k in np.flatnonzero(of_group)])}, which are mostly in base cells "
-                f"of at most {floor(most):,}, or hides weights beyond a limit. What is published there may follow from "
-                "their group. Intervals suppose cells like it, and miss a cell of a kind of its own: name a "
-                "reference, drop or merge such a cell, or raise epsilon"
-            )
+            names = counted_and_named([cells.labels[k] for k in np.flatnonzero(of_group)])
+            yield Caution.of("like_their_group", table=table.name, names=names, most=f"{floor(most):,}")
 
 
-def _hidden(plan: Plan) -> Iterator[str]:
+def hidden(plan: Plan) -> Iterator[Caution]:
     for noise in noise_of_counts(plan):
         if noise.hidden:
-            yield (
-                f"{noise.table}: noise hides {len(noise.hidden):,} of {noise.cells:,} published counts, even if all "
-                f"of their weights are at the bound: {counted_and_named(noise.hidden)}. Their means say nothing"
+            yield Caution.of(
+                "hidden_counts",
+                table=noise.table,
+                hidden=f"{len(noise.hidden):,}",
+                cells=f"{noise.cells:,}",
+                names=counted_and_named(noise.hidden),
             )

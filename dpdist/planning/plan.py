@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.core.cautions import Caution
 from dpdist.core.nesting import Nesting
 from dpdist.core.records import Frame, Ints, SmallCounts
 from dpdist.core.table_cells import first_named
@@ -134,8 +135,8 @@ class Plan:
         return counted(self.job, self.frame, self.census.small)
 
 
-def doubts_of(reference: ReferenceFile | ReferenceRelease | None) -> tuple[str, ...]:
-    """What public facts make doubtful about a reference file, as sentences."""
+def doubts_of(reference: ReferenceFile | ReferenceRelease | None) -> tuple[Caution, ...]:
+    """What public facts make doubtful about a reference file."""
     return reference.doubts if isinstance(reference, ReferenceFile) else ()
 
 

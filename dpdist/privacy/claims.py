@@ -81,7 +81,7 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     claims = [STRICT.format(epsilon=epsilon, factor=times, change=_change(promise, job))]
     if "rho" in promise:
         here = f"Here ρ = {promise['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {promise['delta']}."
-        claims = [CONCENTRATED, here, *filter(None, [large_delta(job, records)])]
+        claims = [CONCENTRATED, here, *(one.text for one in large_delta(job, records))]
     if promise["guarantee"] == "strict for exact draws":
         claims.append(EXACT_DRAWS)
     return " ".join([*claims, *_exchanged(promise, job), *_moves(job)])

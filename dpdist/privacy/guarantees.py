@@ -8,6 +8,7 @@ from fractions import Fraction
 from operator import add
 from typing import ClassVar, Literal, Self
 
+from dpdist.core.cautions import Caution
 from dpdist.job import Adjacency, Job, budget_text, epsilon_of
 
 GuaranteeName = Literal["strict", "strict for exact draws", "strict zCDP", "asymptotic", "none"]
@@ -191,13 +192,12 @@ def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
 
-def large_delta(job: Job, records: int | None) -> str:
-    """A caution about a δ of 1/n or more, or "": publishing one of n records has δ = 1/n. n is None where it is secret."""
+def large_delta(job: Job, records: int | None) -> list[Caution]:
+    """A caution about a δ of 1/n or more: publishing one of n records has δ = 1/n. n is None where it is secret."""
     delta = job.budget.delta
     if delta is None or records is None or delta * records < 1:
-        return ""
-    size = f"The δ of {budget_text(delta)} is not below 1/n = 1/{records}."
-    return f"{size} Publishing one record of the file at random, whole, has such a δ. Take a δ far below."
+        return []
+    return [Caution.of("large_delta", delta=budget_text(delta), records=records)]
 
 
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:

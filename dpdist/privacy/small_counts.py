@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.records import Frame, SmallCounts
 from dpdist.job import Job
@@ -44,16 +45,16 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
     return f"{counts.few:,} of {counts.every:,} published sample counts are {below}, {counts.single:,} of them of {of}"
 
 
-def caution(job: Job, counts: SmallCounts | None) -> str:
-    """The warning of `validate` and `plan` about small counts; "" if there are none."""
+def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
+    """The caution of `validate` and `plan` about small counts, if there are any."""
     if not (text := small_counts(job, counts)):
-        return ""
-    shown = f"{text}: who knows that person reads off its columns"
+        return []
+    why, remedies = ", and a run refuses", _remedies(job)
     if job.public_frame is not None:
-        return f"{shown}; the job accepts them: {job.public_frame.accepted}"
-    if _published_unasked(job):
-        return f"{shown}; {CROSSED}; {FORBIDDEN.format(job.least_count)}"
-    return f"{shown}, and a run refuses; {_remedies(job)}"
+        why, remedies = f"; the job accepts them: {job.public_frame.accepted}", ""
+    elif _published_unasked(job):
+        why, remedies = f"; {CROSSED}", FORBIDDEN.format(job.least_count)
+    return [Caution.of("small_counts", counts=text, why=why, remedies=remedies)]
 
 
 def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:

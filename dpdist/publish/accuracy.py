@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from dpdist.core.cautions import Caution
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import DesignEffect, Job
 from dpdist.job.families import family_facts
@@ -109,12 +110,14 @@ def _known(released: ReleasedObject) -> bool:
     return not released.job.mechanism.clamps and isinstance(released.model(0), Recentred | Resampled)
 
 
-def design_left_out(job: Job) -> Iterator[str]:
+def design_left_out(job: Job) -> Iterator[Caution]:
     """Yields a caution if the survey design makes intervals too narrow and the job states no design effect."""
     survey = job.survey
     if job.local or survey.design_effect is not None or not survey.clustered:
         return
-    yield f"published standard errors leave out {_design_in_words(job)}, so intervals may be too narrow"
+    of_reference = job.reference is not None and job.reference.file is not None
+    effect = "`reference`, which estimates it from the reference's records" if of_reference else "a public figure of it"
+    yield Caution.of("design_left_out", design=_design_in_words(job), effect=effect)
 
 
 def _design_in_words(job: Job) -> str:

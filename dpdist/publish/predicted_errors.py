@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from dpdist.core.cautions import Caution
 from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import Cells, counted_and_named
 from dpdist.estimation.estimators import STATISTICS
@@ -215,12 +216,10 @@ def entry(ratios: Ratios) -> dict[str, Any]:
     return {"beyond_direct": {"in_words": IN_WORDS, "tables": tables}}
 
 
-def cautions(ratios: Ratios) -> Iterator[str]:
+def cautions(ratios: Ratios) -> Iterator[Caution]:
     """Yields a caution for every table and statistic with such figures, with numbers of margins and of base cells."""
     for table, statistics in ratios.items():
         for statistic, cells in statistics.items():
             worst_first = sorted(cells, key=cells.__getitem__, reverse=True)
-            yield (
-                f"{table}, {statistic}: {MAY_BE_OFF}; `beyond_direct` in "
-                f"statement.json names all. It lists {counted_and_named(worst_first)}"
-            )
+            facts = {"table": table, "statistic": statistic, "cells": counted_and_named(worst_first)}
+            yield Caution.of("far_off", factor=f"{FAR_NAMED:g}", **facts)

@@ -27,7 +27,9 @@ STATED: dict[str, dict[str, Any]] = {
     "guarantee": {"enum": list(get_args(GuaranteeName))},
     **dict.fromkeys(("dataset", "period", "date", "headline", "guarantee_in_words", "adjacency_in_words"), TEXT),
     **dict.fromkeys(("privacy_unit", "privacy_unit_in_words", "other_releases", "combining", "protected_by"), TEXT),
-    **dict.fromkeys(("protected", "not_protected", "assumptions", "cautions", "public", "standard_errors"), TEXTS),
+    **dict.fromkeys(
+        ("protected", "not_protected", "assumptions", "cautions", "caution_codes", "public", "standard_errors"), TEXTS
+    ),
     **dict.fromkeys(("epsilon", "epsilon_per_set", "substitution_epsilon", "rho"), EXACT),
     **dict.fromkeys(("mechanism", "model", "sampler", "reference", "correction", "calibration"), KEYS),
     "adjacency": {"type": ["string", "null"]},

@@ -6,6 +6,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
+from dpdist.core.cautions import Caution, described
 from dpdist.core.formats import STATEMENT
 from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
@@ -61,11 +62,8 @@ def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> d
     `far` has published figures that may be far from direct ones (`publish.predicted_errors`).
     """
     made = _made(released)
-    return {
-        **made,
-        "cautions": [*made.get("cautions", ()), *words_of(released.job).cautions_of(released), *cautions(far)],
-        **entry(far),
-    }
+    stated = map(Caution.stated, [*made.get("cautions", ()), *words_of(released.job).cautions_of(released)])
+    return {**made, **described([*stated, *cautions(far)]), **entry(far)}
 
 
 def _made(released: ReleasedObject) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dpdist.core.cautions import Caution, described
 from dpdist.core.records import Floats
 from dpdist.job import Job, Statistic, Table
 
@@ -30,10 +31,6 @@ IN_WORDS = (
     "fixed before records were read. The size is the larger of the figure's own and the table's median of that statistic; "
     "a share's is its complement's, if that is larger. A difference is withheld with one of its figures. Limits stay. "
     "This rule protects nobody: it spares readers figures that say nothing."
-)
-CAUTION = (
-    "{}: {:,} of {:,} figures are withheld, because their standard errors are larger than {}; `withheld` in "
-    "statement.json counts them"
 )
 NOTE = "Figures are withheld whose standard error is larger than {}."
 
@@ -114,7 +111,7 @@ def stated(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) 
 
     A figure with two estimates counts once.
     """
-    cautions, counted = list[str](statement["cautions"]), dict[str, dict[str, int]]()
+    cautions, counted = [*map(Caution.stated, statement["cautions"])], dict[str, dict[str, int]]()
     for spec in job.tables:
         if BECAUSE not in (table := tables[spec.name]).column_names:
             continue
@@ -122,9 +119,10 @@ def stated(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) 
         withheld = rows[rows[BECAUSE].notna()]
         by_statistic = {statistic.text: int(_rows_of(withheld, statistic).sum()) for statistic in spec.statistics}
         counted[spec.name] = {text: number for text, number in by_statistic.items() if number}
-        cautions.append(CAUTION.format(spec.name, len(withheld), len(rows), limit(job.withhold_above)))
+        numbers = {"withheld": f"{len(withheld):,}", "figures": f"{len(rows):,}", "limit": limit(job.withhold_above)}
+        cautions.append(Caution.of("withheld", table=spec.name, **numbers))
     if not counted:
         return statement
     figures = sum(sum(by_statistic.values()) for by_statistic in counted.values())
     entry = {"in_words": IN_WORDS.format(limit(job.withhold_above)), "above": job.withhold_above, "figures": figures}
-    return {**statement, "cautions": cautions, "withheld": {**entry, "tables": counted}}
+    return {**statement, **described(cautions), "withheld": {**entry, "tables": counted}}

@@ -331,7 +331,7 @@ def small(best: Candidate, thirds: Thirds) -> str:
     """The warning of `validate` on small sample counts, for the public file."""
     whole = job_of(best.recommended).by_record
     frame = take_census(whole, TableSource(thirds.table, text_only=thirds.text_only)).frame
-    return small_counts.caution(whole, small_counts.counted(whole, frame))
+    return "; ".join(map(str, small_counts.cautions(whole, small_counts.counted(whole, frame))))
 
 
 def recommended(made: Rehearsal, out: Path) -> str:

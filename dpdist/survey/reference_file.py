@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
+from dpdist.core.cautions import Caution
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Frame, Ints
 from dpdist.estimation.donors import AbsentRecords
@@ -57,8 +58,8 @@ class ReferenceFile:
 
     It is −1 where the current file has no such record. The shape is (row,).
     """
-    doubts: tuple[str, ...] = ()
-    """What its values make doubtful, by public facts, as sentences."""
+    doubts: tuple[Caution, ...] = ()
+    """What its values make doubtful, by public facts."""
     factors: tuple[str, ...] = ()
     """Confidential: columns whose median differs from the file's by a factor of `LARGE_FACTOR` or more."""
 
@@ -131,10 +132,7 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
         raise _current(reference)
     factors = [name for name, factor in _factors(job, *values) if not 1 / LARGE_FACTOR < factor < LARGE_FACTOR]
     if (records := int(census.frame.count.sum())) < FEWEST_RECORDS:
-        doubts.append(
-            f"the reference has {records:,} records, and fewer than {FEWEST_RECORDS:,} show no tails. Limits are learned "
-            "from tails: take a larger file"
-        )
+        doubts.append(Caution.of("few_reference_records", records=f"{records:,}", least=f"{FEWEST_RECORDS:,}"))
     row, missing = _matched(job, frame, census.frame)
     if missing and not job.mechanism.fills_empty_cells:
         names = " and ".join(job.reference_columns) or "file"
@@ -146,13 +144,13 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
     return ReferenceFile(reference, census, digest, row, tuple(doubts), tuple(factors))
 
 
-def _units(job: Job, source: Source) -> tuple[list[Problem], list[str]]:
+def _units(job: Job, source: Source) -> tuple[list[Problem], list[Caution]]:
     """Problems of values that nearly all lie outside the bounds at which the job clips them, and doubts about small values.
 
     Without this check, clipping would hide bounds, or a reference, in a wrong unit. Values outside the universe do not
     count: many are codes, as 9999999 of whoever was not asked.
     """
-    problems, doubts = list[Problem](), list[str]()
+    problems, doubts = list[Problem](), list[Caution]()
     for name in filter(None, (job.survey.weight, *job.outcomes)):
         declared = job.columns.get(name)
         if declared is None or declared.bounds is None or declared.outside != "clip":
@@ -172,10 +170,7 @@ def _units(job: Job, source: Source) -> tuple[list[Problem], list[str]]:
             fault = f"nearly all of the reference's {what} lie outside"
             problems.append(Problem(f"columns.{name}.bounds", fault, f"[{low:g}, {high:g}]", remedy))
         elif 0.0 < largest < FAR_BELOW * max(-low, high):
-            doubts.append(
-                f"no value of '{name}' in the reference reaches 1 % of its public bounds, [{low:g}, {high:g}]: are both in "
-                "one unit, as euros or thousands of euros?"
-            )
+            doubts.append(Caution.of("reference_unit", column=name, bounds=f"[{low:g}, {high:g}]"))
     return problems, doubts
 
 

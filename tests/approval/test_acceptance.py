@@ -159,7 +159,7 @@ def test_a_gates_noise_is_told_before_the_run(tmp_path: Path) -> None:
     largest, median, _ = made.statement["acceptance"]["gates"]
     assert largest["noise_sd"] == pytest.approx(of_count / counts.min())
     assert median["noise_sd"] == pytest.approx(of_mean / (counts * means).min())
-    said = " ".join(cautions(own))
+    said = " ".join(map(str, cautions(own)))
     assert f"{of_count:,.0f} over the smallest listed count. " in said
     assert f"is over {of_count / 0.9:,.0f}" in said
 

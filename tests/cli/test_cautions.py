@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from string import Formatter
 
 import numpy as np
 import pandas as pd
@@ -10,10 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.cautions import cautions
 from dpdist.cli.main import app
+from dpdist.core.cautions import KINDS, Caution
 from dpdist.core.errors import DataError, FitError
 from dpdist.job.loading import parse_job
+from dpdist.validating import cautions
 
 JOB = """
 dataset: tiny
@@ -44,7 +47,9 @@ def survey(folder: Path, small: int) -> Path:
 
 
 def told(text: str, path: Path) -> list[str]:
-    return list(cautions(dpdist.plan(parse_job(text), path)))
+    """Cautions on the plan alone, without those of the weight rule and what to look at before publishing."""
+    found = cautions(dpdist.plan(parse_job(text), path))
+    return [str(one) for one in found if one.code not in ("of_mechanism", "fit_unseen", "exact_losses")]
 
 
 def test_a_stratum_that_cannot_reach_the_target_is_foretold_and_refused_by_the_run(tmp_path: Path) -> None:
@@ -194,3 +199,44 @@ def test_no_variation_left_in_the_predictors_groups_is_found_before_the_run(colu
     flat.loc[flat.index[-1], column] = 25.0
     flat.to_parquet(path)
     dpdist.validate(parse_job(JOB), path)
+
+
+def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explained() -> None:
+    """With and without its remedy, as plans and statements have it. Control: a text that is in no catalogue."""
+    for code, kind in KINDS.items():
+        names = {name: f"<{name}>" for _, name, _, _ in Formatter().parse(kind.text + kind.remedy) if name}
+        caution = Caution.of(code, **names)
+        assert {Caution.stated(caution.text).code, Caution.stated(str(caution)).code} == {code}
+        shown = CliRunner().invoke(app, ["explain", code])
+        assert (shown.exit_code, code in shown.output) == (0, True)
+    assert Caution.stated("whatever a plug-in says").code == "of_mechanism"
+
+
+def test_an_unknown_code_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="no caution has the code 'weak'"):
+        Caution.of("weak", text="")
+    refused = CliRunner().invoke(app, ["explain", "weak_guarante"])
+    assert refused.exit_code != 0
+    assert "did you mean 'weak_guarantee'?" in refused.output
+
+
+def test_validate_plan_and_run_show_the_same_list(tmp_path: Path) -> None:
+    """And JSON has a code for each text. Control: the plan has some."""
+    (tmp_path / "job.yaml").write_text(JOB.replace("[f, m]", "[f, m, x]"), encoding="utf-8")
+    path, notes, shown = str(survey(tmp_path, 200)), list[str](), dict[str, dict[str, list[str]]]()
+    for verb in ("validate", "plan"):
+        done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", path, "--json"])
+        assert done.exit_code == 0, done.output
+        shown[verb] = json.loads(done.stdout.splitlines()[-1])
+    dpdist.run(
+        tmp_path / "job.yaml",
+        tmp_path / "ws",
+        path,
+        listener=lambda event: notes.append(event.note) if event.note else None,
+    )
+    assert shown["validate"]["cautions"] == shown["plan"]["cautions"]
+    assert "empty_levels" in shown["plan"]["caution_codes"]
+    assert len(shown["plan"]["caution_codes"]) == len(shown["plan"]["cautions"])
+    assert {text.replace("WORKSPACE", str(tmp_path / "ws")) for text in shown["plan"]["cautions"]} <= set(notes)
+    statement = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text(encoding="utf-8"))
+    assert len(statement["caution_codes"]) == len(statement["cautions"])

@@ -417,8 +417,8 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     job = load_job("whole.yaml")
     assert job.reference is not None
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
-    shown = "the reference's weights and outcomes are published with the release: public/released/donors.parquet. "
-    shown += "Publish the release only if the reference really is public"
+    shown = "the reference's weights and outcomes are published with the release: public/released/donors.parquet: "
+    shown += "publish the release only if the reference really is public"
     for verb in (("validate",), ("plan",), ("run", "--workspace", "ws")):
         code, text = command(verb[0], "whole.yaml", *verb[1:])
         flat = " ".join(text.split())

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dpdist.cli.table_text import LISTED, least_width, stated_cautions, table_text
-from dpdist.publish.predicted_errors import MAY_BE_OFF
+from dpdist.core.cautions import Caution
 
 LEVELS = {
     "housing_type": ["single family detached", "mobile home"],
@@ -45,8 +45,9 @@ def test_a_head_that_is_no_longer_than_its_levels_is_not_broken() -> None:
 
 @pytest.mark.parametrize(("tables", "lines"), [(LISTED, LISTED + 1), (LISTED + 1, 2)])
 def test_many_tables_with_figures_far_off_have_one_caution_together(tables: int, lines: int) -> None:
-    far = [f"table {number}, count: {MAY_BE_OFF}; `beyond_direct` names all" for number in range(tables)]
+    facts = {"statistic": "count", "factor": 2, "cells": "1 cell"}
+    far = [str(Caution.of("far_off", table=f"table {number}", **facts)) for number in range(tables)]
     listed = stated_cautions({"cautions": ["δ is large", *far]})["cautions"].splitlines()
     assert len(listed) == lines
-    assert "- δ is large" in listed
+    assert "- δ is large [of_mechanism]" in listed
     assert all(f"table {number}" in " ".join(listed) for number in range(tables))

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.cli.cautions import cautions
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
+from dpdist.validating import cautions
 
 REFERENCE = "reference: {path: before.parquet}\n"
 ALL = "rake: [{by: [], totals: {Total: 250000}}]\n"
@@ -143,7 +143,7 @@ def test_totals_below_the_number_of_records_are_named_before_the_run(folder: Pat
     def named(total: int) -> list[str]:
         text = (JOB + ALL).replace("250000", str(total)).replace("bounds: [1, 3000]", wider)
         plan = dpdist.plan(dpdist.parse_job(text.replace("now.parquet", f"{folder}/now.parquet")))
-        return [caution for caution in cautions(plan) if caution.startswith("rake")]
+        return [str(caution) for caution in cautions(plan) if caution.code == "low_public_totals"]
 
     (line,) = named(250)
     assert "rake, all records: public totals are below the number of records in the sample (Total)" in line

@@ -432,7 +432,7 @@ def test_the_statement_says_that_the_references_values_stand_in_the_release(file
     console = Escaping(width=200, no_color=True)
     with console.capture() as captured:
         console.print(run_text(workspace))
-    assert "Publish the release only if the reference really is public" in captured.get(), "the custodian is told"
+    assert "publish the release only if the reference really is public" in captured.get(), "the custodian is told"
     donors = pd.read_parquet(workspace / "public" / "released" / "donors.parquet")
     before, now = (pd.read_parquet(files / f"{name}.parquet") for name in ("before", "now"))
     assert sorted(donors["weight"]) == sorted(before["weight"])

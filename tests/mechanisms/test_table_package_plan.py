@@ -13,7 +13,6 @@ import pytest
 from sized_package import sets_of_columns, sized_job
 
 import dpdist
-from dpdist.cli.cautions import cautions
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
@@ -28,6 +27,7 @@ from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.prediction import errors, predicted
 from dpdist.quality.predicted.words import in_words
 from dpdist.survey.reference_file import ReferenceFile
+from dpdist.validating import cautions
 
 FIELDS, SEXES, AGES = list("abcdef"), ["f", "m"], ["young", "middle", "old"]
 SEEDS = 3
@@ -90,7 +90,7 @@ def test_priorities_are_not_said_to_have_no_effect() -> None:
     job = dpdist.load_job("doctorates_package")
     assert any(table.weighted for table in job.tables)
     other = parse_job(find_job("doctorates_package").read_text().replace("table_package", "reference_tables"))
-    lines = [[line for line in cautions(dpdist.plan(one)) if "have no effect" in line] for one in (job, other)]
+    lines = [[line for line in map(str, cautions(dpdist.plan(one))) if "have no effect" in line] for one in (job, other)]
     assert lines[0] == []
     assert len(lines[1]) == 1
 

@@ -114,7 +114,7 @@ def test_a_law_that_does_not_fit_is_named_with_its_figures(law: str, edits: tupl
         found = judged(survey(seed, LAWS[law], 12_000), said)
         assert found.score is not None
         assert found.score < said.fit.warn_below
-        (caution,) = found.cautions(said)
+        (caution,) = (one.text for one in found.cautions(said))
         worst = min(found.misfits, key=lambda each: each.within)
         assert caution.startswith("the lognormal law does not fit the reference: ")
         assert f"{worst.within:.2f} of 12 cells" in caution
@@ -183,7 +183,7 @@ def test_cells_of_few_records_are_not_judged() -> None:
     assert count.cells == 11
     tiny = judged(survey(6, n=9), parse_job(text(*TILTED)))
     assert tiny.score is None
-    (caution,) = tiny.cautions(parse_job(text(*TILTED)))
+    (caution,) = (one.text for one in tiny.cautions(parse_job(text(*TILTED))))
     assert "not judged: no cell of the reference has 10 records" in caution
 
 

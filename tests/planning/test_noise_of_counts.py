@@ -66,7 +66,7 @@ def test_noise_of_counts_is_that_of_their_noisy_sums() -> None:
 
 def test_counts_that_noise_hides_for_certain_are_named() -> None:
     """Four records of weight 60 are below 1.64 deviations of their noise at ε = 1. Control: at ε = 4 they are above."""
-    (line,) = warned(plan(parse_job(JOB)))
+    (line,) = map(str, warned(plan(parse_job(JOB))))
     assert line.startswith("incomes: noise hides 1 of 4 published counts, even if all of their weights are at the bound")
     assert "tiny" in line
     assert list(warned(plan(parse_job(JOB.replace('"1"', '"4"'))))) == []
@@ -85,7 +85,7 @@ LEARNED = (REFERRING[0], "reference_tables}")
 def test_cells_that_noise_makes_like_their_group_are_named_before_the_run() -> None:
     """Four records at ε = 1. Controls: none is named at ε = 30, without shrinkage, or where a reference has its figure."""
     text = JOB.replace(*LEARNED)
-    (line,) = warned(plan(parse_job(text)))
+    (line,) = map(str, warned(plan(parse_job(text))))
     assert line.startswith(
         "incomes: noise outweighs the records of 1 base cell (tiny), which are mostly in base cells of at"
     )

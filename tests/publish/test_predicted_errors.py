@@ -59,7 +59,7 @@ def test_a_margin_is_named_where_it_alone_is_far_off(small: ReleasedObject) -> N
     assert (TOTAL, TOTAL) in named
     assert named[TOTAL, TOTAL] > FAR
     assert all(is_margin(label) for label in named)
-    (said,) = [text for text in cautions(far) if "count:" in text]
+    (said,) = [text for text in map(str, cautions(far)) if "count:" in text]
     assert "margin" in said
     assert cell_name((TOTAL, TOTAL)) in said
     assert "base cell" not in said

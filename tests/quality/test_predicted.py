@@ -343,7 +343,7 @@ def test_alarms_have_the_stated_rate_and_name_published_cells(replicates: int, c
         named += bool(list(alarms(Prediction(job, rows_of(error, replicates)))))
         if number < 40:
             error[:, 3] *= 12.0
-            lines = list(alarms(Prediction(job, rows_of(error, replicates))))
+            lines = list(map(str, alarms(Prediction(job, rows_of(error, replicates)))))
             detected += any("(c3" in line for line in lines)
     assert named / 200 < FALSE_ALARM + 5.0 * np.sqrt(FALSE_ALARM * (1 - FALSE_ALARM) / 200)
     assert detected / 40 > 0.6

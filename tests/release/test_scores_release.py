@@ -11,10 +11,10 @@ import pytest
 from scipy.special import gammaincinv, ndtr
 
 import dpdist
-from dpdist.cli.cautions import cautions
 from dpdist.core.errors import DataError, JobError
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
+from dpdist.validating import cautions
 
 JOB = """
 dataset: scored
@@ -227,7 +227,7 @@ def test_cells_that_borrow_are_named_in_plan_and_statement(files: Path, tmp_path
     rows = survey(12)
     few = (rows["field"] == "law") & (rows["sex"] == "f")
     rows[~few | (few.cumsum() <= 40)].to_parquet(files / "few.parquet")
-    told = "".join(cautions(dpdist.plan(job(files, reference="few.parquet"))))
+    told = "".join(map(str, cautions(dpdist.plan(job(files, reference="few.parquet")))))
     assert "fewer than 100 reference records" in told
     assert "law / f (40)" in told
     dpdist.run(job(files, reference="few.parquet", mechanism="unweighted"), tmp_path / "ws")
@@ -237,7 +237,7 @@ def test_cells_that_borrow_are_named_in_plan_and_statement(files: Path, tmp_path
     assert 0.0 <= of_all[0]["own_weight"]["outcome"] < 1.0
     assert any("`borrowing`" in step for step in found["post_processing"])
     assert not [each for each in usual.get("borrowing", {}).get("cells", []) if "outcome" in each["own_weight"]], "control"
-    assert "take part of their distributions" not in "".join(cautions(dpdist.plan(job(files)))), "control"
+    assert "take part of their distributions" not in "".join(map(str, cautions(dpdist.plan(job(files))))), "control"
 
 
 WRONG = [

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 
+from dpdist.core.cautions import Caution
 from dpdist.core.table_cells import first_named
 from dpdist.planning.plan import Plan
-from dpdist.publish.predicted_errors import MAY_BE_OFF
+from dpdist.publish.predicted_errors import FAR_NAMED
 from dpdist.quality.predicted.prediction import BETTER, Prediction, Statistics, predicted_before
 from dpdist.quality.summary import errors_in_words
 from dpdist.quality.verdict import FAR_RECORDS
@@ -77,20 +78,20 @@ def worth(prediction: Prediction) -> Iterator[str]:
         yield f"unless the survey has changed, the reference serves you as well as this release: {now}, and {then}"
 
 
-def alarms(prediction: Prediction) -> Iterator[str]:
-    """Yields a line for every statistic with published cells that are predicted to be far off, with their names.
+def alarms(prediction: Prediction) -> Iterator[Caution]:
+    """Yields a caution for every statistic with published cells that are predicted to be far off, with their names.
 
     If no error is above 1 direct standard error, a line appears with a probability of at most `prediction.FALSE_ALARM`.
     """
     for one in prediction.statistics():
         if one.far:
             number = f"{len(one.far):,} {'cell' if len(one.far) == 1 else 'cells'}"
-            names = first_named(one.far)
-            yield f"{one.table}, {one.statistic}: {MAY_BE_OFF} in {number}, by public records ({names})"
+            facts = {"table": one.table, "statistic": one.statistic, "cells": number, "names": first_named(one.far)}
+            yield Caution.of("predicted_far_off", factor=f"{FAR_NAMED:g}", **facts)
 
 
-def proposals(prediction: Prediction) -> Iterator[str]:
-    """Yields a line for every table whose counts the design fixes but no declared public total does."""
+def proposals(prediction: Prediction) -> Iterator[Caution]:
+    """Yields a caution for every table whose counts the design fixes but no declared public total does."""
     job = prediction.job
     if job.survey.weight is None or job.sizes_secret or job.noisy_frame:
         return  # such a job may not rake
@@ -100,13 +101,11 @@ def proposals(prediction: Prediction) -> Iterator[str]:
         if one.name != "count" or not one.fixed or any({*columns} <= {*rake.by} for rake in job.rake):
             continue
         totals = f"rake: [{{by: [{', '.join(columns)}], totals: {{…}}}}]"
-        yield (
-            f"{one.table}, count: the design fixes {one.fixed:,} of {one.cells:,} cells. If such totals are public, state "
-            f"them before the run: {totals}. Counts are then published without error"
-        )
+        numbers = {"fixed": f"{one.fixed:,}", "cells": f"{one.cells:,}"}
+        yield Caution.of("public_totals_proposed", table=one.table, rake=totals, **numbers)
 
 
-def alarms_before(plan: Plan) -> Iterator[str]:
+def alarms_before(plan: Plan) -> Iterator[Caution]:
     """Yields the alarms of a stored prediction, because a run does not wait for a new one."""
     prediction = predicted_before(plan)
     if prediction is not None:
