@@ -19,6 +19,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
+from dpdist.core.sharing import offered
 from dpdist.core.this_process import refuse_nested_start, single_threaded, write_no_core
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
@@ -48,11 +49,12 @@ from dpdist.publish.released import (
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.report_page import write_report_again
-from dpdist.runtime.batches import Publication, tasks_on
+from dpdist.runtime.batches import Publication, StoredRelease
 from dpdist.runtime.driver_memory import remembered_memory
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
 from dpdist.runtime.reference import described, summaries
+from dpdist.runtime.sharing import pieces_on
 from dpdist.runtime.strata import Means, fitted, gather_strata
 from dpdist.sampling import facts, prepare
 from dpdist.storage.ownership import owned, refuse_another
@@ -159,9 +161,9 @@ def _run(
                     gates = _gates(space, plan) if job.accept is not None else None
                     released = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
                     meter.settle(key)
-                with _by_batch(workers, space, released) as by_batch:
-                    released = released if gates is None else _accepted(space, plan, released, *gates, listener, by_batch)
-                    _publish(space, released, listener, held=_held_at_first(space, job), by_batch=by_batch)
+                with _publishing(workers, space, released) as on_batches:
+                    released = released if gates is None else _accepted(space, plan, released, *gates, listener, on_batches)
+                    _publish(space, released, listener, held=_held_at_first(space, job), on_batches=on_batches)
             meter.name_release(key, listener)
             with private():
                 evaluate(space, plan, key, listener)
@@ -186,7 +188,7 @@ def _accepted(
     sums: dict[str, Floats],
     noise: Floats,
     listener: Listener,
-    by_batch: ByBatch,
+    on_batches: ByBatch,
 ) -> ReleasedObject:
     """Measures the gates and adds their noisy values to the release.
 
@@ -195,7 +197,7 @@ def _accepted(
     published = dict[str, pd.DataFrame]()
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
         if not space.finished(ACCEPTED):
-            publish_folder(released, made := Path(scratch) / "public", listener, by_batch=by_batch)
+            publish_folder(released, made := Path(scratch) / "public", listener, by_batch=on_batches)
             published = {
                 table.name: pd.read_parquet(made / "tables" / f"{table.name}.parquet") for table in plan.job.tables
             }
@@ -211,11 +213,18 @@ def _executor(space: Workspace, plan: Plan, listener: Listener) -> AbstractConte
 
 
 @contextmanager
-def _by_batch(workers: Executor, space: Workspace, released: ReleasedObject) -> Iterator[ByBatch]:
-    """Who does publication's work on batches of strata: tasks, or this process."""
-    publication = Publication(batches_of(released.frame), released.frame.stratum_labels, released.texts)
-    with tasks_on(workers, space, publication, ReleasedObject.with_texts) as tasks:
-        yield tasks or here
+def _publishing(workers: Executor, space: Workspace, released: ReleasedObject) -> Iterator[ByBatch]:
+    """Who does publication's work on batches of strata: an executor's workers, or this process.
+
+    Within the block, the workers share other pieces of work, too.
+    """
+    batches = batches_of(released.frame)
+    with pieces_on(workers, space) as pieces, offered(pieces):
+        if pieces is None or len(batches) == 1:
+            yield here
+        else:
+            publication = Publication(batches, released.frame.stratum_labels, released.texts)
+            yield StoredRelease.of(pieces, space, publication, ReleasedObject.with_texts)
 
 
 def protect(
@@ -280,9 +289,9 @@ def publish(
         held = on_a_verdict or released.job.approval is not None
         with (
             executor(released.job.runtime, shared=space.shared, listener=listener) as workers,
-            _by_batch(workers, space, released) as by_batch,
+            _publishing(workers, space, released) as on_batches,
         ):
-            _publish(space, released, listener, held, by_batch)
+            _publish(space, released, listener, held, on_batches)
         if charged is not None:
             charged.name_again(listener)
         if page:
@@ -297,7 +306,7 @@ def _held_at_first(space: Workspace, job: Job) -> bool:
     return job.approval is not None or (job.held_on_a_verdict and not space.replayed)
 
 
-def _publish(space: Workspace, released: ReleasedObject, listener: Listener, held: bool, by_batch: ByBatch) -> None:
+def _publish(space: Workspace, released: ReleasedObject, listener: Listener, held: bool, on_batches: ByBatch) -> None:
     """Writes the public folder; or, where the release is held, `held/`, which only its owner can read.
 
     A held release that was approved before is published.
@@ -310,7 +319,7 @@ def _publish(space: Workspace, released: ReleasedObject, listener: Listener, hel
     with publishing(folder):
         with private() if held or space.keyed else nullcontext():
             unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""
-            publish_folder(released, folder, listener, unfit, by_batch)
+            publish_folder(released, folder, listener, unfit, on_batches)
         space.store.show(folder)
         if held and not space.replayed:
             publish_approved(space)

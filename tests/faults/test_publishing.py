@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from campaign import Run, Survey, inventory, public_bytes, run, survivors
+from sized_package import sized_job
 
 import dpdist
 from dpdist.core.progress import Event
 from dpdist.job.loading import load_job
 from dpdist.publish.batches import MOST_STRATA
-from dpdist.runtime.batches import FOLDER
+from dpdist.runtime.sharing import FOLDER
 
 STRATA = 2 * MOST_STRATA + 2
 
@@ -37,8 +38,8 @@ def test_tasks_on_two_workers_publish_the_bytes_of_one_process(survey: Survey, p
     job, tasks = load_job(survey.job("dask", workers=2)), list[object]()
 
     def hear(event: Event) -> None:
-        if event.kind == "task" and event.unit["task"] == "PublishBatch":
-            tasks.append(event.unit["batch"])
+        if event.kind == "task" and event.unit["task"] == "WorkPiece":
+            tasks.append(event.unit["piece"])
 
     dpdist.run(job, tmp_path / "two", replay=peace / "confidential", listener=hear)
     assert sorted(tasks) == [0, 0, 1, 1, 2, 2]
@@ -62,7 +63,7 @@ def test_a_publication_that_is_killed_ends_with_the_same_bytes_and_draws_nothing
     """
     job, workspace = survey.job("dask", workers=2), tmp_path / victim
     started = Run(job, workspace, "--replay", peace / "confidential")
-    assert started.until(lambda: any((workspace / "confidential" / FOLDER).glob("*/released-0.pickle")))
+    assert started.until(lambda: any((workspace / "confidential" / FOLDER).glob("*/work")))
     assert not (workspace / "public").exists()
     if victim == "worker":
         killed = started.workers()[0]
@@ -75,3 +76,20 @@ def test_a_publication_that_is_killed_ends_with_the_same_bytes_and_draws_nothing
     assert ended.code == 0, ended.text
     assert public_bytes(workspace) == public_bytes(peace)
     assert inventory(workspace) == inventory(peace)
+
+
+@pytest.mark.long
+def test_draws_of_many_sums_are_shared_by_workers_and_have_the_bytes_of_one_process(tmp_path: Path) -> None:
+    """A table of 3,248 cells is solved by products: its draws are blocks of right sides, and every block is a task."""
+    keys = {"mechanism": {"name": "tables"}, "budget": {"epsilon": "8"}, "publish": "always"}
+    job, tasks = sized_job(tmp_path, (56, 58), [["c0", "c1"]], 12_000, **keys), list[object]()
+
+    def hear(event: Event) -> None:
+        if event.kind == "task" and event.unit["task"] == "WorkPiece":
+            tasks.append(event.unit["piece"])
+
+    dpdist.run(load_job(job), tmp_path / "one")
+    dask = load_job(job, ["runtime.executor=dask", "runtime.workers=2"])
+    dpdist.run(dask, tmp_path / "two", replay=tmp_path / "one" / "confidential", listener=hear)
+    assert len(tasks) >= 2 * 3
+    assert public_bytes(tmp_path / "two") == public_bytes(tmp_path / "one")

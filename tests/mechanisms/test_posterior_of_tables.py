@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy
 from test_tables import population, system_of
 
+from dpdist.core.progress import Event
 from dpdist.core.records import Floats
+from dpdist.core.sharing import offered
+from dpdist.core.this_process import single_threaded
+from dpdist.job import Runtime
 from dpdist.mechanisms.tables import conjugate, limits, posterior, prediction
-from dpdist.mechanisms.tables.conjugate import solved
+from dpdist.mechanisms.tables.conjugate import OF_DRAWS, solved
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
 from dpdist.mechanisms.tables.system import Calibration
+from dpdist.runtime.executors import executor
+from dpdist.runtime.sharing import FOLDER, pieces_on
+from dpdist.storage.workspace import Workspace
 
 
 def posterior_of(seed: int, epsilon: float) -> Posterior:
@@ -76,6 +84,31 @@ def test_a_system_without_a_solution_is_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(conjugate, "MOST_STEPS", 3)
     with pytest.raises(ArithmeticError, match="not solved in 3 steps"):
         solved(lambda x: np.arange(1.0, 101.0)[:, None] * x, np.ones(100), np.ones(100))
+
+
+def test_blocks_that_two_workers_share_have_the_bytes_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three blocks of 70 sides are three tasks, whatever is done elsewhere. Control: other blocks are other digits."""
+    monkeypatch.setattr(posterior, "MOST_DENSE", 0)
+    few, tasks = replace(posterior_of(1, 4.0)), list[object]()
+    values = observed(few, np.random.default_rng(1), 70)
+
+    def hear(event: Event) -> None:
+        tasks.extend([event.unit["piece"]] if event.kind == "task" else [])
+
+    with single_threaded():
+        alone = few.solve(values, OF_DRAWS)
+        with (
+            executor(Runtime(executor="dask", workers=2), listener=hear) as two,
+            pieces_on(two, Workspace(tmp_path)) as pieces,
+            offered(pieces),
+        ):
+            assert few.solve(values, OF_DRAWS).tobytes() == alone.tobytes()
+        assert sorted(tasks) == [0, 1, 2]
+        assert not (tmp_path / "confidential" / FOLDER).exists()
+        monkeypatch.setattr(conjugate, "SIDES", 35)
+        assert few.solve(values, OF_DRAWS).tobytes() != alone.tobytes()
 
 
 def test_variances_and_draws_of_many_sums_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ Blocks have a fixed size, and inner products a fixed order: no number of process
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.core.sharing import shared
 
 EXACT = 1e-11
 """Residual at which estimates end, relative to the right side, in units of the diagonal's roots."""
@@ -23,18 +25,32 @@ MOST_STEPS = 4_000
 """Number of steps after which a system counts as unsolvable."""
 
 
+@dataclass(frozen=True)
+class Block:
+    """Work on one block of right sides (entry, side) of a system whose matrix has about this diagonal, (entry,)."""
+
+    times: Callable[[Floats], Floats]
+    diagonal: Floats
+    tolerance: float
+
+    def __call__(self, sides: Floats) -> Floats:
+        root = np.sqrt(self.diagonal)[:, None]
+
+        def scaled(x: Floats) -> Floats:
+            return np.asarray(self.times(x / root) / root)
+
+        return np.asarray(_solved(scaled, sides / root, self.tolerance) / root)
+
+
 def solved(times: Callable[[Floats], Floats], diagonal: Floats, right: Floats, tolerance: float = EXACT) -> Floats:
     """Solutions of A x = `right`, (entry,) or (entry, side), for `times` x = A x and about the `diagonal` of A.
 
-    Raises `ArithmeticError` where `MOST_STEPS` are not enough.
+    Workers may share the blocks, so `times` of several blocks can be pickled. Raises `ArithmeticError` where `MOST_STEPS`
+    are not enough.
     """
-    sides, root = right.reshape(len(right), -1), np.sqrt(diagonal)[:, None]
-
-    def scaled(x: Floats) -> Floats:
-        return np.asarray(times(x / root) / root)
-
-    blocks = [sides[:, start : start + SIDES] / root for start in range(0, sides.shape[1], SIDES)]
-    return np.concatenate([_solved(scaled, block, tolerance) / root for block in blocks], axis=1).reshape(right.shape)
+    sides = right.reshape(len(right), -1)
+    blocks = [sides[:, start : start + SIDES] for start in range(0, sides.shape[1], SIDES)]
+    return np.concatenate(list(shared(Block(times, diagonal, tolerance), blocks)), axis=1).reshape(right.shape)
 
 
 def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float) -> Floats:

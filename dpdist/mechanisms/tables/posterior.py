@@ -372,7 +372,7 @@ class Posterior:
     def solve(self, observed: Floats, tolerance: float = EXACT) -> Floats:
         if self.dense:
             return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
-        return solved(self.times, self.diagonal, observed, tolerance)
+        return solved(replace(self).times, self.diagonal, observed, tolerance)
 
     def estimate(self, observed: Floats) -> Floats:
         """Posterior mean of z, (cell, 1 + outcome)."""
