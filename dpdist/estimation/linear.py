@@ -209,7 +209,7 @@ class Figures:
             values = total_of(above, units)
             if below is not None:
                 values = values / total_of(below, units)
-            if self.base.name == "proportion" and self.base.above is not None:
+            if self.base.kind.complement(self.base):
                 values = 1.0 - values
             if self.slope is not None:
                 values = -(values - (self.base.level_of_quantile or 0.0)) / self.slope
@@ -228,7 +228,7 @@ class Figures:
                 made = scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ (
                     made - scipy.sparse.diags_array(ratio) @ each_of(below, units)
                 )
-            if self.base.name == "proportion" and self.base.above is not None:
+            if self.base.kind.complement(self.base):
                 made = -made
             if self.slope is not None:
                 made = scipy.sparse.diags_array(-np.nan_to_num(1.0 / self.slope)) @ made
@@ -236,20 +236,7 @@ class Figures:
         return made if self.statistic.of is None else scipy.sparse.csr_array(made - made[self.origin])
 
     def _sums(self, units: Units) -> tuple[Sum, Sum | None]:
-        statistic, inside = self.base, self.cells.membership
-        weight = Sum(inside, units.weight)
-        if statistic.name == "count":
-            return weight, None
-        if statistic.name == "share":
-            return weight, Sum(across(self.cells, statistic.across), units.weight)
-        assert statistic.variable is not None
-        outcome = self.outcomes.index(statistic.variable)
-        product = Sum(inside, units.products[outcome])
-        if statistic.name == "total":
-            return product, None
-        if statistic.over is not None:
-            return product, Sum(inside, units.products[self.outcomes.index(statistic.over)])
-        return (Sum(inside, units.weight, outcome, self.cut) if statistic.of_shape else product), weight
+        return self.base.kind.sums(self.base, _CellSums(self, units))
 
     def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], whole: bool) -> Floats:
         """Quantiles of the outcome under the first draw, (cell,); `level` is one for all cells, or (cell,)."""
@@ -308,6 +295,28 @@ class Figures:
         """Differences from each cell's comparison cell; NaN for that cell itself."""
         origin = self.origin
         return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
+
+
+@dataclass(frozen=True)
+class _CellSums:
+    """The sums of which statistics are ratios (`job.statistics.kind.Sums`)."""
+
+    figures: Figures
+    units: Units
+
+    @property
+    def weight(self) -> Sum:
+        return Sum(self.figures.cells.membership, self.units.weight)
+
+    def product(self, outcome: str) -> Sum:
+        return Sum(self.figures.cells.membership, self.units.products[self.figures.outcomes.index(outcome)])
+
+    def below(self, outcome: str) -> Sum:
+        figures = self.figures
+        return Sum(figures.cells.membership, self.units.weight, figures.outcomes.index(outcome), figures.cut)
+
+    def across(self, columns: Sequence[str]) -> Sum:
+        return Sum(across(self.figures.cells, columns), self.units.weight)
 
 
 def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from dpdist.job.statistics import KINDS
 
 Synthesis = Literal["fbs", "fbp"]
 Guarantee = Literal["strict", "asymptotic", "none"]
@@ -15,7 +17,6 @@ Comparator = Literal["laplace", "laplace_composed", "laplace_consistent", "lapla
 SamplerName = Literal["auto", "exact", "grid", "stan"]
 Toolchain = Literal["auto", "cmdstan", "embedded"]
 ExecutorName = Literal["serial", "dask"]
-StatisticName = Literal["count", "mean", "total", "ratio", "proportion", "median", "quantile", "share", "difference"]
 Sensitivity = Literal["local", "public"]
 NoiseName = Literal["laplace", "gaussian"]
 Consistency = Literal["none", "least_squares"]
@@ -24,6 +25,11 @@ Rule = Literal["error", "drop"]
 MissingRule = Literal["error", "drop", "category"]
 Lonely = Literal["error", "certainty", "average", "centred"]
 ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
+
+if TYPE_CHECKING:
+    StatisticName = str
+else:
+    StatisticName = Literal[tuple(KINDS)]
 
 LARGEST_DRIFT = 0.66
 """Largest drift that `centred` may plan for, in standard deviations of a record: beyond it no κ serves (METHODS §4b)."""

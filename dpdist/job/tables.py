@@ -7,26 +7,10 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from dpdist.job.names import StatisticName
+from dpdist.job.statistics import KINDS
+from dpdist.job.statistics.kind import Kind
 from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel
 
-SHAPE_FREE: frozenset[StatisticName] = frozenset({"count", "mean", "total", "ratio", "share", "difference"})
-"""Statistics that follow from counts and totals, without the distribution of an outcome."""
-FIRST: frozenset[StatisticName] = frozenset({"count", "mean", "total"})
-"""Statistics that every mechanism can give."""
-
-
-WRITTEN: dict[StatisticName, str] = {
-    "count": "count",
-    "mean": "{mean: outcome}",
-    "total": "{total: outcome}",
-    "ratio": "{ratio: [outcome, outcome]}",
-    "proportion": "{proportion: outcome}, or {proportion: outcome, above: 10}",
-    "median": "{median: outcome}",
-    "quantile": "{quantile: outcome, at: 0.9}",
-    "share": "{share: column}, or {share: [column, column]}",
-    "difference": "{difference: {mean: outcome}, from: {column: level}}",
-}
-"""How each statistic is written in a job."""
 _CONSTANTS = ("over", "at", "above", "across", "of", "column", "level")
 
 
@@ -45,14 +29,16 @@ class Statistic(Frozen):
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
-        wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
         stated = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
-        allowed = wanted.get(self.name, {"above"} if self.name == "proportion" else set())
-        if stated - allowed or wanted.get(self.name, set()) - stated:
-            raise ValueError(f"a {self.name} is written {WRITTEN[self.name]}")
+        if stated - self.kind.needs - self.kind.takes or self.kind.needs - stated:
+            raise ValueError(f"a {self.name} is written {self.kind.written}")
         if self.of is not None and self.of.of is not None:
             raise ValueError("a difference of differences is not published: write both differences")
         return self
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.name]
 
     @property
     def text(self) -> str:
@@ -64,20 +50,17 @@ class Statistic(Frozen):
     @property
     def label(self) -> str:
         """The statistic's name in a published table, with its constants and without its outcome."""
-        if self.of is not None:
-            return f"difference of {self.of.label} from {self.column} {self.level}"
-        if self.name == "share":
-            return f"share across {', '.join(self.across)}"
-        constant = {"quantile": self.at, "proportion": self.above}.get(self.name)
-        between = " above" if self.name == "proportion" else ""
-        return self.name if constant is None else f"{self.name}{between} {constant:.10g}"
+        return self.kind.label(self)
+
+    @property
+    def written(self) -> Any:
+        """The statistic as a job writes it."""
+        return self.kind.text(self)
 
     @property
     def about(self) -> str | None:
         """The outcome as a published table names it; for a ratio both outcomes, as in "a / b"."""
-        if self.of is not None:
-            return self.of.about
-        return self.variable if self.over is None else f"{self.variable} / {self.over}"
+        return self.kind.about(self)
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -89,13 +72,17 @@ class Statistic(Frozen):
     @property
     def level_of_quantile(self) -> float | None:
         """The level of a median or quantile, from 0 to 1; None for other statistics."""
-        return 0.5 if self.name == "median" else self.at
+        return self.kind.quantile(self)
 
     @property
     def of_shape(self) -> bool:
-        if self.of is not None:
-            return self.of.of_shape
-        return self.name not in SHAPE_FREE and not (self.name == "proportion" and self.above is None)
+        """True if it follows from an outcome's distribution alone, and not from counts and totals."""
+        return self.kind.of_shape(self)
+
+    @property
+    def plain(self) -> bool:
+        """True if every mechanism and comparator gives it: a count, or a figure of one outcome's sums."""
+        return self.kind.plain
 
 
 def statistic_of(value: Any) -> Any:
@@ -103,24 +90,15 @@ def statistic_of(value: Any) -> Any:
         return {"name": value}
     if not isinstance(value, dict) or "name" in value:
         return value
-    names = [name for name in value if name not in ("at", "above", "from")]
+    names = [name for name in value if name not in ("from", *_CONSTANTS)]
     if len(names) != 1:
         return value
     name = names[0]
     operand, rest = value[name], {key: content for key, content in value.items() if key != name}
-    return {"name": name} | _operands(name, operand) | _origin(rest)
-
-
-def _operands(name: str, operand: Any) -> dict[str, Any]:
-    if name == "difference":
-        return {"of": statistic_of(operand)}
-    if name == "share":
-        return {"across": [operand] if isinstance(operand, str) else operand}
-    if name == "ratio":
-        if not (isinstance(operand, list | tuple) and len(operand) == 2):
-            raise ValueError("a ratio is of two outcomes: write {ratio: [above, below]}")
-        return {"variable": operand[0], "over": operand[1]}
-    return {"variable": operand}
+    constants = KINDS[name].operands(operand) if name in KINDS else {"variable": operand}
+    if "of" in constants:
+        constants["of"] = statistic_of(constants["of"])
+    return {"name": name} | constants | _origin(rest)
 
 
 def _origin(rest: dict[str, Any]) -> dict[str, Any]:
@@ -134,20 +112,13 @@ def _origin(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def statistic_text(value: Statistic) -> Any:
-    if value.of is not None:
-        return {"difference": statistic_text(value.of), "from": {value.column: value.level}}
-    if value.name == "share":
-        return {"share": list(value.across)}
-    if value.over is not None:
-        return {"ratio": [value.variable, value.over]}
-    constants = {name: number for name, number in (("at", value.at), ("above", value.above)) if number is not None}
-    return value.name if value.variable is None and not constants else {value.name: value.variable} | constants
+    return value.written
 
 
 Margins = Annotated[bool, Field(description="whether sums over every column are published too, as level Total")]
 Statistics = Annotated[
     tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...],
-    Field(min_length=1, description="as many as wanted: " + "; ".join(WRITTEN.values())),
+    Field(min_length=1, description="as many as wanted: " + "; ".join(kind.written for kind in KINDS.values())),
 ]
 TableUniverse = Annotated[
     dict[ColumnName, Annotated[tuple[PublicLevel, ...], Field(min_length=1)]],

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from dpdist.core.cautions import Caution
-from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import DesignEffect, Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import words_of
@@ -95,9 +94,7 @@ def standard_errors(released: ReleasedObject) -> list[str]:
         )
     if job.rake:
         texts.append("Raked estimates: of their residuals from a regression on the margins; a raked total has none.")
-    texts += (
-        FURTHER if any(statistic.name not in STATISTICS for table in job.tables for statistic in table.statistics) else []
-    )
+    texts += FURTHER if any(not statistic.plain for table in job.tables for statistic in table.statistics) else []
     return [*texts, *_design(released), *([ONE_SET] if job.synthetic_sets == 1 and not (simulated or drawn) else [])]
 
 

@@ -370,7 +370,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
     Limits of whole-number quantiles are rounded outwards.
     """
     released, base = material.released, figures.base
-    low, top = (0.0, 1.0) if base.name in ("proportion", "share") else (-np.inf, np.inf)
+    low, top = base.kind.limits
     if base.level_of_quantile is not None:
         low, top = released.job.outcome_columns[base.variable or ""].bounds or (low, top)
     if figures.statistic.of is not None:

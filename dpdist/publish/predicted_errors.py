@@ -61,7 +61,7 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
         cells, by_outcome = released.cells(table), dict[str, list[Floats]]()
         for statistic in table.statistics:
             outcome = statistic.variable or released.job.outcomes[0]
-            if statistic.name not in STATISTICS or outcome not in grounds:
+            if not statistic.plain or outcome not in grounds:
                 continue
             if outcome not in by_outcome:
                 by_outcome[outcome] = predicted(released, table, cells, grounds[outcome], within.get(outcome))

@@ -16,7 +16,7 @@ import scipy
 from dpdist.core.progress import within
 from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.estimators import NORMAL_90, STATISTICS, Figures, Sums, counts_and_means
+from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means
 from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
 from dpdist.models.outputs import DRAWS, CompletedCells, Recentred, Resampled
 from dpdist.models.protocol import Draws, Expectation, expected_of
@@ -149,7 +149,7 @@ def has_laws(released: ReleasedObject) -> bool:
 
 def _needs_rows(released: ReleasedObject) -> bool:
     job = released.job
-    further = any(statistic.name not in STATISTICS for table in job.tables for statistic in table.statistics)
+    further = any(not statistic.plain for table in job.tables for statistic in table.statistics)
     return bool(further or job.rake or job.noisy_frame or isinstance(released.model(0), CompletedCells))
 
 

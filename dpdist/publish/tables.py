@@ -103,7 +103,7 @@ def _intervals_of(
     released: ReleasedObject, spec: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
 ) -> list[dict[str, Interval]]:
     first, outcomes = released.job.outcomes[0], released.job.outcomes
-    plain = [statistic for statistic in spec.statistics if statistic.name in STATISTICS]
+    plain = [statistic for statistic in spec.statistics if statistic.plain]
     wanted = {statistic.variable or first for statistic in plain}
     if (noised := grounds[first].noised) is not None:
         by_outcome = {first: {"parameters": noised.intervals(spec, cells)}}
@@ -124,7 +124,7 @@ def _intervals_of(
     }
     made = []
     for statistic in spec.statistics:
-        if statistic.name in STATISTICS:
+        if statistic.plain:
             by_estimator, k = by_outcome[statistic.variable or first], STATISTICS.index(statistic.name)
             made.append({estimator: intervals[k] for estimator, intervals in by_estimator.items()})
         else:

@@ -83,7 +83,7 @@ def _of_share(job: Job, statistic: Statistic) -> bool:
     """True for a share, even if written as the mean of a 0/1 outcome."""
     column = job.outcome_columns.get(statistic.variable or "")
     binary = column is not None and column.two_valued and column.bounds in (None, (0.0, 1.0))
-    return statistic.name in ("share", "proportion") or (statistic.name == "mean" and binary)
+    return statistic.kind.limits == (0.0, 1.0) or (statistic.name == "mean" and binary)
 
 
 def _sizes(value: Floats, *, of_share: bool) -> Floats:

@@ -12,7 +12,6 @@ from dpdist.core.cautions import Caution
 from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross, first_named
 from dpdist.estimation.donors import DONORS
-from dpdist.estimation.estimators import STATISTICS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Job
 from dpdist.job.families import family_facts
@@ -98,10 +97,7 @@ def _of_reference(job: Job) -> Iterator[Caution]:
 
 
 def _left_blank(job: Job) -> Iterator[Caution]:
-    named = {
-        table.name: [statistic.text for statistic in table.statistics if statistic.name not in STATISTICS]
-        for table in job.tables
-    }
+    named = {table.name: [statistic.text for statistic in table.statistics if not statistic.plain] for table in job.tables}
     shown = "; ".join(f"{name}: {', '.join(statistics)}" for name, statistics in named.items() if statistics)
     if job.on_histograms and shown:
         yield Caution.of("statistics_left_blank", statistics=shown)

@@ -98,7 +98,7 @@ def compare(
     }
     frames = []
     for statistic in table.statistics:
-        outcome, plain = statistic.variable or outcomes[0], statistic.name in STATISTICS
+        outcome, plain = statistic.variable or outcomes[0], statistic.plain
         if plain:
             estimate = estimates[outcome][statistic.name]
         else:
@@ -174,7 +174,7 @@ def _noised(
     figures = figures_met(frame, job.tables)
     epsilon, by_outcome = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
-        plain = [s for s in table.statistics if s.name in STATISTICS]
+        plain = [s for s in table.statistics if s.plain]
         wanted = [s.name for s in plain if s.variable == outcome or (s.variable is None and number == 0)]
         outcome_key = key if number == 0 else key.child(f"outcome {number + 1}")
         values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}

@@ -18,7 +18,6 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.direct import totals
-from dpdist.estimation.estimators import STATISTICS
 from dpdist.estimation.further import Direct
 from dpdist.job import Comparator, Job
 from dpdist.mechanisms.parts import builder_of
@@ -93,7 +92,7 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
 
 
 def _further(job: Job) -> bool:
-    return any(statistic.name not in STATISTICS for table in job.tables for statistic in table.statistics)
+    return any(not statistic.plain for table in job.tables for statistic in table.statistics)
 
 
 def _records(space: Workspace, plan: Plan) -> Direct:

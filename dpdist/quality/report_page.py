@@ -16,7 +16,6 @@ from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells, cross
-from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
@@ -81,7 +80,7 @@ def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) 
     place = {label: number for number, label in enumerate(cells.labels)}
     positions = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     for statistic in table.statistics:
-        if statistic.name in STATISTICS:
+        if statistic.plain:
             outcome = statistic.variable or noise.released.job.outcomes[0]
             about = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
             mine = (about & (rows["statistic"] == statistic.label)).to_numpy()

@@ -54,28 +54,14 @@ def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[
 
 def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     yield from _given(job, statistic, path)
+    for fault in statistic.kind.faults(statistic, job, table):
+        yield Contradiction(path, fault.found, fault.remedy, listed(fault.allowed))
     if statistic.of is not None:
-        yield from _compared(job, table, statistic, path)
         yield from _statistic(job, table, statistic.of, path)
-        return
-    if statistic.name == "count" and statistic.variable is not None:
-        yield Contradiction(path, "a count has no variable", "write count")
-    for name in (statistic.variable, statistic.over) if statistic.name == "ratio" else (statistic.variable,):
-        if statistic.name not in ("count", "share") and name not in job.outcomes:
-            yield _of_no_outcome(job, statistic, path)
-    if statistic.name == "ratio" and statistic.variable == statistic.over:
-        yield Contradiction(
-            path, f"the ratio of '{statistic.over}' to itself is 1", "name two outcomes", listed(job.outcomes)
-        )
-    if statistic.name == "proportion" and statistic.above is None and statistic.variable in job.outcome_columns:
-        column = job.outcome_columns[statistic.variable]
-        if column.bounds != (0.0, 1.0) or not column.two_valued:
-            fault = f"'{statistic.variable}' is not coded 0 and 1"
-            yield Contradiction(path, fault, f"write {{proportion: {statistic.variable}, above: …}}, or code it 0 and 1")
-    for name in statistic.across:
-        if name not in table.by:
-            fault = f"'{name}' is no column of table '{table.name}'"
-            yield Contradiction(path, fault, "take a share across one of its columns", listed(table.by) or "no column")
+    elif statistic.kind.of_outcome:
+        for name in statistic.outcomes or (None,):
+            if name not in job.outcomes:
+                yield _of_no_outcome(job, statistic, path)
 
 
 def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
@@ -126,32 +112,16 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
                 yield Contradiction(path, f"every level of '{name}' is in the universe", "leave the column out of it")
 
 
-def _compared(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
-    if statistic.column not in table.by:
-        fault = f"'{statistic.column}' is no column of table '{table.name}'"
-        yield Contradiction(path, fault, "compare levels of one of its columns", listed(table.by) or "no column")
-        return
-    levels = job.columns[statistic.column].levels or () if statistic.column in job.columns else ()
-    if statistic.level not in levels:
-        near = get_close_matches(str(statistic.level), [str(level) for level in levels], n=1)
-        fault = f"'{statistic.level}' is no level of '{statistic.column}'"
-        hint = f"did you mean '{near[0]}'?" if near else "name one of its levels"
-        yield Contradiction(path, fault, hint, listed([str(level) for level in levels]))
-
-
 def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction:
     outcomes = job.outcomes
-    if statistic.name == "ratio":
+    if statistic.over is not None:
         pair = outcomes[:2] if len(outcomes) > 1 else ()
         remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
         able = those(lambda spec: "ratio" in spec.gives and several_outcomes(spec))
         allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
         return Contradiction(path, "a ratio is of two modelled outcomes", remedy, allowed)
-    constants = {
-        "quantile": f", at: {statistic.at}",
-        "proportion": f", above: {statistic.above:.10g}" if statistic.above else "",
-    }
-    constant = constants.get(statistic.name, "")
+    constants = [("at", statistic.at), ("above", statistic.above)]
+    constant = "".join(f", {key}: {number:.10g}" for key, number in constants if number)
     remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}{constant}}}" for outcome in outcomes)
     name = str(statistic.variable)
     if name not in job.columns:

@@ -17,7 +17,6 @@ from dpdist.core.records import Frame
 from dpdist.engine.protocol import Learned
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -108,7 +107,7 @@ def _seen(job: Job, frame: Frame, key: Key) -> Frame:
 
 def tables_of(released: ReleasedObject) -> dict[str, pd.DataFrame]:
     """The tables of a release, by name, as they are published."""
-    plain = all(statistic.name in STATISTICS for spec in released.job.tables for statistic in spec.statistics)
+    plain = all(statistic.plain for spec in released.job.tables for statistic in spec.statistics)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         grounds, material = grounds_of(released, Path(folder), records=not plain)
         return {spec.name: table(released, spec, grounds, material).to_pandas() for spec in released.job.tables}

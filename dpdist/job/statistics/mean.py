@@ -1,0 +1,14 @@
+"""The weighted mean of an outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpdist.job.statistics.kind import Constants, Kind, Sums
+
+
+class Mean(Kind):
+    name, written, plain = "mean", "{mean: outcome}", True
+
+    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any]:
+        return cells.product(str(one.variable)), cells.weight

@@ -1,0 +1,33 @@
+"""The smallest value that a share of the weight does not exceed; the median is that of one half."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpdist.job.statistics.kind import Constants, Kind, Sums
+
+
+class Quantile(Kind):
+    name, written, needs = "quantile", "{quantile: outcome, at: 0.9}", frozenset({"at"})
+
+    def label(self, one: Constants) -> str:
+        return f"{self.name} {one.at:.10g}"
+
+    def of_shape(self, one: Constants) -> bool:
+        return True
+
+    def quantile(self, one: Constants) -> float | None:
+        return one.at
+
+    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any]:
+        return cells.below(str(one.variable)), cells.weight
+
+
+class Median(Quantile):
+    name, written, needs = "median", "{median: outcome}", frozenset()
+
+    def label(self, one: Constants) -> str:
+        return self.name
+
+    def quantile(self, one: Constants) -> float | None:
+        return 0.5

@@ -1,0 +1,31 @@
+"""The part of a cell in the larger cell over all levels of some of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dpdist.job.statistics.kind import Constants, Fault, Kind, Sums
+
+
+class Share(Kind):
+    name, written, needs = "share", "{share: column}, or {share: [column, column]}", frozenset({"across"})
+    of_outcome, limits = False, (0.0, 1.0)
+
+    def operands(self, operand: Any) -> dict[str, Any]:
+        return {"across": [operand] if isinstance(operand, str) else operand}
+
+    def text(self, one: Constants) -> Any:
+        return {self.name: list(one.across)}
+
+    def label(self, one: Constants) -> str:
+        return f"share across {', '.join(one.across)}"
+
+    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any]:
+        return cells.weight, cells.across(one.across)
+
+    def faults(self, one: Constants, job: Any, table: Any) -> Iterator[Fault]:
+        for name in one.across:
+            if name not in table.by:
+                fault = f"'{name}' is no column of table '{table.name}'"
+                yield Fault(fault, "take a share across one of its columns", table.by or ("no column",))
