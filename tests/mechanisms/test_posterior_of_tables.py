@@ -272,14 +272,16 @@ def test_one_centre_besides_0_is_nearly_as_good_as_all(monkeypatch: pytest.Monke
     risks = []
     best = limits._best
 
-    def judged(about: list[limits.ClippedResiduals], noise: float, direct: Floats, ends: Floats, one_more: bool) -> object:
+    def judged(
+        about: list[limits.ClippedResiduals], noise: float, direct: Floats, ends: Floats, one_more: bool, unknown: Floats
+    ) -> object:
         for few, one in ((about, False), (about, True), (about[:1], False)):
-            centre, scale = best(few, noise, direct, ends, one)
+            centre, scale = best(few, noise, direct, ends, one, unknown)
             which = np.argmin([np.abs(part.centre - centre) for part in about], axis=0)
             chosen = limits.ClippedResiduals.chosen(about, which)
             assert (chosen.centre == centre).all()
-            risks.append(chosen.risk(chosen.norm(chosen.ratios(scale)), scale, noise, direct))
-        return best(about, noise, direct, ends, one_more)
+            risks.append(chosen.risk(chosen.norm(chosen.ratios(scale)), scale, noise, direct, unknown))
+        return best(about, noise, direct, ends, one_more, unknown)
 
     monkeypatch.setattr(limits, "_best", judged)
     limits.choose(*args)

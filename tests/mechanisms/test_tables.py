@@ -21,7 +21,7 @@ from dpdist.estimation.donors import Donors
 from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.post import ResidualCells
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of, stacked
+from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index, predict
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
@@ -124,12 +124,10 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
     rows, observed, errors = system.observed(calibrated, of_tables, sums)
     refined, clipped = None, system.clipped(of_tables)
     if system.parts_again:
-        refined, again = system.again(rows, observed, errors, clipped)
+        told, again = system.again(calibrated, of_tables, sums)
+        refined = told.prediction
         second = [measured(one, refined, part) for one, part in zip(again, system.parts_again, strict=True)]
-        more, values, others = system.observed_again(refined, again, second)
-        rows = stacked([rows, more])
-        clipped = system.clipped(of_tables, again)
-        observed, errors = np.concatenate([observed, values]), np.concatenate([errors, others])
+        rows, observed, errors, clipped = system.observed_again(told, again, second)
     posterior = system.posterior(rows, observed, errors, refined=refined, clipped=clipped)
     totals = system.totals("2020", calibrated, of_tables, sums[: 1 + len(of_tables)], posterior.prior.drift[-1])
     return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
@@ -158,7 +156,8 @@ def direct(sample: Sample, cell: Ints, size: Floats | None = None) -> Cells:
 
 def published(run: Run, cell: Ints) -> Cells:
     """Counts and means of base cells' sums, and the errors of the posterior."""
-    prediction, size, cells = run.system.prediction, run.system.count, int(cell.max()) + 1
+    prediction, size, cells = run.posterior.prior.prediction, run.system.count, int(cell.max()) + 1
+    prediction = prediction.within(len(size)) if len(prediction.means) > len(size) else prediction
     weight = size * prediction.means[:, 0] + run.z[:, 0]
     total = size * prediction.means[:, 0] * prediction.means[:, 1] + prediction.means[:, 1] * run.z[:, 0] + run.z[:, 1]
     count, of_total = (np.bincount(cell, weights=part, minlength=cells) for part in (weight, total))

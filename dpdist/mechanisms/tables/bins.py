@@ -1,30 +1,97 @@
 """Laws of weights and outcomes by noisy counts of bins, where no reference teaches them: for `query` and `post`.
 
 Bins grow geometrically with the distance from 0, or from the public bound nearest to it; 0 and public bounds have bins of
-their own. So a law over many orders of magnitude takes few counts. Noise fills empty bins, too. A bin is believed if its
-count is far above noise, or above noise and next to one that is believed. Beyond the outermost of these the law falls off
-in steps that fall as well, whose sizes are posterior means given the noisy counts.
+their own. So a law over many orders of magnitude takes few counts. Noise fills empty bins, too: those of their own have
+records if their count is above noise. Log counts of the others are a parabola along the log distance, as those of a
+lognormal law are, and a smooth deviation from it. So a tail that noise hides is that of a lognormal law.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from typing import NamedTuple, Self
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.prediction import ReferenceSample
+
+BoolArray = NDArray[np.bool_]
 
 RATIO = 2.0**0.5
 """Ratio of the distances at which a bin ends."""
 REACH = 3e6
 """Ratio of the largest distance to that at which the innermost bin ends."""
-NEXT, APART = 2.5, 9.0
-"""Counts, in scales of the noise, above which a bin is believed: next to one that is, and of its own."""
-FALLS, FALLING = (0.0, 0.05, 0.1, 0.2, 0.3), (0.25, 0.5)
-"""First steps of a tail beyond the bins that are believed, and the factors by which later steps are smaller."""
+NEXT = 2.5
+"""Count, in scales of the noise, above which a bin of one value is believed."""
+SPREADS, CLEAR = (0.15, 0.4, 0.7, 1.0, 1.5, 2.2, 3.0), 7.0
+"""Standard deviations of logarithms at which a curve may begin, and the likeness, in scales, that noise alone has not."""
+DEVIATION, LENGTH = 0.5, 1.5
+"""Standard deviation of log counts about a parabola, and the log distance over which it changes."""
+STEPS = 25
+"""Steps of Gauss and Newton."""
+
+
+class Curve(NamedTuple):
+    """Log counts of bins along a side of the anchor: a parabola, as of a lognormal law, and a smooth deviation from it.
+
+    `features` (bin, parameter) are derivatives at the mode; `root` (parameter, parameter) is that of the covariance.
+    """
+
+    log_counts: Floats
+    features: Floats
+    root: Floats
+
+    @classmethod
+    def of(cls, place: Floats, noisy: Floats, scale: float) -> Curve | None:
+        """From noisy counts of bins at these log distances; None if noise may have made them all.
+
+        It begins at the parabola whose counts are the most alike.
+        """
+        middles, spreads = (one.ravel() for one in np.meshgrid(place, SPREADS))
+        shapes = np.exp(-0.5 * ((place - middles[:, None]) / spreads[:, None]) ** 2)
+        shapes /= np.linalg.norm(shapes, axis=1)[:, None]
+        likeness = shapes @ noisy
+        best = int(likeness.argmax())
+        if likeness[best] < CLEAR * scale:
+            return None
+        middle, spread = middles[best], spreads[best]
+        t, start = (place - middle) / spread, np.log(likeness[best] * shapes[best].max())
+        deviation = DEVIATION * scipy.linalg.cholesky(
+            np.exp(-0.5 * ((place[:, None] - place) / LENGTH) ** 2) + 1e-9 * np.eye(len(place)), lower=True
+        )
+        beta, of_prior = np.zeros(3 + len(place)), np.concatenate([[2.0, 1.0, 0.7], np.ones(len(place))])
+
+        def log_counts(beta: Floats) -> Floats:
+            return np.asarray(start + beta[0] + beta[1] * t - 0.5 * np.exp(beta[2]) * t**2 + deviation @ beta[3:])
+
+        def loss(beta: Floats, worth: Floats) -> float:
+            missed = noisy - np.exp(np.minimum(log_counts(beta), 50.0))
+            return float(missed**2 @ worth + ((beta / of_prior) ** 2).sum())
+
+        for _ in range(STEPS):
+            fitted = np.exp(log_counts(beta))
+            features = np.column_stack([np.ones_like(t), t, -0.5 * np.exp(beta[2]) * t**2, deviation])
+            worth = 1.0 / (2.0 * scale**2 + np.maximum(fitted, 1.0))
+            jacobian = fitted[:, None] * features
+            information = jacobian.T @ (worth[:, None] * jacobian) + np.diag(of_prior**-2.0)
+            change = np.linalg.solve(information, jacobian.T @ (worth * (noisy - fitted)) - beta / of_prior**2)
+            change *= min(1.0, 1.0 / max(float(np.abs(features @ change).max()), 1e-300))
+            now = loss(beta, worth)
+            while loss(beta + change, worth) > now and np.abs(change).max() > 1e-9:
+                change *= 0.5
+            beta = beta + change
+        root = scipy.linalg.solve_triangular(
+            scipy.linalg.cholesky(information, lower=True), np.eye(len(beta)), lower=True
+        ).T
+        return cls(log_counts(beta), features, root)
+
+    def drawn(self, number: int, rng: np.random.Generator) -> Floats:
+        """Draws of counts, (draw, bin)."""
+        logs = self.features @ (self.root @ rng.standard_normal((self.root.shape[1], number)))
+        return np.asarray(np.exp(self.log_counts[:, None] + np.clip(logs, -3.0, 3.0)).T)
 
 
 class Bins(NamedTuple):
@@ -46,6 +113,31 @@ class Bins(NamedTuple):
         """The bin of every value; values beyond the bounds are in the outer ones."""
         return np.minimum(np.searchsorted(self.cuts, values, side="left"), len(self.cuts) - 1).astype(np.int64)
 
+    @property
+    def alone(self) -> BoolArray:
+        """True for bins of one value."""
+        return np.concatenate([[True], np.nextafter(self.cuts[1:], -np.inf) <= self.cuts[:-1]])
+
+    def curves(self, noisy: Floats, scale: float) -> list[tuple[Ints, Curve]]:
+        """Curves of the bins below and above the anchor, with their numbers."""
+        middle = np.concatenate([self.cuts[:1], (self.cuts[1:] + self.cuts[:-1]) / 2.0]) - self.anchor
+        found = []
+        for sign in (-1.0, 1.0):
+            side = np.flatnonzero((sign * middle > 0.0) & ~self.alone)
+            curve = Curve.of(np.log(np.abs(middle[side])), noisy[side], scale) if len(side) else None
+            if curve is not None:
+                found.append((side, curve))
+        return found
+
+    def shares(self, noisy: Floats, scale: float, rng: np.random.Generator | None = None) -> Floats:
+        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode, or a draw of them."""
+        counts = np.where(self.alone & (noisy > NEXT * scale), noisy, 0.0)
+        for side, curve in self.curves(noisy, scale):
+            counts[side] = np.exp(curve.log_counts) if rng is None else curve.drawn(1, rng)[0]
+        if counts.sum() <= 0.0:
+            counts[int(noisy.argmax())] = 1.0
+        return np.asarray(counts / counts.sum())
+
     def placed(self, shares: Floats, number: int) -> Floats:
         """Values that have these shares of bins, in rising order, evenly by the logarithm of distances within a bin."""
         reach = np.concatenate([[0.0], np.cumsum(shares)]) / shares.sum()
@@ -60,33 +152,6 @@ class Bins(NamedTuple):
         lone = np.nextafter(self.cuts[place], -np.inf) <= self.cuts[np.maximum(place - 1, 0)]
         values = np.where(lone, self.cuts[place], self.anchor + distance)
         return np.asarray(np.clip(values, self.cuts[0], self.cuts[-1]))
-
-
-def believed_shares(noisy: Floats, scale: float) -> Floats:
-    """Shares of bins from noisy counts, whose noise has the scale of a Laplace law."""
-    seen = noisy > APART * scale
-    if not seen.any():
-        seen[int(noisy.argmax())] = True
-    for bins in (range(1, len(noisy)), range(len(noisy) - 2, -1, -1)):
-        step = 1 if bins.step > 0 else -1
-        for k in bins:
-            seen[k] |= seen[k - step] and noisy[k] > NEXT * scale
-    first, last = np.flatnonzero(seen)[[0, -1]]
-    counts = np.where(seen, np.maximum(noisy, 0.0), 0.0)
-    counts[last + 1 :] = _tail(counts[last], noisy[last + 1 :], scale)
-    counts[:first] = _tail(counts[first], noisy[:first][::-1], scale)[::-1]
-    return counts if counts.sum() > 0.0 else seen.astype(np.float64)
-
-
-def _tail(start: float, noisy: Floats, scale: float) -> Floats:
-    """Posterior mean of the counts of bins that follow a believed one, outwards."""
-    step = np.arange(1.0, len(noisy) + 1.0)
-    curves = np.array(
-        [start * fall**step * falling ** (step * (step - 1.0) / 2.0) for fall, falling in product(FALLS, FALLING)]
-    )
-    logs = -np.abs(noisy - curves).sum(axis=1) / scale
-    weight = np.exp(logs - logs.max())
-    return np.asarray(weight @ curves / weight.sum())
 
 
 class BinnedColumns(NamedTuple):
@@ -113,10 +178,15 @@ class BinnedColumns(NamedTuple):
         pairs = zip(self.columns, values, strict=True)
         return np.concatenate([np.bincount(bins.of(v), minlength=len(bins.cuts)) for bins, v in pairs]).astype(np.float64)
 
-    def sample(self, noisy: Floats, scale: float, number: int) -> ReferenceSample:
-        """`number` values that stand for the laws of noisy counts (bin,). Columns are independent of each other."""
-        rng = np.random.default_rng(0)
+    def sample(self, noisy: Floats, scale: float, number: int, draw: int = 0) -> ReferenceSample:
+        """`number` values that stand for the laws of noisy counts (bin,). Columns are independent of each other.
+
+        The laws are those at the mode, or after it `draw` of the laws that the counts may have meant.
+        """
+        rng = np.random.default_rng(draw)
         parts = zip(self.columns, np.split(noisy, self.ends[:-1]), strict=True)
-        values = [rng.permutation(bins.placed(believed_shares(part, scale), number)) for bins, part in parts]
+        values = [
+            rng.permutation(bins.placed(bins.shares(part, scale, rng if draw else None), number)) for bins, part in parts
+        ]
         weight = values.pop(0) if self.weighted else np.ones(number)
         return ReferenceSample(np.zeros((0, 0), dtype=np.int64), weight, np.column_stack(values))

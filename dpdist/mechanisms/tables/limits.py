@@ -67,7 +67,8 @@ class TableLimits:
     beyond: Floats
     loss: Floats
     hidden: Floats
-    """`beyond` over the predicted weight where numbers of records are secret, otherwise 0, (cell, 1 + outcome)."""
+    """`beyond` over the predicted weight where numbers of records are secret, otherwise 0, (cell, 1 + outcome); without a
+    reference the part of an error of the predicted mean weight that is clipped."""
 
     @property
     def scale(self) -> Floats:
@@ -160,12 +161,19 @@ def _quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats
 
 
 def residual_samples(
-    cell: Ints, of_reference: Ints, size: Floats, mean: Floats, prediction: Prediction, drift: float
+    cell: Ints,
+    of_reference: Ints,
+    size: Floats,
+    mean: Floats,
+    prediction: Prediction,
+    drift: float,
+    bounds: tuple[Floats, Floats] | None = None,
 ) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
     """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), and the
     number of reference records, (cell,), for some cells at a time.
 
-    `of_reference` is the cell of every reference record, -1 for those in none.
+    `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
+    outcomes, if these are given, are moved to them: residuals of a law of all cells may be far from a cell's.
     """
     cells, z = int(cell.max()) + 1, prediction.residuals
     largest = np.abs(z).max(axis=1)
@@ -198,8 +206,16 @@ def residual_samples(
         base = by_cell[np.minimum(np.searchsorted(reach, wanted, side="right"), len(cell) - 1)]
         means = prediction.means[base]
         residual = sample * prediction.spread[base] + sign * moves[base]
-        r = np.maximum(residual[..., 0], -means[..., 0]) + prediction.adds_weight * means[..., 0]
-        rho = residual[..., 1:] + (means[..., 1:] - mean[few, None, :]) * r[..., None]
+        weight, about = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[few, None, :]
+        total = residual[..., 1:] + (means[..., 1:] - about) * weight[..., None]
+        if bounds is not None:
+            low, high = bounds
+            most = np.maximum(high[0], means[..., 0])
+            lighter = np.minimum(weight, most) / np.maximum(weight, 1e-300)
+            weight, total = np.minimum(weight, most), total * lighter[..., None]
+            total = np.clip(total, weight[..., None] * (low[1:] - about), weight[..., None] * (high[1:] - about))
+        taken = (1.0 - prediction.adds_weight) * means[..., 0]
+        r, rho = weight - taken, total - taken[..., None] * (means[..., 1:] - about)
         yield (
             few,
             np.concatenate([r[..., None], rho], axis=-1),
@@ -218,9 +234,12 @@ def choose(
     lowest: Floats,
     drift: float = PLANNED_DRIFT,
     fixed: TableLimits | None = None,
+    unknown: Floats | None = None,
 ) -> TableLimits:
     """Limits of a table's cells. `noise` is the variance of noise on sums of contributions; `highest` and `lowest` are
     public bounds of weight and outcomes, (1 + outcome,). `fixed` are limits of which only the clipped part is wanted.
+    `unknown` (cell, 1 + outcome) are variances of the prediction's errors in sums, if no reference tells cells apart. A
+    weight is then larger in proportion to its cell's mean, and `hidden` is the part of such a change that is clipped.
     """
     cells = int(cell.max()) + 1
     # A cell that is expected to have less than a record matters only if it has one.
@@ -234,26 +253,35 @@ def choose(
     # Errors of counts are judged in direct ones that have those of numbers of records.
     unit = np.column_stack([np.maximum(sampled_variances(adding, size, prediction), direct[:, 0]), direct[:, 1:]])
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)
-    for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift):
+    slope, base_weight = np.zeros(cells), np.bincount(cell, weights=size * prediction.means[:, 0]) / number
+    unknown_mean = None if unknown is None or prediction.weights_known else np.maximum(base_weight, 1e-300)
+    bounds = None if unknown is None else (lowest, highest)
+    for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift, bounds):
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = _with_tails(sample, share, len(prediction.residuals), ends[few])
+        law = number[few], records, prediction.adds_weight, None if unknown_mean is None else unknown_mean[few]
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, one, ends[few, 0]) for one in centres)]
-            about = [ClippedResiduals.of(sample, share, one, number[few], records, prediction.adds_weight) for one in start]
-            best = _best(about, noise, unit[few], ends[few], cells > MOST_WITH_ALL_CENTRES)
+            about = [ClippedResiduals.of(sample, share, one, *law) for one in start]
+            open_ = np.zeros_like(unit[few]) if unknown is None else unknown[few]
+            best = _best(about, noise, unit[few], ends[few], cells > MOST_WITH_ALL_CENTRES, open_)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
             least = np.minimum(ends[few], NEGLIGIBLE * np.sqrt(direct[few] / noise))
             centre[few], scale[few] = best[0], np.maximum(best[1], least)
         else:
             centre[few], scale[few] = fixed.centre[few], fixed.scale[few]
-        clipping = ClippedResiduals.of(sample, share, centre[few], number[few], records, prediction.adds_weight)
-        loss[few] = clipping.variances(clipping.norm(clipping.ratios(scale[few])))[0]
+        clipping = ClippedResiduals.of(sample, share, centre[few], *law)
+        ratios = clipping.ratios(scale[few])
+        loss[few] = clipping.variances(clipping.norm(ratios))[0]
+        slope[few] = clipping.slope(ratios[0], clipping.norm(ratios))
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[few], scale[few], prediction.adds_weight), share[:, of_pool]
         pool[few] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
     beyond = _beyond(of_reference, prediction, mean, centre, scale, pool)
     hidden = np.zeros_like(beyond)
+    if unknown is not None:
+        hidden[:, 0] = slope
     if prediction.adds_weight:
         weight = np.bincount(cell, weights=size * prediction.means[:, 0]) / np.bincount(cell, weights=size)
         beyond[:, 0] = np.minimum(beyond[:, 0], MOST_HIDDEN * weight)
@@ -262,16 +290,16 @@ def choose(
 
 
 def _best(
-    about: Sequence[ClippedResiduals], noise: Floats | float, direct: Floats, ends: Floats, one_more: bool
+    about: Sequence[ClippedResiduals], noise: Floats | float, direct: Floats, ends: Floats, one_more: bool, unknown: Floats
 ) -> tuple[Floats, Floats]:
     """Centres and limits, (cell, 1 + outcome), of the least predicted risk, from residuals about the tried centres."""
-    risk, scale = _descend(about[0], noise, direct, ends)
+    risk, scale = _descend(about[0], noise, direct, ends, unknown)
     centre, others = about[0].centre, about[1:]
     if one_more and others:
-        risks = np.array([one.risk(one.norm(one.ratios(scale)), scale, noise, direct) for one in others])
+        risks = np.array([one.risk(one.norm(one.ratios(scale)), scale, noise, direct, unknown) for one in others])
         others = [ClippedResiduals.chosen(others, risks.argmin(axis=0))]
     for one in others:
-        value, limit = _descend(one, noise, direct, ends)
+        value, limit = _descend(one, noise, direct, ends, unknown)
         better = value < risk
         risk, centre = np.where(better, value, risk), np.where(better, one.centre, centre)
         scale = np.where(better[:, None], limit, scale)
@@ -363,11 +391,21 @@ class ClippedResiduals(NamedTuple):
     centre: Floats
     number: Floats
     records: Floats
+    relative: Floats
+    """Shares times weights over the mean weight where it is not known, otherwise 0, (cell, place)."""
 
     @classmethod
     def of(
-        cls, sample: Floats, share: Floats, centre: Floats, number: Floats, records: Floats, adds_weight: bool
+        cls,
+        sample: Floats,
+        share: Floats,
+        centre: Floats,
+        number: Floats,
+        records: Floats,
+        adds_weight: bool,
+        unknown_mean: Floats | None = None,
     ) -> ClippedResiduals:
+        """`unknown_mean` (cell,) are predicted mean weights that may be far from the right ones."""
         moved = np.moveaxis(sample, 2, 0).copy()
         moved[0] -= centre[:, None]
         first = share * moved
@@ -376,7 +414,8 @@ class ClippedResiduals(NamedTuple):
         weight = np.column_stack([seen.sum(axis=1), (seen * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
         second = first * moved
         sums = first.sum(axis=2), second.sum(axis=2)
-        return cls(np.abs(moved), first, second, across, weight, *sums, centre, number, records)
+        relative = np.zeros_like(share) if unknown_mean is None else share * (1.0 + sample[..., 0] / unknown_mean[:, None])
+        return cls(np.abs(moved), first, second, across, weight, *sums, centre, number, records, relative)
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
@@ -386,7 +425,7 @@ class ClippedResiduals(NamedTuple):
             place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
             return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
 
-        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0)
+        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0)
         return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
 
     def ratios(self, scale: Floats) -> list[Floats]:
@@ -399,6 +438,15 @@ class ClippedResiduals(NamedTuple):
             return np.asarray(sum(ratios))
         part = ratios[0] / max(len(ratios) - 1, 1)
         return np.asarray(sum(np.maximum(part, one) for one in ratios[1:]))
+
+    def slope(self, ratio: Floats, norm: Floats) -> Floats:
+        """The part of a change of a cell's mean weight that is clipped, (cell,): weights change in proportion.
+
+        `ratio` are sizes of residuals of weights in limits, (cell, place).
+        """
+        beyond = np.maximum(norm, 1.0)
+        changed = np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0)
+        return np.minimum(_dot(self.relative, changed), MOST_HIDDEN)
 
     def variances(self, norm: Floats) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
@@ -413,18 +461,22 @@ class ClippedResiduals(NamedTuple):
                 uncertain = inside - 2.0 * part * _dot(self.across[k], lost[:, :seen]) + part**2 * self.weight[:, 1]
             else:
                 uncertain = inside - mean**2
+            loss = np.maximum(uncertain, 0.0) * ahead + tail * self.number
             kept = self.square[k] - 2.0 * product.sum(axis=1) + inside + tail
             if k == 0:
                 of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, seen:], lost[:, seen:]))
                 kept = kept + self.centre * of_centre
-            columns.append((np.maximum(uncertain, 0.0) * ahead + tail * self.number, np.maximum(kept, 0.0) * self.number))
+            columns.append((loss, np.maximum(kept, 0.0) * self.number))
         clipped, kept_of = (np.column_stack(part) for part in zip(*columns, strict=True))
         return clipped, kept_of
 
-    def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats) -> Floats:
+    def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
         """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
         loss, kept = self.variances(norm)
-        added = noise * scale**2
+        kept, added = kept + unknown, noise * scale**2
+        if self.relative.any():
+            seen = (1.0 - self.slope(self.size[0] / scale[:, :1], norm)) ** 2
+            loss[:, 0], added[:, 0] = loss[:, 0] / seen, added[:, 0] / seen
         return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=1))
 
 
@@ -432,7 +484,9 @@ def _dot(one: Floats, other: Floats) -> Floats:
     return np.asarray(np.einsum("cs,cs->c", one, other))
 
 
-def _descend(clipping: ClippedResiduals, noise: Floats | float, direct: Floats, ends: Floats) -> tuple[Floats, Floats]:
+def _descend(
+    clipping: ClippedResiduals, noise: Floats | float, direct: Floats, ends: Floats, unknown: Floats
+) -> tuple[Floats, Floats]:
     """Coordinate descent over limits for given centres: the risk, and the limits (cell, 1 + outcome)."""
     least = np.minimum(clipping.size, np.quantile(clipping.size, 0.9, axis=2)[..., None]) ** 2
     shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 0.0)
@@ -441,7 +495,7 @@ def _descend(clipping: ClippedResiduals, noise: Floats | float, direct: Floats, 
     high = np.maximum(ends * 1.0, low * 1.001)
     high[:, 0] += np.abs(clipping.centre)
     scale = np.minimum(3.0 * np.maximum(typical, low), high)
-    risk = clipping.risk(clipping.norm(clipping.ratios(scale)), scale, noise, direct)
+    risk = clipping.risk(clipping.norm(clipping.ratios(scale)), scale, noise, direct, unknown)
     # The first sweep looks at limits of residuals' own sizes, the second at all up to the public range.
     for sweep in range(SWEEPS):
         for k in range(ends.shape[1]):
@@ -450,7 +504,7 @@ def _descend(clipping: ClippedResiduals, noise: Floats | float, direct: Floats, 
             for part in np.linspace(0.0, 1.0, CANDIDATES):
                 trial[:, k] = low[:, k] * (top / low[:, k]) ** part
                 ratios[k] = clipping.size[k] / trial[:, k, None]
-                value = clipping.risk(clipping.norm(ratios), trial, noise, direct)
+                value = clipping.risk(clipping.norm(ratios), trial, noise, direct, unknown)
                 better = value < risk
                 risk, best = np.where(better, value, risk), np.where(better, trial[:, k], best)
             scale[:, k] = best

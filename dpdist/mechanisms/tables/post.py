@@ -27,8 +27,9 @@ from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
+from dpdist.mechanisms.tables.effects import Told
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, stacked
+from dpdist.mechanisms.tables.posterior import Drift, Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, worth_of
@@ -48,6 +49,8 @@ __all__ = ["DEFINITIONS", "QUERIES", "WORDS", "ResidualCells", "figures", "model
 LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
 FEWEST_VALUES, MOST_VALUES = 200, 10_000
 """Numbers of values that stand for a law without a reference: as many as the file has records, within these."""
+LAWS = 8
+"""Number of other laws that noisy counts may have meant."""
 DONORS_OF_CELL = 64
 """Number of values that stand for it in synthetic records of a base cell."""
 MOST_SUMS = 60_000
@@ -302,7 +305,8 @@ class ResidualCells(PublicModel):
             tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
             placed.append(place[of_reference] if self.donors is not None else np.full(len(reference.weight), -1))
         low, high = self.public_weights if self.weight is None else (self.weight.min(), self.weight.max())
-        most = min(high, BEYOND_REFERENCE * float(reference.weight.max()))
+        # Noisy counts of bins reach no farther than noise lets them, and say nothing of public weights.
+        most = high if self.donors is None else min(high, BEYOND_REFERENCE * float(reference.weight.max()))
         lowest, highest = ([end, *ends] for end, ends in zip((low, most), zip(*self.bounds, strict=True), strict=True))
         return TableSystem(
             *(codes, tuple(map(len, self.levels)), self.count, tuple(tables), tuple(placed), reference),
@@ -313,6 +317,7 @@ class ResidualCells(PublicModel):
             () if self.donors is None else self.donors.history,
             tuple(self._published()),
             self.largest,
+            () if self.donors is not None else tuple(self._law(FEWEST_VALUES, draw) for draw in range(1, 1 + LAWS)),
             alike=self.donors is None,
         )
 
@@ -345,12 +350,12 @@ class ResidualCells(PublicModel):
             np.concatenate([donors.outcomes, absent.outcomes]),
         )
 
-    def _law(self, number: int) -> ReferenceSample:
-        """Values that stand for the laws of noisy counts."""
+    def _law(self, number: int, draw: int = 0) -> ReferenceSample:
+        """Values that stand for the laws of noisy counts, or of a draw of them."""
         assert self.bins is not None
         assert self.of_counts is not None
         assert self.counts is not None
-        return self.bins.sample(self.counts, self.of_counts.scale_as_laplace, number)
+        return self.bins.sample(self.counts, self.of_counts.scale_as_laplace, number, draw)
 
     def knowing(self, theta: Draws) -> Self:
         """This model with the released counts of bins, where the job has no reference."""
@@ -373,17 +378,17 @@ class ResidualCells(PublicModel):
     def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
         """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
         posterior, observed = self._posterior(system, noisy)
-        z, prediction = posterior.estimate(observed)[: len(self.count)], system.prediction
+        z, means = posterior.estimate(observed)[: len(self.count)], posterior.prior.prediction.means[: len(self.count)]
         low, high = np.array(self.bounds).T
-        predicted = system.numbers.count * prediction.means[:, 0]
-        count, totals = predicted + z[:, 0], prediction.means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
-        count, totals = self._within_bounds(count, totals, predicted, prediction.means[:, 1:])
+        predicted = system.numbers.count * means[:, 0]
+        count, totals = predicted + z[:, 0], means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
+        count, totals = self._within_bounds(count, totals, predicted, means[:, 1:])
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(count[:, None] > 0.0, totals / count[:, None], prediction.means[:, 1:])
+            mean = np.where(count[:, None] > 0.0, totals / count[:, None], means[:, 1:])
         size = self.count
         if self.secret:
             # Numbers of records follow from mean weights, and a cell has at least one.
-            weight = self.calibration(system, noisy).factors[0] * prediction.means[:, 0]
+            weight = self.calibration(system, noisy).factors[0] * means[:, 0]
             size = np.maximum(np.rint(count / weight), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
         values["drift"] = np.array(posterior.prior.drift[-1])
@@ -416,20 +421,18 @@ class ResidualCells(PublicModel):
         calibration = self.calibration(system, noisy)
         calibrated, limits = system.limits(calibration)
         sums = [part / UNIT for part in self.by_measurement(noisy)]
-        before = system.observed(calibrated, limits, sums[: 1 + len(limits)], calibration.first)
         if not system.parts_again:
-            return system.posterior(*before, calibration, clipped=system.clipped(limits)), before[1]
-        refined, again = system.again(*before, system.clipped(limits))
-        after = system.observed_again(refined, again, sums[1 + len(limits) :])
-        observed, errors = (np.concatenate(pair) for pair in zip(before[1:], after[1:], strict=True))
-        rows, clipped = stacked([before[0], after[0]]), system.clipped(limits, again)
-        return system.posterior(rows, observed, errors, refined=refined, clipped=clipped), observed
+            rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
+            return system.posterior(rows, observed, errors, calibration, clipped=system.clipped(limits)), observed
+        told, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
+        rows, observed, errors, clipped = system.observed_again(told, again, sums[1 + len(limits) :])
+        return system.posterior(rows, observed, errors, refined=told.prediction, clipped=clipped), observed
 
-    def again(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
+    def again(self, system: TableSystem, noisy: Floats) -> tuple[Told, tuple[TableLimits, ...]]:
         """What the first noisy sums tell of cells, and limits of tables that are measured again."""
         calibrated, limits = self.limits(system, noisy)
         sums = [part / UNIT for part in self.by_measurement(noisy)[: 1 + len(limits)]]
-        return system.again(*system.observed(calibrated, limits, sums), system.clipped(limits))
+        return system.again(calibrated, limits, sums)
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
         """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
@@ -557,7 +560,7 @@ class ResidualCells(PublicModel):
     def _moved(self, theta: Draws, z: Floats) -> Draws:
         """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
         means, size = theta["means"][0], self.sized(theta).count
-        predicted, z = self.knowing(theta).system.prediction.means, z[: len(size)]
+        predicted, z = self.posterior(theta).prior.prediction.means[: len(size)], z[: len(size)]
         weight, totals = z[:, 0].T, z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
         weights = means[:, 0] + weight / size
         products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]

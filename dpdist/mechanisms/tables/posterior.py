@@ -31,10 +31,6 @@ DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.
 """Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
 COMMON_DRIFTS = {0.001: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.005}
 """Relative sizes of drift that all cells have in common, with their probabilities."""
-EFFECTS = {0.005: 0.05, 0.02: 0.1, 0.06: 0.15, 0.15: 0.2, 0.35: 0.2, 0.8: 0.2, 2.0: 0.1}
-"""Relative sizes of effects of levels and cells on a prediction that is the same for all cells."""
-COMMON_ERRORS = {0.01: 0.2, 0.03: 0.2, 0.1: 0.2, 0.3: 0.2, 1.0: 0.2}
-"""The same of errors that all cells have in common."""
 GROWTH = 0.01
 """Probability that a file of a secret number of records has grown by what its first sums show, and not drifted alone."""
 SWEEPS = 2
@@ -135,8 +131,6 @@ class Prior:
     drift: tuple[Drift, ...] = ()
     """Drift of every period, the earliest first."""
     earlier: PeriodCells | None = None
-    alike: bool = False
-    """True if the prediction is the same for all cells. What is drift otherwise are then effects of cells, too."""
 
     @classmethod
     def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
@@ -400,7 +394,7 @@ class Posterior:
         return wanted if self.dense else min(wanted, max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // entries))
 
     @cached_property
-    def drawn_errors(self) -> Floats:
+    def _errors(self) -> Floats:
         """Draws of the estimate's errors, (cell, 1 + outcome, draw)."""
         rng = np.random.default_rng(SEED)
         z = self.prior.sampled(PROBES, rng) + self.prior.deviated(PROBES, rng)
@@ -409,7 +403,7 @@ class Posterior:
     def _drawn_variances(self, rows: Rows) -> Floats:
         """Variances of rows by draws, relative to those of sampling, in the mean over rows of about that size."""
         alone = lone_variances(self.prior, rows)
-        squares = (seen(rows, self.drawn_errors) ** 2).mean(axis=1)
+        squares = (seen(rows, self._errors) ** 2).mean(axis=1)
         kind = np.max([j * (np.diff(row.indptr) > 0) for j, row in enumerate(rows)], axis=0)
         variance = np.zeros(len(alone))
         for j in range(len(rows)):
@@ -485,12 +479,10 @@ def learned(
     levels = [part @ part.T for part in (prior.drifts(shown, j, last) for j in numbers)]
     common = [prior.moved(shown, j, last) for j in numbers]
     parts = levels + [np.outer(part, part) for part in common]
-    of_levels, of_all = (EFFECTS, COMMON_ERRORS) if prior.alike else (DRIFTS, COMMON_DRIFTS)
-    laws = [of_levels] * prior.coordinates + [of_all] * prior.coordinates
+    laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
     if prior.sizes.secret:
         laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
-    typical = _root_mean_square if prior.alike else _typical
-    sizes = [typical(list(law), list(law.values())) for law in laws]
+    sizes = [_typical(list(law), list(law.values())) for law in laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.
         for j in reversed(range(len(laws))):
@@ -501,7 +493,7 @@ def learned(
             else:
                 logs = _log_likelihoods(others, values, common[j - prior.coordinates], grid**2)
             weight = np.exp(logs - logs.max()) * np.array(list(laws[j].values()))
-            sizes[j] = typical(grid, weight)
+            sizes[j] = _typical(grid, weight)
     drift = Drift(tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :]))
     return Posterior(prior.moving(drift), rows, noise, clipped)
 
@@ -509,11 +501,6 @@ def learned(
 def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:
     """The geometric mean of sizes of drift. A mean of squares would follow noise that could hide a large drift."""
     return float(np.exp(np.average(np.log(sizes), weights=weight)))
-
-
-def _root_mean_square(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:
-    """For effects that are as a rule there: noise that hides them leaves them large."""
-    return float(np.sqrt(np.average(np.square(sizes), weights=weight)))
 
 
 def _signal(prior: Prior, rows: Rows) -> Floats:

@@ -195,23 +195,6 @@ class Prediction:
             places=np.where(self.places < cells, self.places, -1),
         )
 
-    def refined(self, residuals: Floats, error: Floats, lowest: Floats, highest: Floats) -> Prediction:
-        """The prediction after a record's residuals have had these means, with their standard errors, (cell, 1 + outcome).
-
-        Spreads go with means, and are no smaller than errors of these let them be. That of rare values goes with the root
-        of their mean, and that of outcomes of either sign does not move.
-        """
-        before = self.means
-        size = np.maximum(np.abs(before[:, 0] + residuals[:, 0]), np.minimum(error[:, 0], before[:, 0]))
-        weight = np.clip(before[:, 0] + residuals[:, 0], np.maximum(lowest[0], LEAST_SHARE * size), highest[0])
-        outcomes = np.clip(before[:, 1:] + residuals[:, 1:] / weight[:, None], lowest[1:], highest[1:])
-        rising = (lowest[1:] >= 0.0) & (before[:, 1:] > 0.0)
-        mean = np.maximum(outcomes, np.minimum(error[:, 1:] / weight[:, None], before[:, 1:]))
-        ratio = np.where(rising, mean / np.where(rising, before[:, 1:], 1.0), 1.0)
-        growth = (size / before[:, 0])[:, None]
-        spread = self.spread * np.column_stack([growth, growth * np.where(ratio < 1.0, np.sqrt(ratio), ratio)])
-        return replace(self, means=np.column_stack([weight, outcomes]), spread=spread)
-
     def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
         """The prediction after a record's residuals have had these means, (cell, 1 + outcome), within public bounds.
 
@@ -232,24 +215,29 @@ class Prediction:
         return replace(self, means=means, spread=spread, at_reference=at_reference)
 
 
-def of_one_law(sample: ReferenceSample, cells: int, weight: Floats | None = None) -> Prediction:
-    """One law for all `cells`, that of the sample: the public model where no reference shows how cells differ.
+def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, known: bool = False) -> Prediction:
+    """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes.
 
-    `weight` (cell,) are public weights, which then differ by cell.
+    Spreads go with the mean weight, and with means of outcomes that are never negative by their bounds `lowest` (1 +
+    outcome,); that of rare values goes with the root of their mean. Weights are public if `known`.
     """
     records, mean = len(sample.weight), max(float(sample.weight.mean()), 1e-300)
     outcomes = np.average(sample.outcomes, weights=np.maximum(sample.weight, 1e-300), axis=0)
     relative = sample.weight[:, None] / mean * np.column_stack([np.ones(records), sample.outcomes - outcomes])
     relative[:, 0] -= 1.0
     spread = np.sqrt((relative**2).mean(axis=0))
+    if not known:
+        spread[0] = max(spread[0], SMALLEST)
     residuals = relative / np.where(spread > 0.0, spread, 1.0)
-    base = np.full(cells, mean) if weight is None else weight
-    means, scales = np.column_stack([base, np.tile(outcomes, (cells, 1))]), base[:, None] * spread
+    rising = (lowest[1:] >= 0.0) & (outcomes > 0.0)
+    ratio = np.where(rising, means[:, 1:] / np.where(rising, outcomes, 1.0), 1.0)
+    growth = np.where(ratio < 1.0, np.sqrt(np.maximum(ratio, SMALLEST)), ratio)
+    scales = means[:, :1] * spread * np.column_stack([np.ones(len(means)), growth])
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.nan_to_num(np.corrcoef(residuals, rowvar=False).reshape(len(spread), len(spread)))
     np.fill_diagonal(correlation, 1.0)
     typical = np.stack([means.mean(axis=0), scales.mean(axis=0)])
-    none = tuple(Loadings.none(cells) for _ in spread)
+    none = tuple(Loadings.none(len(means)) for _ in spread)
     nowhere = np.full(records, -1)
     return Prediction(
         *(means, scales, none, np.zeros_like(means), correlation, residuals, nowhere, np.tile(typical, (records, 1, 1)))

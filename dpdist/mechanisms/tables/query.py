@@ -186,10 +186,10 @@ class Tables(NoisySums[Settings, ResidualCells]):
                 answer = yield measured(sums, len(noisy), one, calibrated)
                 noisy.append(answer)
         if limits and system.parts_again:
-            refined, limits = model.again(system, np.concatenate(noisy))
-            exact = yield Pass(ResidualSums(*rows, refined, limits), "sum")
+            told, limits = model.again(system, np.concatenate(noisy))
+            exact = yield Pass(ResidualSums(*rows, told.prediction, limits), "sum")
             for one, sums in zip(limits, np.split(exact, ends), strict=True):
-                answer = yield measured(sums, len(noisy), one, refined)
+                answer = yield measured(sums, len(noisy), one, told.prediction)
                 noisy.append(answer)
         theta = model.estimated(system, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))

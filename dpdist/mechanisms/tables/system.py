@@ -23,6 +23,7 @@ import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.history import PeriodTotals
+from dpdist.mechanisms.tables.effects import Families, Told, predicted_by_sums
 from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances, sampled_variances
 from dpdist.mechanisms.tables.posterior import (
     Drift,
@@ -104,6 +105,8 @@ class TableSystem:
     """What the tables show, with their priorities; if empty, the measured cells."""
     largest: bool = False
     """True if the largest error of a figure shall be least, and not the mean squared one."""
+    laws: tuple[ReferenceSample, ...] = ()
+    """Other laws that noisy counts may have meant, where there is no reference."""
     alike: bool = False
     """True if `reference` is a sample of one law for all cells, which no reference taught: its records are in no cell."""
 
@@ -215,10 +218,16 @@ class TableSystem:
                 weight[cross] = one.weight
             weight[: len(self.codes)] = self.weight
         if self.alike:
-            return of_one_law(self.reference, len(codes), weight)
+            return self._of_one_law(weight)
         wanted = [by for by, _ in self.tables]
         prediction = predict(self.reference, codes, self.sizes, wanted, self.lowest, self.highest, weight)
         return replace(prediction, adds_weight=self.secret)
+
+    def _of_one_law(self, weight: Floats | None) -> Prediction:
+        law, ones = self.reference, np.ones(len(self.codes))
+        outcomes = np.average(law.outcomes, weights=np.maximum(law.weight, 1e-300), axis=0)
+        base = max(float(law.weight.mean()), 1e-300) * ones if weight is None else weight
+        return of_one_law(law, np.column_stack([base, np.outer(ones, outcomes)]), self.lowest, weight is not None)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -279,8 +288,7 @@ class TableSystem:
 
     def _first(self, prediction: Prediction, growth: float, fixed: TableLimits | None = None) -> TableLimits:
         one_cell = np.zeros(len(self.codes), dtype=np.int64)
-        # A noisy law is not known as well as by its many values.
-        placed = np.full(len(self.reference.weight), -1 if self.alike else 0)
+        placed = np.zeros(len(self.reference.weight), dtype=np.int64)
         return self._limits(one_cell, placed, prediction, self.parts[0], self.wide, growth, fixed)
 
     def _limits(
@@ -295,12 +303,22 @@ class TableSystem:
     ) -> TableLimits:
         """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
         noise, count = self.noise(part), self.numbers.count
-        chosen = choose(cell, placed, growth * count, prediction, noise, self.highest, self.lowest, drift, fixed)
+        if self.alike:
+            # A noisy law is not known as well as by its many values, which are in no cell.
+            placed = np.full(len(prediction.residuals), -1)
+        ends, unknown = (self.highest, self.lowest), self._unknown(cell, prediction) if self.alike else None
+        chosen = choose(cell, placed, growth * count, prediction, noise, *ends, drift, fixed, unknown)
         if not self.secret:
             return chosen
         # Residual sums are about the reference's prediction, and so is what is clipped of them.
         size, weight = (np.bincount(cell, weights=part) for part in (count, count * self.prediction.means[:, 0]))
         return replace(chosen, size=size.astype(np.float64), beyond=chosen.hidden * (weight / size)[:, None])
+
+    def _unknown(self, cell: Ints, prediction: Prediction) -> Floats:
+        """Variances of errors of a prediction without a reference, in sums over cells, (cell, 1 + outcome)."""
+        relative = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]))
+        errors = np.where(relative > 0.0, relative * prediction.spread, self.wide * prediction.drifting)
+        return np.column_stack([np.bincount(cell, weights=self.count * one) ** 2 for one in errors.T])
 
     def growth(self, number: float) -> tuple[float, float]:
         """The factor on the reference's number of records by a noisy number, shrunk by the noise, and its variance."""
@@ -380,8 +398,7 @@ class TableSystem:
     def _prior(self) -> Prior:
         """The law of z before the measurement, with spreads that the reference shows, and without the file's own drift."""
         if not self.history:
-            prior = Prior.of(self.prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
-            return replace(prior, alike=self.alike)
+            return self._prior_about(self.prediction)
         codes, places = self.crosses
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
@@ -395,6 +412,9 @@ class TableSystem:
         sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
         drift = tuple(Drift(*map(tuple, one.drift.tolist())) for one in self.history)
         return replace(Prior.of(self.at_crosses, sizes, list(codes.T), cells), drift=drift, earlier=earlier)
+
+    def _prior_about(self, prediction: Prediction) -> Prior:
+        return Prior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
 
     @cached_property
     def prior(self) -> Prior:
@@ -448,33 +468,49 @@ class TableSystem:
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
     def again(
-        self, rows: Rows, observed: Floats, errors: Floats, clipped: scipy.sparse.csr_array
-    ) -> tuple[Prediction, tuple[TableLimits, ...]]:
+        self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
+    ) -> tuple[Told, tuple[TableLimits, ...]]:
         """What first measurements tell of cells, and limits of tables by it, where one prediction serves all cells.
 
-        Arguments are those that `observed` and `clipped` give.
+        Arguments are those of `observed`.
         """
-        before = learned(self.prior, rows, observed, errors, clipped)
-        z, count = before.estimate(observed), self.count[:, None]
-        error = np.sqrt((before.drawn_errors**2).mean(axis=2))
-        if self.weight is not None:
-            z[:, 0] = error[:, 0] = 0.0
-        refined = self.prediction.refined(z / count, error / count, self.lowest, self.highest)
-        every = zip(self.tables, self.placed, self.parts_again, strict=True)
-        limits = [self._limits(cell, placed, refined, part, PLANNED_DRIFT, 1.0) for (_, cell), placed, part in every]
-        return refined, tuple(limits)
+        families = Families.of([*self.codes.T, *(cell for _, cell in self.tables)], self.count)
+        every = self.residuals(calibrated, limits, sums)
+        measured = [
+            (one.cell, one.mean, value / (1.0 - one.hidden), error / (1.0 - one.hidden) ** 2) for one, value, error in every
+        ]
+        ends = self.lowest, self.highest
+        known = self.weight is not None
+        before = self.reference, self.prediction, families, self.count
+        told = predicted_by_sums(*before, *ends, measured, known, self.laws)
+        of_tables = zip(self.tables, self.placed, self.parts_again, strict=True)
+        again = [
+            self._limits(cell, placed, told.prediction, part, PLANNED_DRIFT, 1.0) for (_, cell), placed, part in of_tables
+        ]
+        return told, tuple(again)
 
     def observed_again(
-        self, refined: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
-    ) -> tuple[Rows, Floats, Floats]:
-        """`observed` of the second measurements."""
+        self, told: Told, limits: Sequence[TableLimits], sums: Sequence[Floats]
+    ) -> tuple[Rows, Floats, Floats, scipy.sparse.csr_array]:
+        """`observed` of the second measurements, about the prediction by the first, with factors of what limits clip.
+
+        The last factors are of the law: another one has other clipped parts in all cells.
+        """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
-        for one, noisy, part in zip(limits, sums, self.parts_again, strict=True):
-            value = self._residual_sums(one, refined, noisy, self.prediction)
-            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, self.prediction, one.hidden)])
+        laws = list[Floats]()
+        for one, placed, noisy, part in zip(limits, self.placed, sums, self.parts_again, strict=True):
+            value = self._residual_sums(one, told.prediction, noisy, told.prediction)
+            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, told.prediction, one.hidden)])
             values.append(value[:, first:].T.ravel())
-            errors.append((self.noise(part) * one.scale**2 + one.loss)[:, first:].T.ravel())
-        return stacked(rows), np.concatenate(values), np.concatenate(errors)
+            beyond = [self._limits(one.cell, placed, other, part, PLANNED_DRIFT, 1.0, one).beyond for other in told.by_law]
+            moved = np.array([each - one.beyond for each in beyond]).reshape(len(beyond), *one.beyond.shape)
+            moved *= one.size[:, None] / np.sqrt(max(len(beyond), 1))
+            laws.append(np.array([each[:, first:].T.ravel() for each in moved]).reshape(len(beyond), -1).T)
+            error = self.noise(part) * one.scale**2 + one.loss + (moved**2).sum(axis=0)
+            errors.append(error[:, first:].T.ravel())
+        clipped = [self._factors(limits), scipy.sparse.csr_array(np.concatenate(laws))]
+        observed = np.concatenate(values), np.concatenate(errors)
+        return stacked(rows), *observed, scipy.sparse.hstack(clipped).tocsr()
 
     def totals(
         self,
@@ -519,23 +555,24 @@ class TableSystem:
         every = zip((self.first, *limits), self.parts, strict=True)
         return [(self.noise(part) * one.scale**2)[:, int(self.weight is not None) :].T.ravel() for one, part in every]
 
-    def clipped(self, limits: Sequence[TableLimits], again: Sequence[TableLimits] = ()) -> scipy.sparse.csr_array:
-        """Factors of what limits clip, by row of `observed`, and of `observed_again` with the limits `again`, and by base
-        cell's coordinate: all measurements clip the same records.
+    def clipped(self, limits: Sequence[TableLimits]) -> scipy.sparse.csr_array:
+        """Factors of what limits clip, by row of `observed` and by base cell's coordinate: all measurements clip the same
+        records.
         """
+        factors = self._factors((self.first, *limits))
+        earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.history else 0, factors.shape[1]))
+        return scipy.sparse.vstack([factors, earlier]).tocsr()
+
+    def _factors(self, measured: Sequence[TableLimits]) -> scipy.sparse.csr_array:
+        """Factors of what these limits clip, by row and by base cell's coordinate."""
         cells, first, root = len(self.codes), int(self.weight is not None), np.sqrt(self.numbers.count)
-        coordinates = len(self.lowest) - first
-
-        def factors(measured: Sequence[TableLimits]) -> Iterator[scipy.sparse.csr_array]:
-            for one in measured:
-                of_record = np.sqrt(one.loss / one.size[:, None])[one.cell, first:]
-                adding = scipy.sparse.csr_array((np.ones(cells), (one.cell, np.arange(cells))))
-                yield scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr() @ scipy.sparse.diags_array(
-                    (of_record * root[:, None]).T.ravel()
-                )
-
-        earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.history else 0, coordinates * cells))
-        return scipy.sparse.vstack([*factors((self.first, *limits)), earlier, *factors(again)]).tocsr()
+        coordinates, factors = len(self.lowest) - first, list[scipy.sparse.csr_array]()
+        for one in measured:
+            of_record = np.sqrt(one.loss / one.size[:, None])[one.cell, first:]
+            adding = scipy.sparse.csr_array((np.ones(cells), (one.cell, np.arange(cells))))
+            every = scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr()
+            factors.append(every @ scipy.sparse.diags_array((of_record * root[:, None]).T.ravel()))
+        return scipy.sparse.vstack(factors).tocsr()
 
     def posterior(
         self,
@@ -546,12 +583,12 @@ class TableSystem:
         refined: Prediction | None = None,
         clipped: scipy.sparse.csr_array | None = None,
     ) -> Posterior:
-        """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` has the
-        spread of cells by first measurements. `clipped` are factors of errors that rows share.
+        """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` is the
+        prediction by first measurements, if arguments are those of the second. `clipped` are factors of errors that rows
+        share.
         """
         if refined is not None:
-            prior = replace(self.prior, prediction=replace(self.prediction, spread=refined.spread))
-            return learned(prior, rows, observed, errors, clipped)
+            return learned(self._prior_about(refined), rows, observed, errors, clipped)
         if not self.secret or calibration is None:
             return learned(self.prior, rows, observed, errors, clipped)
         weight = float(calibration.factors[0])

@@ -43,15 +43,15 @@ QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "belo
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
     "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean of the "
-    "residual sums given all noisy sums, added to one prediction for all cells. How far cells differ follows from the sums."
+    "residual sums given the second noisy sums, added to a prediction by levels and cells, which follows from the first."
 )
 MADE_UP = (
     "The values of a synthetic record are of the law by noisy counts of bins, the same in every base cell.",
     "Synthetic records agree with all tables. What else they tell was not measured: columns are independent in a cell.",
 )
 ERRORS = (
-    "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, and effects "
-    "of cells. Draws come from the posterior that made the tables."
+    "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, errors of "
+    "the prediction, and of the law by noisy counts. Draws come from the posterior that made the tables."
 )
 LEFT = "noisy sums, by cell of every table, of what a prediction from the reference leaves of "
 DENSITY = f"{LEFT}{{weight}}, and of {{weight}} times {{outcome}}"

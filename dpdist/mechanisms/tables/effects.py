@@ -1,0 +1,215 @@
+"""A prediction by first noisy sums without a reference, log-linear in levels and cells of tables: for `system`.
+
+E(w|x) is m exp(Σ β) over the effects of x, and E_w(y|x) likewise; outcomes of either sign have effects that add, in
+standard deviations. Effects are normal, with a variance by family: a column's levels, or a table's cells. Their posterior
+is that of a normal law about the mode (Gauss and Newton), and variances are those that it has in the mean, with one effect
+of `TYPICAL` size more. The law within cells is the law of all, whose logarithms lose the part of their variance that the
+effects have. So cells of small weights have small limits, though the law of all has large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables.prediction import Loadings, Prediction, ReferenceSample, of_one_law
+
+TYPICAL = 0.5
+"""Size of a log effect before its family is seen."""
+WHOLE = 0.5
+"""The same of the effect that all cells share: how well noisy counts tell the mean."""
+ROUNDS = 12
+"""Steps of Gauss and Newton, each with other variances of effects."""
+LARGEST_STEP = 1.5
+"""Largest change of a log mean in a step."""
+FARTHEST = 12.0
+"""Largest log effect of a cell."""
+MOST_EFFECTS = 1_200
+"""Largest number of effects: those of most records."""
+LEAST_PART = 0.1
+"""Smallest part of the variance of logarithms that is within cells."""
+
+
+class Families(NamedTuple):
+    """Effects by cell, (cell, effect), that of all first, and the family of every effect; that of all is 0."""
+
+    design: scipy.sparse.csr_array
+    family: Ints
+
+    @classmethod
+    def of(cls, indices: Sequence[Ints], count: Floats) -> Families:
+        """`indices` are the levels of every column and the cells of every table, by base cell."""
+        sums = [np.bincount(index, weights=count) for index in indices]
+        least = np.sort(np.concatenate([np.zeros(1), *sums]))[-MOST_EFFECTS:][0]
+        blocks, families = [scipy.sparse.csr_array(np.ones((len(count), 1)))], [np.zeros(1, dtype=np.int64)]
+        for number, (index, records) in enumerate(zip(indices, sums, strict=True), start=1):
+            chosen = np.flatnonzero(records >= least)
+            block = scipy.sparse.csr_array((np.ones(len(index)), (np.arange(len(index)), index)))
+            blocks.append(block.tocsc()[:, chosen].tocsr())
+            families.append(np.full(len(chosen), number))
+        return cls(scipy.sparse.hstack(blocks).tocsr(), np.concatenate(families))
+
+
+class Sums(NamedTuple):
+    """Noisy sums of one coordinate about a prediction, (row,), of the cells of `adding` (row, cell)."""
+
+    adding: scipy.sparse.csr_array
+    observed: Floats
+    error: Floats
+    """Variances of noise and of clipped parts, (row,)."""
+
+
+class Effects(NamedTuple):
+    """Posterior of effects: of cells together, (cell,), and the root of the covariance of all effects, (effect, effect)."""
+
+    of_cells: Floats
+    root: Floats
+
+    @classmethod
+    def of(cls, families: Families, sums: Sums, base: Floats, scatter: Floats, scaling: bool) -> Effects:
+        """`base` (cell,) is what a relative effect of 1 adds, and `scatter` (cell,) the sampling variance without effects.
+
+        Effects multiply if `scaling`; otherwise they add.
+        """
+        design, family = families
+        beta = np.zeros(design.shape[1])
+        variance = np.full(int(family.max()) + 1, TYPICAL**2)
+        variance[0] = WHOLE**2
+
+        def of_cells(effects: Floats) -> Floats:
+            return np.asarray(np.clip(design @ effects, -FARTHEST, FARTHEST))
+
+        def moved(eta: Floats) -> tuple[Floats, Floats]:
+            return (np.expm1(eta), np.exp(eta)) if scaling else (eta, np.ones_like(eta))
+
+        for _ in range(ROUNDS):
+            shift, slope = moved(of_cells(beta))
+            worth = 1.0 / (sums.error + sums.adding @ (scatter * slope**2) + 1e-12 * (sums.adding @ base) ** 2)
+            precision = 1.0 / variance[family]
+            jacobian = (sums.adding @ scipy.sparse.diags_array(base * slope) @ design).toarray()
+            missed = sums.observed - sums.adding @ (base * shift)
+            information = jacobian.T @ (worth[:, None] * jacobian) + np.diag(precision)
+            root = scipy.linalg.cholesky(information, lower=True)
+            step = scipy.linalg.cho_solve((root, True), jacobian.T @ (worth * missed) - precision * beta)
+            step *= min(1.0, LARGEST_STEP / max(float(np.abs(design @ step).max()), 1e-300))
+            loss = _loss(missed, worth, precision, beta)
+            while True:
+                later = sums.observed - sums.adding @ (base * moved(of_cells(beta + step))[0])
+                if _loss(later, worth, precision, beta + step) <= loss or np.abs(step).max() < 1e-9:
+                    break
+                step *= 0.5
+            beta = beta + step
+            half = scipy.linalg.solve_triangular(root, np.eye(len(beta)), lower=True)
+            squares = np.bincount(family, weights=beta**2 + (half**2).sum(axis=0))
+            variance[1:] = ((squares + TYPICAL**2) / (np.bincount(family) + 1.0))[1:]
+        return cls(of_cells(beta), half.T)
+
+
+def _loss(missed: Floats, worth: Floats, precision: Floats, beta: Floats) -> float:
+    return float(missed**2 @ worth + beta**2 @ precision)
+
+
+def drawn_together(values: Floats, part: float, scaling: bool) -> Floats:
+    """Values whose logarithms, or whose distances from the mean, have this part of their variance. The mean stays."""
+    mean, root = float(values.mean()), np.sqrt(part)
+    if not scaling:
+        return np.asarray(mean + root * (values - mean))
+    near = np.where(values > 0.0, np.maximum(values, 1e-300) ** root, 0.0)
+    return np.asarray(near * (mean / max(float(near.mean()), 1e-300)))
+
+
+def _within(values: Floats, effects: Floats, count: Floats, scaling: bool) -> float:
+    """The part of the variance of values' logarithms, or of the values, that effects of cells leave."""
+    seen = np.log(values[values > 0.0]) if scaling else values
+    between = float(np.average((effects - np.average(effects, weights=count)) ** 2, weights=count))
+    every = float(seen.var()) if len(seen) else 0.0
+    return float(np.clip(1.0 - between / every, LEAST_PART, 1.0)) if every > 0.0 else 1.0
+
+
+class Told(NamedTuple):
+    """A prediction by first sums, and others about the same means with other laws that noisy counts may have meant."""
+
+    prediction: Prediction
+    by_law: tuple[Prediction, ...]
+
+
+def predicted_by_sums(
+    law: ReferenceSample,
+    before: Prediction,
+    families: Families,
+    count: Floats,
+    lowest: Floats,
+    highest: Floats,
+    measured: Sequence[tuple[Ints, Floats, Floats, Floats]],
+    known: bool,
+    others: Sequence[ReferenceSample] = (),
+) -> Told:
+    """The prediction after first sums, with its errors. `others` are further laws.
+
+    `measured` has by measurement the cell of every base cell, means about which outcomes were taken (cell, outcome),
+    residual sums about the prediction `before`, which is the same for all cells, and variances of their errors, (cell, 1 +
+    outcome). Weights are public if `known`.
+    """
+    cells = np.arange(len(count))
+    adding = scipy.sparse.vstack(
+        [
+            scipy.sparse.csr_array((np.ones(len(cells)), (cell, cells)), shape=(len(about), len(cells)))
+            for cell, about, *_ in measured
+        ]
+    ).tocsr()
+    about, observed, error = (np.concatenate([one[k] for one in measured]) for k in (1, 2, 3))
+    means, parts = before.means.copy(), [1.0]
+    every, scaled = list[Effects | None]([None]), [True]
+    if not known:
+        base = count * means[:, 0]
+        of_weight = Effects.of(
+            families, Sums(adding, observed[:, 0], error[:, 0]), base, count * before.spread[:, 0] ** 2, True
+        )
+        means[:, 0] = np.clip(means[:, 0] * np.exp(of_weight.of_cells), max(lowest[0], 1e-300), highest[0])
+        every[0], parts[0] = of_weight, _within(law.weight, of_weight.of_cells, count, True)
+    growth = means[:, 0] / before.means[:, 0]
+    for k in range(1, means.shape[1]):
+        predicted, scaling = before.means[:, k], bool(lowest[k] >= 0.0 and before.means[0, k] > 0.0)
+        unit = predicted if scaling else np.full(len(cells), float(law.outcomes[:, k - 1].std()) or 1.0)
+        heavier = adding @ (count * (means[:, 0] - before.means[:, 0]))
+        lean = (predicted[0] - about[:, k - 1]) * heavier
+        sums = Sums(adding, observed[:, k] - lean, error[:, k])
+        effects = Effects.of(
+            families, sums, count * means[:, 0] * unit, count * (growth * before.spread[:, k]) ** 2, scaling
+        )
+        moved = predicted * np.exp(effects.of_cells) if scaling else predicted + unit * effects.of_cells
+        means[:, k] = np.clip(moved, lowest[k], highest[k])
+        of_size = effects.of_cells if scaling else unit * effects.of_cells
+        parts.append(_within(law.outcomes[:, k - 1], of_size, count, scaling))
+        every.append(effects)
+        scaled.append(scaling)
+
+    def within(one: ReferenceSample) -> Prediction:
+        columns = [one.weight, *one.outcomes.T]
+        weight, *outcomes = (drawn_together(*each) for each in zip(columns, parts, scaled, strict=True))
+        return of_one_law(ReferenceSample(one.codes, weight, np.column_stack(outcomes)), means, lowest, known)
+
+    after = within(law)
+    loadings = [
+        Loadings.none(len(cells)) if one is None else _loadings(families.design, one.root, after, j, scaled[j], before)
+        for j, one in enumerate(every)
+    ]
+    shared = tuple(loadings)
+    return Told(replace(after, loadings=shared), tuple(replace(within(one), loadings=shared) for one in others))
+
+
+def _loadings(
+    design: scipy.sparse.csr_array, root: Floats, after: Prediction, j: int, scaling: bool, before: Prediction
+) -> Loadings:
+    """Errors of a coordinate by effects, in spreads of a record's residual."""
+    variance = np.asarray((design @ root) ** 2).sum(axis=1)
+    weight = after.means[:, 0] if j else 1.0
+    size = after.means[:, j] if scaling else before.spread[:, j] / before.means[:, 0]
+    spread = after.spread[:, j]
+    by = np.divide(weight * size, spread, out=np.zeros_like(spread), where=spread > 0.0)
+    return Loadings(design, np.zeros(0), root, variance).scaled(by)
