@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from dpdist.core.errors import DataError, JobError, Problem
-from dpdist.core.progress import Listener, stage
+from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import stratum_sizes
@@ -26,8 +26,9 @@ from dpdist.models.outputs import PoolsShapes
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
-from dpdist.planning.plan import Plan
+from dpdist.planning.plan import Plan, shown_records
 from dpdist.planning.reference_design import reference_design
+from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
 from dpdist.sampling import check
 from dpdist.survey.census import Census, take_census
@@ -68,6 +69,8 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
         _check_reference(job, layout, reference)
         goodness = _check_fit(job, reference, listener)
         design = reference_design(job, reference) if job.survey.effects_of_reference else None
+    for caution in large_delta(job, shown_records(job, layout.frame)):
+        listener(Event("note", "plan", note=str(caution)))
     nestings = job.nestings(_public_frames(job, layout.frame, reference))
     plan = Plan(job, source, census, promise, layout, reference, goodness, design, nestings)
     _check_scale(job, plan.model)
