@@ -646,15 +646,22 @@ def _coordinate(
     squares = np.bincount(group, weights=crossed**2, minlength=2 * with_records)[some].astype(np.float64)
     of_halves = [(np.repeat(index[:with_records], 2) * 2 + np.tile([0, 1], with_records))[some] for index in cells.families]
     variance = components(mean, count[some], squares, of_halves)
-    # Totals are fitted, so that heavy cells' records count most in the errors of all cells and of levels. Moments may hide
-    # errors of levels, but a fit to half of the records has them.
+    # Totals are fitted, so that heavy cells' records count most in the error of all cells.
     held, spreads_of = cells.size * relative_to[:with_records], unit[:with_records]
     level = float(np.sqrt((held * relative_to[:with_records] * spreads_of**2).sum()) / held.sum())
     single = [int(index.max()) + 1 for index in cells.families[: cells.columns]]
     least_of_levels = 2.0 * level**2 / float(cells.size @ spreads_of**2 / len(place)) * np.array(single)
     variance[: len(single)] = np.maximum(variance[: len(single)], least_of_levels)
     z = raw / unit[place]
-    effects = effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base), level / unit)
+
+    def effects_under(variance: Floats) -> Effects:
+        return effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base), level / unit)
+
+    effects = effects_under(variance)
+    # The fit has found effects of levels, with nothing but the ridge to hold them: a level of few records errs most.
+    of_levels = np.maximum(variance[: cells.columns], 1.0 / RIDGE)
+    errors = effects_under(np.concatenate([of_levels, variance[cells.columns :]]))
+    effects = effects._replace(loading=errors.loading, alone=errors.alone)
     step, least_mean = unit, np.full(len(base), low)
     if outcome is None:
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
