@@ -65,6 +65,7 @@ def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
     if others:
         facts["alternatives"] = "\n".join(others_in_words(others))
     statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
+    statement |= {"privacy_unit": "record" if job.privacy_unit is None else job.privacy_unit.column}
     statement["cautions"] = [*map(str, cautions(plan, prediction))]
     counted = terms(job, plan.promise.total)
     return facts_text(

@@ -26,22 +26,22 @@ from dpdist.privacy.queries import record_epsilon
 from dpdist.sampling.clamped import VARIATION
 
 PUBLIC_X = (
-    "Predictors, strata, design strata and table columns are public, and the number of sample records in each combination "
-    "of them."
+    "Predictors, strata, design strata and table columns are public, as are the numbers of sample records in their "
+    "combinations."
 )
 WEIGHTS_ARE_ATTRIBUTES = (
-    "A record's sampling weight is taken as its own attribute. Where weights were calibrated or adjusted for nonresponse "
-    "from the same sample, one person moves others' weights. No record-level claim covers that."
+    "A sampling weight is treated as an attribute of its own record. If weights were calibrated or adjusted for "
+    "nonresponse with the same sample, one person also affects the weights of others, which the guarantee does not cover."
 )
 WEIGHTS_ARE_PUBLIC = (
-    "The weights of records by {} are public, as the job declares. Apart from the check before a run no record's weight is "
-    "read, and its v below is 1. What weights tell of records is in no claim."
+    "The weights by {} are public, as the job declares. No record's weight is read except in the check before a run. The "
+    "guarantee does not cover what weights reveal."
 )
 MISFIT = (
-    "Records are taken to have a {} law within cells. A real file may not: tables and synthetic records can then be off "
-    "by many standard errors. This bias is in no figure of the release."
+    "The model assumes a {} distribution within cells. Where a file departs from it, tables and synthetic records can be "
+    "off by many standard errors. Standard errors do not include this bias."
 )
-MOVES_COST = "A record that changes cells is not covered: public counts show it. The noisy sums alone would cost {}."
+MOVES_COST = "A change of cells is not covered: public counts would show it. The noisy sums alone would cost {}."
 MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")
 MOVES_EXCHANGED = MOVES_COST.format("no more than an exchange at the same x")
 MOVES_OF_TWO = {
@@ -51,52 +51,52 @@ MOVES_OF_TWO = {
 }
 """Texts by adjacency, for mechanisms in which a move to another cell costs as much as switching off two records."""
 MOVES_UNKNOWN = (
-    "A record that changes cells is not covered: public counts show it. Limits follow from these counts, so that no "
-    "figure is claimed for the noisy sums."
+    "A change of cells is not covered: public counts would show it, and limits depend on them, so there is no "
+    "bound for the "
+    "noisy sums either."
 )
 USERS_PART = (
-    "The user's program: its target is a log prior plus Σ alpha·log_lik, and the prior is proper. Neither it nor "
-    "transformed data that enter it use y, w or alpha.",
-    "The user's program: log_lik of a record depends on that record and the parameters alone. A Python log_lik is the "
-    "density that the program weighs.",
-    "The user's program: the rounding error of its log_lik is assumed, not known.",
+    "The user's program is assumed to have the target log prior + Σ alpha·log_lik with a proper prior, which does not use "
+    "y, w or alpha, nor do transformed data in it.",
+    "In the user's program, a record's log_lik is assumed to depend on that record and the parameters only, and a Python "
+    "log_lik to be the same density.",
+    "The rounding error of the user's log_lik is assumed, not known.",
 )
 USERS_CLAMP = (
-    "The user's program: its target weighs a record by exp(clamp(alpha(log_lik − reference), ±clamp)). Where the job has a "
-    "reference this was tried on its records, at some parameters."
+    "The user's program is assumed to weight a record by exp(clamp(alpha(log_lik − reference), ±clamp)). This was checked "
+    "on the reference's records at some parameters, if the job has a reference."
 )
-NO_AMPLIFICATION = "No amplification by subsampling is claimed."
-GATES = "; ε = {epsilon} of it for the gates on which publishing it was decided"
+NO_AMPLIFICATION = "The guarantee does not rely on sampling (no amplification by subsampling)."
+GATES = "; ε = {epsilon} of it for the gates that decided on publication"
 CHAINS = (
-    "The guarantee is strict for exact draws only. These are draws of Markov chains within an unknown total variation γ of "
-    "the clamped posterior, (ε, (1 + e^ε)γ)-private at best."
+    "The guarantee requires exact draws. These are draws of Markov chains, at an unknown total variation distance γ from "
+    "the clamped posterior, and (ε, (1 + e^ε)γ)-private at best."
 )
 REJECTION = (
-    "The guarantee is strict for exact draws only. These are drawn by rejection, which is exact but where the density "
-    f"rises above its proposal. That was within a total variation γ of {VARIATION:g} in what was tried, not proven for "
-    f"every file. At that γ {{}}."
+    "The guarantee requires exact draws. These come from rejection sampling, which is exact except where the density "
+    f"exceeds its proposal: by a total variation distance γ of at most {VARIATION:g} in trials, not proven for every "
+    f"file. At that γ {{}}."
 )
-REFERENCE = "The reference file is declared public by the job: of people in it nothing is said."
+REFERENCE = "The job declares the reference file public. People in it are not protected."
 NOT_REFUSED = (
-    "The reference, or the file that its chain began with, was not refused as the current file itself, or one with nearly "
-    "its records. That it was not depends on the records and is in no ε."
+    "The reference, or the file with which its chain began, passed a check that it does not hold the current file's "
+    "records. The outcome of this check depends on the records, and ε does not cover it."
 )
-PROVENANCE = "The reference, as the job says: {}"
-CALIBRATED = "The mechanism's constants were tuned on period {}, which the job declares public, and not touched since."
+PROVENANCE = "Source of the reference, as stated by the job: {}"
+CALIBRATED = "The mechanism's constants were tuned on period {}, which the job declares public, and fixed since."
 SECRET_SIZES = (
-    "The columns of tables and their levels are public, and that the file holds a record. How many records there are, and "
-    "in which cells, is not public. The numbers published are the released sums'."
+    "The tables' columns and their levels are public, and that the file is not empty. The numbers of records, in total and "
+    "by cell, are not public: published numbers follow from the noisy sums."
 )
 NOISY_FRAME = (
-    "The columns of the frame ({columns}) and their levels are public, and that the file holds a record. How many sample "
-    "records each combination has is not public. The numbers published, in tables, synthetic records and errors alike, are "
-    "noisy ones. They were drawn once, before anything else was computed (see protected_predictors)."
+    "The frame's columns ({columns}) and their levels are public, and that the file is not empty. Numbers of sample "
+    "records by combination are not public: tables, synthetic records and standard errors use noisy numbers, drawn once "
+    "before anything else was computed (see protected_predictors)."
 )
 OF_FRAME = "; ε = {epsilon} of it for noisy sample counts by {columns}"
 CHAINED = (
-    "The reference is an earlier release, and a public function of it: for every value of that release this one costs its "
-    "own ε. So a person in files of several periods loses at most the sum of theirs (adaptive composition; the chain "
-    "stands under reference). What the first release was fixed on is public as that release says."
+    "The reference is an earlier release, so this release costs its own ε whatever that one showed. A person in the files "
+    "of several periods loses at most the sum of their ε (adaptive composition; the chain is listed under reference)."
 )
 BINNED_COUNTS = (
     "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups of "
@@ -129,31 +129,31 @@ REFRESHED = (
     "ε₁ (adaptive composition)."
 )
 UNITS = (
-    "The {symbol} stated is that of a {column}, of which at most {most} records count. What these assumptions say of one "
-    "record is at a record's {symbol}, {share} of it. Together {most} records move at most {most} times as much, wherever "
-    "they are."
+    "The stated {symbol} is for one {column}, of which at most {most} records are used. A record has {share} of it, to "
+    "which the bounds for one record below refer: {most} records move sums by at most {most} times as much."
 )
 THIRD_PARTY = {
     "mechanism": (
-        "The mechanism is third-party: {distribution} {version}. Its authors state how far neighbouring files move its "
-        "sums. The guarantee is computed from that and from the noise that was drawn."
+        "The mechanism comes from a third party ({distribution} {version}). Its authors state the sensitivity of its sums, "
+        "from which the guarantee is computed."
     ),
     "weight rule": (
-        "The weight rule '{name}' is third-party: {distribution} {version}. Its authors state that a record's privacy "
-        "weight follows from its bound and public constants. The bound under these weights is computed by dpdist."
+        "The weight rule '{name}' comes from a third party ({distribution} {version}). Its authors state that a record's "
+        "privacy weight depends on its bound and public constants only. dpdist computes the bound under these weights."
     ),
     "family": (
-        "The family '{name}' is third-party: {distribution} {version}. Its authors state its density, its draws, and "
-        "the rounding error of both. Bounds on losses are computed from that."
+        "The family '{name}' comes from a third party ({distribution} {version}). Its authors state its density, its "
+        "draws and their rounding errors, from which bounds on losses are computed."
     ),
 }
 """What a promise takes from authors of third-party parts, by kind of part."""
 TRUNCATED = (
-    "Of a {column} with more than {most} records the first {most} in the file's order count. The others are left out. "
-    "Where they are unlike those, estimates have a bias that is in no figure."
+    "If a {column} has more than {most} records, only the first {most} in the file are used. Standard errors do "
+    "not include "
+    "a bias from leaving out the others."
 )
-PARALLEL = "; parallel over strata, whose membership is public"
-MOVED = "; a record is in one stratum, and an exchange for a record of another touches two, at half of ε each"
+PARALLEL = "; parallel over strata of public membership"
+MOVED = "; a record is in one stratum, and an exchange with another stratum affects two, at ε/2 each"
 
 
 class Repeated(NamedTuple):
@@ -174,7 +174,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeat
     """
     parts = repeated or Repeated(job.synthetic_sets, "synthetic sets")
     public = tuple(
-        f"The number of records is public after a rule that depends on the outcome: {r}."
+        f"The number of records left by a rule that depends on the outcome is public: {r}."
         for r in job.outcome_dependent_rules
     )
     several = f"sequential over {parts.number} {parts.name}"

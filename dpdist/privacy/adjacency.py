@@ -17,64 +17,57 @@ from dpdist.job import Column, Job
 from dpdist.job.families import family_facts
 
 TRUST_MODEL = (
-    "The model is central: the custodian, who holds the file, and all machines and people of the run see every record and "
-    "are trusted. The claim concerns people who see only the public folder. Run times, refusals and messages are in no ε. "
-    "The custodian may look at the confidential folder and then publish, withhold or run again. That choice can itself "
-    "tell of records, and it is in no ε, whatever rule it follows. Only gates, measured under noise at a part of ε, bring "
-    "such a choice in."
+    "This is the central model: the custodian, who holds the file, and all machines and people involved in the run are "
+    "trusted with the records. The guarantee concerns those who see only the public folder. ε does not cover run times, "
+    "refusals and messages. Nor does it cover the custodian's choice to publish, withhold or repeat a release after seeing "
+    "the confidential evaluation, which can itself reveal something about records. Only gates cover such a choice: they "
+    "are measured under noise, with a part of ε."
 )
 IN_WORDS = {
     "zero_out": (
-        "Two files are neighbours if they differ in one record only. In one file its {values} are used. In the other they "
-        "are ignored, as if nothing had been reported. Its other columns are the same in both, and it is in both files."
+        "Neighbouring files differ in one record: its {values} are used in one file and ignored in the other, as if not "
+        "reported. The record is in both files, and its other columns are the same."
     ),
     "substitution": (
-        "Two files are neighbours if they differ in one record only, whose {values} may have any other values. Its other "
-        "columns, and so its cells, are the same in both."
+        "Neighbouring files differ in the {values} of one record, which may have any other values. Its other columns, and "
+        "so its table cells, are the same."
     ),
     "anywhere": (
-        "Two files are neighbours if one record of the one is exchanged for any other record. All its columns may change, "
-        "its cell too. The number of records is the same in both. Adding or removing a record costs half of ε."
+        "Neighbouring files have the same number of records and differ in one of them, in any of its columns. Adding or "
+        "removing a record costs half of ε."
     ),
     "exchanged": (
-        "Two files are neighbours if one record of the one is exchanged for any other record{same}. Its other columns may "
-        "change, its cell too. The number of records is the same in both."
+        "Neighbouring files have the same number of records and differ in one of them{same}, in any of its other columns."
     ),
-    "add_remove": (
-        "Two files are neighbours if one has a record that the other has not, whatever its columns hold, and all else is "
-        "the same."
-    ),
+    "add_remove": ("Neighbouring files differ by the presence of one record, whatever its columns hold."),
 }
 OF_UNITS = {
     "zero_out": (
-        "Two files are neighbours if they differ in the records of one {unit} only, at most {most}. In one file their "
-        "{values} are used. In the other they are ignored, as if nothing had been reported. Their other columns are the "
-        "same in both, and they are in both files."
+        "Neighbouring files differ in the records of one {unit}, at most {most}: their {values} are used in one file and "
+        "ignored in the other, as if not reported. The records are in both files, and their other columns are the same."
     ),
     "substitution": (
-        "Two files are neighbours if they differ in the records of one {unit} only, at most {most}, whose {values} may "
-        "have any other values. Their other columns, and so their cells, are the same in both."
+        "Neighbouring files differ in the {values} of one {unit}'s records, at most {most}, which may have any other "
+        "values. Their other columns, and so their table cells, are the same."
     ),
     "anywhere": (
-        "Two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other records. "
-        "All their columns may change, their cells too. The number of records is the same in both. Adding or removing a "
-        "{unit} costs half of ε."
+        "Neighbouring files have the same number of records and differ in those of one {unit}, at most {most}, in any of "
+        "their columns. Adding or removing a {unit} costs half of ε."
     ),
     "exchanged": (
-        "Two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other "
-        "records{same}. Their other columns may change, their cells too. The number of records is the same in both."
+        "Neighbouring files have the same number of records and differ in those of one {unit}{same}, at most {most}, in "
+        "any of their other columns."
     ),
     "add_remove": (
-        "Two files are neighbours if one has the records of one {unit}, at most {most}, that the other has not, whatever "
-        "their columns hold. All else is the same."
+        "Neighbouring files differ by the presence of one {unit}'s records, at most {most}, whatever their columns hold."
     ),
 }
 """The same texts for a privacy unit: all records with one value of a column."""
-PRESENCE = "presence in the sample: that a record is in the file"
-RESPONSE = "response: that a sampled unit answered"
-COUNTS = "the number of sample records in every combination of these columns"
-DRAWN = "the number of records drawn{by}, with those that the universe and the rules leave out"
-OF_THE_REFERENCE = "records of the reference"
+PRESENCE = "presence in the sample"
+RESPONSE = "response to the survey"
+COUNTS = "sample counts by these columns"
+DRAWN = "the number of sampled records{by}, including those outside the universe or dropped by rules"
+OF_THE_REFERENCE = "records in the reference"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -98,7 +91,7 @@ def neighbours(job: Job) -> str:
 
 def whom(job: Job) -> str:
     """Whose values are protected, in words: those of a record, or of all records of a unit."""
-    return "a record" if job.privacy_unit is None else f"all records of a {job.privacy_unit.column}"
+    return "one record" if job.privacy_unit is None else f"all records of one {job.privacy_unit.column}"
 
 
 def protected(job: Job) -> list[str]:
@@ -151,31 +144,31 @@ def headline(job: Job) -> str:
     """One line on what is protected and what is not."""
     kept = listed(job.protected_components)
     if job.noisy_frame and job.budget.adjacency == "substitution":
-        return f"{kept} of {whom(job)}, and {_frame(job)}; published as it is: {_public_counts(job)}"
+        return f"{kept} of {whom(job)}, and {_frame(job)}; published without noise: {_public_counts(job)}"
     if job.sizes_secret and job.privacy_unit is not None:
         return f"{kept} of {whom(job)}, their table columns, their presence and the sample counts"
     if job.sizes_secret:
-        return f"{kept} of a record, its table columns, its presence and the sample counts"
+        return f"{kept} of one record, its table columns, its presence and the sample counts"
     columns = f"table columns ({', '.join(job.categories)}) and sample counts" if job.categories else "the sample count"
-    return f"{kept} of {whom(job)}; published as they are: {columns}"
+    return f"{kept} of {whom(job)}; published without noise: {columns}"
 
 
 def unit(job: Job) -> str:
     """Sentences on the unit whose loss is bounded, and on how loss grows with several records of a person."""
     if (declared := job.privacy_unit) is not None:
         refuses = declared.beyond == "refuse"
-        beyond = "A file with more is refused." if refuses else "Of more, the first in the file's order count."
+        beyond = "A file with more is refused." if refuses else "If there are more, the first in the file are used."
         return (
-            f"The figures are the loss of a {declared.column}: of all records with one value of that column. At most "
-            f"{declared.most} of them count. {beyond}"
+            f"The unit of privacy is one {declared.column}: all records with the same value of that column, at most "
+            f"{declared.most}. {beyond}"
         )
-    grows = "up to k times one row's" if job.budget.delta is None else "in ρ up to k² times one row's"
-    return f"A record is one row of the file. For a person or household with k rows in it the loss is {grows}."
+    grows = "up to k times as much" if job.budget.delta is None else "up to k² times as much in ρ"
+    return f"The unit of privacy is one row of the file. A person or household with k rows loses {grows}."
 
 
 REFUSED = (
-    "A file outside of this domain is refused before anything is spent. Whether a file is refused depends on its records, "
-    "and is in no ε."
+    "A file outside this domain is refused before any budget is spent. That a file is accepted depends on its records, and "
+    "ε does not cover it."
 )
 
 

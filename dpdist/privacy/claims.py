@@ -13,28 +13,29 @@ from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
 NONE = (
-    "Nothing is promised. No bound is claimed on what this release tells of any record, whatever ε the job states. It is "
-    "for comparison with releases that have a guarantee, not for publication."
+    "This release has no privacy guarantee: there is no bound on what it reveals about a record, whatever ε the job "
+    "states. It is for comparison with protected releases, not for publication."
 )
 CONCENTRATED = (
-    "For every file this release is ρ-zero-concentrated differentially private. So it is (ε, δ)-private at the δ stated, "
-    "and at any other δ with another ε, but at no ε alone. With a probability of up to δ a record may lose more than ε. "
-    "Releases of one person's records add up in ρ. With a release of pure ε they add up as (ε, δ)."
+    "{change} changes the probability of any published result by a factor of at most {factor} (ε = {epsilon} for the whole "
+    "release), except with a probability of up to δ = {delta}. The release satisfies ρ-zero-concentrated differential "
+    "privacy (zCDP) with ρ = {rho}, for every file in the domain. It has no finite ε at δ = 0. Losses of several releases "
+    "add up in ρ, or as (ε, δ) where a release states only ε."
 )
 STRICT = (
-    "For every file of the domain: {change} changes the probability of any published result by a factor of at most e^ε = "
-    "{factor}. This is ε = {epsilon} for the whole release."
+    "{change} changes the probability of any published result by a factor of at most {factor} (e^ε with ε = {epsilon}, for "
+    "the whole release). This holds for every file in the domain."
 )
-EXACT_DRAWS = "This holds for exact draws only. The draws of this release are not proven exact (see assumptions)."
+EXACT_DRAWS = "The guarantee requires exact draws, and the draws of this release are not proven exact (see assumptions)."
 ASYMPTOTIC = (
-    "This is not a differential-privacy guarantee for every file, nor is it proven for this one: ε = {epsilon} is a "
-    "target. A bound on the loss was computed from this file, over posterior draws, and brought down to the target. A "
-    "record's true loss can exceed it. If the target held, one record would change no result's probability by more than a "
-    "factor of e^ε = {factor}."
+    "{change} is meant to change the probability of any published result by a factor of at most {factor} (e^ε with ε = "
+    "{epsilon}). This is a target, not a differential-privacy guarantee: it is proven neither for every file nor for this "
+    "one. Privacy weights were chosen until a bound estimated from this file and posterior draws met the target. A "
+    "record's true loss can exceed it."
 )
-SAME_X = "Where {values} of {whom} are exchanged for any others at the same x, ε = {epsilon}."
-REMOVED_AND_ADDED = "Where {whom} {verb} exchanged for any other, one is removed and one added: ε = {epsilon}."
-MOVES = "A record that changes its table columns is not covered: the published counts show it."
+SAME_X = "For a change of these values to any others, ε = {epsilon}."
+REMOVED_AND_ADDED = "For an exchange of {whom} for any other, which is one removal and one addition, ε = {epsilon}."
+MOVES = "A change of table columns is not covered: the published counts would show it."
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -77,22 +78,25 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     epsilon = promise["epsilon"]
     times = factor(Fraction(epsilon))
     if promise["guarantee"] == "asymptotic":
-        return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times), *_moves(job)])
+        return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times, change=_change(promise, job)), *_moves(job)])
     claims = [STRICT.format(epsilon=epsilon, factor=times, change=_change(promise, job))]
     if "rho" in promise:
-        here = f"Here ρ = {promise['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {promise['delta']}."
-        claims = [CONCENTRATED, here, *(one.text for one in large_delta(job, records))]
+        terms = {"epsilon": epsilon, "factor": times, "delta": promise["delta"], "rho": promise["rho"]}
+        concentrated = CONCENTRATED.format(change=_change(promise, job), **terms)
+        claims = [concentrated, *(one.text for one in large_delta(job, records))]
     if promise["guarantee"] == "strict for exact draws":
         claims.append(EXACT_DRAWS)
     return " ".join([*claims, *_exchanged(promise, job), *_moves(job)])
 
 
 def _change(promise: Mapping[str, Any], job: Job) -> str:
-    """The difference between neighbouring files, in a few words."""
+    """The difference between neighbouring files, as the subject of a sentence."""
     if promise["adjacency"] == "add_remove":
-        return f"adding or removing {whom(job)}"
-    verb = "changing" if promise["adjacency"] == "substitution" else "switching off"
-    return f"{verb} {listed(job.protected_components)} of {whom(job)}"
+        return f"Adding or removing {whom(job)}"
+    if job.budget.exchange == "anywhere":
+        return f"Exchanging {whom(job)} for any other"
+    verb = "Changing" if promise["adjacency"] == "substitution" else "Leaving out"
+    return f"{verb} the {listed(job.protected_components)} of {whom(job)}"
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
@@ -103,8 +107,7 @@ def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
 
 
 def _whose(job: Job) -> dict[str, str]:
-    verb = "is" if job.privacy_unit is None else "are"
-    return {"values": listed(job.protected_components), "whom": whom(job), "verb": verb}
+    return {"values": listed(job.protected_components), "whom": whom(job)}
 
 
 def _moves(job: Job) -> list[str]:
@@ -125,17 +128,28 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
         return {"guarantee": "asymptotic: not a differential-privacy guarantee for every file", "aimed at": target}
     times, but = factor(Fraction(promise["epsilon"])), ""
     if "rho" in promise:
-        but = f", but for a probability of {promise['delta']}"
+        but = f", except with a probability of {promise['delta']}"
     if promise["guarantee"] == "strict for exact draws":
-        but = ", if draws were exact"
+        but = ", if draws are exact"
     lines = {
         "guarantee": f"{promise['guarantee']}, {cost}, {neighbours}",
-        "in words": f"no result is more than e^ε = {times} times as likely for a neighbouring file{but}",
+        "in words": f"{_change_of(promise)} changes the probability of any result by a factor of at most {times}{but}",
     }
     if promise["adjacency"] != "substitution":
         how = "for any other record" if promise["adjacency"] == "add_remove" else "of values at the same x"
         lines["exchange"] = f"{how}: ε = {promise['substitution_epsilon']}"
     return lines
+
+
+def _change_of(promise: Mapping[str, Any]) -> str:
+    """The difference between neighbouring files in a few words, from a statement."""
+    unit = promise.get("privacy_unit", "record")
+    if promise["adjacency"] == "add_remove":
+        return f"adding or removing one {unit}"
+    if promise.get("exchange") == "anywhere":
+        return f"exchanging one {unit} for any other"
+    verb = "changing" if promise["adjacency"] == "substitution" else "leaving out"
+    return f"{verb} the protected values of one {unit}"
 
 
 def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> str:

@@ -30,12 +30,12 @@ BETWEEN_AND_WITHIN = (
 )
 ONE_SET = "With one synthetic set, T = W leaves out the spread between sets and is too small."
 SKEWED = (
-    "Intervals of counts are symmetric on the log scale, where they reach less far than the count, and otherwise as they "
-    "are, from 0. Those of means and totals are symmetric as they are."
+    "Intervals of means and totals are symmetric. Those of counts are symmetric on the log scale, or, where errors are "
+    "larger than the count, on the natural scale from 0."
 )
 WITHIN_BOUNDS = (
-    "Limits of means stand within the outcome's public bounds. Those of counts, and of totals of what cannot be negative, "
-    "do not reach below 0."
+    "Intervals of means end at the outcome's public bounds. Those of counts, and of totals of non-negative outcomes, end at "
+    "0."
 )
 SEARCH_STANDS_IN = "Privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here."
 BORROWED = (
@@ -50,10 +50,9 @@ BETWEEN_SETS = (
 )
 
 FURTHER = [
-    "Ratios, proportions, shares and differences: the same parts of their linearised forms, so that sums which two cells "
-    "share enter with their covariance.",
-    "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Where "
-    "shapes are a reference's, its own sampling error at a known mean is in them, and no change of shape since.",
+    "Ratios, proportions, shares and differences: the same components of their linearised forms, with covariances.",
+    "Quantiles: Woodruff intervals, from the share of weight below them. Where distributions come from a reference, its "
+    "sampling error at a known mean is included, and a change of shape since is not.",
 ]
 """Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 
@@ -80,12 +79,12 @@ def standard_errors(released: ReleasedObject) -> list[str]:
         words_of(job).errors_of_records or (SYNTHESIS_ADDED if simulated else BETWEEN_AND_WITHIN),
         SKEWED,
         *([WITHIN_BOUNDS] if job.mechanism.adds_noise else []),
-        "Intervals have nominal 90 % under the model; the model's own misfit is not in them.",
+        "Intervals have a nominal coverage of 90 % under the model. They do not include the model's misfit.",
     ]
     if family_facts(job).on_reference:
         texts.append(BORROWED)
     if job.mechanism.clamps:
-        texts.append("The bias that the clamp brings, which may be larger than all of this, is in no standard error.")
+        texts.append("Standard errors do not include the bias of the clamp, which may exceed all of this.")
     if job.likelihood.synthesis == "fbp" and not simulated:
         texts.append("Estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x.")
     if job.likelihood.synthetic_weights == "expected" and not simulated:
@@ -126,8 +125,8 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
     texts = list[str]()
     if len(effects) == 1 and effects[0] == DesignEffect(effect=effects[0].effect):
         texts.append(
-            f"Sampling variances are multiplied by the public design effect {effects[0].effect:g} that the job states, one "
-            "for every figure; the noise of protection is not."
+            f"Sampling variances of all figures are multiplied by the public design effect {effects[0].effect:g} that the "
+            "job states; the variance of noise is not."
         )
     elif effects:
         whose = "were estimated from the reference" if job.survey.effects_of_reference else "the job states"
@@ -137,13 +136,13 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
             f"list that is of its statistic and its columns: {listed}. The noise of protection is not multiplied."
         )
     elif job.survey.psu:
-        texts.append(f"Clustering by {job.survey.psu} is not in the model: these standard errors are too small.")
+        texts.append(f"The model ignores clustering by {job.survey.psu}, so these standard errors are too small.")
     elif job.survey.replicate_weights is not None:
-        texts.append("The design that the replicate weights carry is not in the model: these standard errors leave it out.")
+        texts.append("The model ignores the design in the replicate weights, so these standard errors leave it out.")
     if effects and (left := _without_effect(job, effects)):
-        texts.append(f"No design effect is known of {', '.join(left)}: clusters are not in these standard errors.")
+        texts.append(f"No design effect is known for {', '.join(left)}: their standard errors leave out clustering.")
     if job.survey.fpc:
-        texts.append("Populations are taken as infinite: standard errors have no finite population correction.")
+        texts.append("Standard errors have no finite population correction.")
     return texts
 
 

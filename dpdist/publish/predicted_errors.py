@@ -44,9 +44,8 @@ CLEAR, FEW = 10.0, 4
 MOST = 99.0
 """Ratio that also stands for all larger ones."""
 IN_WORDS = (
-    f"The error of these published figures is predicted at more than {FAR:g} direct standard errors, with this ratio. So "
-    f"they may be more than {FAR_NAMED:g} direct standard errors off. The prediction follows from this release alone, "
-    "margins included."
+    f"These published figures have a predicted error of more than {FAR:g} direct standard errors (ratio given), and so may "
+    f"be more than {FAR_NAMED:g} direct standard errors off. The prediction uses this release only, margins included."
 )
 
 Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]

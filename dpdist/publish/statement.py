@@ -25,35 +25,35 @@ from dpdist.publish.predicted_errors import Ratios, cautions, entry
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 
 APPROVAL = (
-    "This release was held, and published when somebody had approved it. Who approves may look at the confidential "
-    "evaluation first. That choice depends on the records, and it is in no ε. {who}"
+    "This release was published after an approval. The approver may see the confidential evaluation first; that choice "
+    "depends on the records, and ε does not cover it. {who}"
 )
 PUBLICATION = (
-    "A release that its confidential evaluation finds unfit is held, until its custodian publishes it with a reason. "
-    "Whether and when this release was published depends on the records, and this is in no ε."
+    "A release that fails its confidential evaluation is held until the custodian publishes it with a reason. Whether and "
+    "when this release was published depends on the records, and ε does not cover it."
 )
-ANYBODY = "The job lists no keys: whoever has any key may approve."
-LISTED = "The job lists the keys that may approve: {names}."
+ANYBODY = "The job lists no keys, so any key may approve."
+LISTED = "These keys may approve: {names}."
 ADDS_UP = (
-    "What a person loses adds up over the releases whose files hold her, over tables, periods and surveys. Take releases "
-    "with guarantees for every file, of the same neighbours and the same privacy unit: one unit loses at most the sum of "
-    "their ε and of their δ. This also holds if a later job was chosen after earlier releases were seen. {}"
+    "Privacy losses add up over all releases whose files include a person: over tables, periods and surveys. For strict "
+    "releases with the same neighbours and privacy unit, the total is at most the sum of their ε and of their δ, even if "
+    "later jobs were chosen after seeing earlier releases. {}"
 )
-COUNTED = "A ledger counts the releases of this dataset that were run with it."
-NOT_COUNTED = "No ledger counts them here."
+COUNTED = "A ledger keeps the total for this dataset."
+NOT_COUNTED = "No ledger keeps the total for this release."
 NOISY_COUNTS = (
-    "The numbers of sample records by {columns} were counted at the levels listed, with {law} of the scale that stands "
-    "there. Levels were then made to agree, in whole numbers of at least 0. Tables and synthetic records are made from "
-    "these counts. A combination that holds few records may be published with none, and one without with some."
+    "Sample counts by {columns} have {law} of the scales listed, and were then adjusted to agree with each other as whole "
+    "numbers of at least 0. Tables and synthetic records use these counts. A combination with few records may show none, "
+    "and an empty one may show some."
 )
 NOISE_IN_ERRORS = (
-    " The noise of these counts is in the standard errors. It was simulated once more and made to agree in the same way, "
-    "and all estimates were made from it and the same noisy sums."
+    " Standard errors include the noise of these counts, by simulation: estimates were computed again from counts with new "
+    "noise and the same noisy sums."
 )
 COMBINING = "T = B/m + W"
 """The rule by which estimates of several sets are combined (docs/methods.md, §6)."""
-CONTRADICTED = "a file that contradicts this is refused, so the guarantee is among files that do not contradict it"
-VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they stand in its records"
+CONTRADICTED = "other files are refused, so the guarantee is among files for which this holds"
+VERBATIM = "most weights and outcomes of the reference's records, unchanged, by cell"
 
 
 def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> dict[str, Any]:
@@ -212,19 +212,19 @@ def _on_a_file(released: ReleasedObject) -> bool:
 
 def _public(released: ReleasedObject) -> list[str]:
     job = released.job
-    noisy, by = "noisy numbers of " if job.sizes_secret else "", ", ".join(job.categories) or "no column"
+    noisy, by = "noisy " if job.sizes_secret else "", ", ".join(job.categories) or "no column"
     facts = [
-        f"{noisy}sample records in every combination of {by} (released/frame.parquet)",
+        f"{noisy}sample counts by {by} (released/frame.parquet)",
         *([_drawn(job)] if job.is_domain and job.drawn_is_public else []),
-        "the levels and bounds that the job declares",
-        "the seed of publication, which is independent of the seed of protection",
+        "levels and bounds declared in the job",
+        "the seed used in publication, which is independent of the protection's noise",
     ]
     if job.reference is not None:
-        what = "a file that the job declares public (its checksum stands under reference)"
+        what = "a file that the job declares public (checksum under reference)"
         chained, binned = "chain" in released.promise.get("reference", {}), job.reference.paid is not None
         if chained:
-            also = ", and noisy histograms that are part of this one" if binned else ""
-            what = f"an earlier release (its manifest's checksum stands under reference){also}"
+            also = ", with noisy histograms of this release" if binned else ""
+            what = f"an earlier release (checksum of its manifest under reference){also}"
         elif binned:
             what = "points made of noisy histograms. The noisy counts themselves are not published"
             if released.points is None:
@@ -238,7 +238,7 @@ def _public(released: ReleasedObject) -> list[str]:
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     if released.history:
         facts.append(
-            f"released/{HISTORY}: totals of this release's measured cells, and of {len(released.history) - 1} before"
+            f"released/{HISTORY}: noisy totals of measured cells, of this release and of {len(released.history) - 1} before"
         )
     facts += [f"the recode of {name} when a file is read: {merges_in_words(merges)}" for name, merges in job.recode.items()]
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
@@ -249,15 +249,15 @@ def _public(released: ReleasedObject) -> list[str]:
         facts.append(f"that records of one combination of {', '.join(alike)} have one weight: {CONTRADICTED}")
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
-        f"assumed public though it depends on the outcome: the number of records left after {rule}"
+        f"assumed public, although it depends on the outcome: the number of records left after {rule}"
         for rule in job.outcome_dependent_rules
     ]
 
 
 def _drawn(job: Job) -> str:
     by = f"in every combination of {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in all"
-    few = f"; 1 to {job.least_count - 1} records left out count as {job.least_count}" if job.least_count > 1 else ""
-    return f"the number of records drawn {by}, before the universe and the rules{few} (released/frame.parquet)"
+    few = f"; 1 to {job.least_count - 1} excluded records count as {job.least_count}" if job.least_count > 1 else ""
+    return f"the number of sampled records {by}, before the universe and rules{few} (released/frame.parquet)"
 
 
 def _post_processing(released: ReleasedObject) -> list[str]:
@@ -269,7 +269,7 @@ def _post_processing(released: ReleasedObject) -> list[str]:
         low, high = column.bounds or (0.0, 0.0)
         steps.append(
             f"Values of synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] are set to the nearest "
-            "bound. The model's means are means of the so limited variable."
+            "bound, also in the means of the model."
         )
     steps += words.post_processing(released)
     if family_facts(job).on_reference:

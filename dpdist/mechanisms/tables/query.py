@@ -23,52 +23,52 @@ from dpdist.privacy.noise import LARGEST_SCORE
 from dpdist.privacy.queries import NoisyQuery
 
 SCALED = (
-    "In every measured table a record adds its residuals from a public prediction to one cell: that of its weight, "
-    "and that of its weighted outcome about the cell's predicted mean, each over a limit. They are scaled until the "
-    "sum of their sizes is at most 1. So switching a record off moves a measurement by at most 1, and other values at "
-    "the same x by at most 2."
+    "In every measured table, each record adds two residuals from a public prediction to its cell: that of its weight, and "
+    "that of its weighted, centred outcome. Both are divided by limits and scaled to an L1 norm of at most 1. The L1 "
+    "sensitivity of a table's sums is thus 1 when a record's values are left out, and 2 when they change."
 )
 SCALED_KNOWN = (
-    "In every measured table a record adds its outcomes' residuals from a public prediction, times its weight, to one "
-    "cell, each over a limit. They are scaled until the sum of their sizes is at most 1. So switching a record off moves "
-    "a measurement by at most 1, and other values at the same x by at most 2. Counts follow from public weights and "
-    "numbers."
+    "In every measured table, each record adds its weighted, centred outcomes' residuals from a public prediction to its "
+    "cell, divided by limits and scaled to an L1 norm of at most 1. The L1 sensitivity of a table's sums is thus 1 when a "
+    "record's values are left out, and 2 when they change. Counts follow from public weights and sample counts."
 )
-LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
+LAPLACE = "A table with a share s of ε has discrete Laplace noise with scale sensitivity/(sε)."
 SCALED_SECRET = (
-    "The number of records is measured. In every measured table a record adds its weight, and its weighted outcome about "
-    "the cell's predicted mean, to one cell, each over a limit. Half of their sum and of their difference are scaled until "
-    "their sizes sum to at most 1. So adding or removing a record moves a measurement by at most 1, and exchanging it for "
-    "any other by at most 2."
+    "The number of records is measured. In every measured table, each record adds its weight and its weighted outcome, "
+    "centred at the cell's predicted mean, to its cell. Both are divided by limits; half their sum and half their "
+    "difference are scaled to an L1 norm of at most 1. The L1 sensitivity of a table's sums is thus 1 when a record is "
+    "added or removed, and 2 when it is exchanged for another."
 )
-GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
+GAUSSIAN = "A table with a share s of ρ has discrete Gaussian noise with σ = sensitivity/√(2sρ)."
 SHARED = (
-    "The prediction and all limits follow from the job, the reference, public sizes and earlier noisy sums. The parts "
-    "of the budget sum to 1, so that all measurements together cost the budget. All tables follow from them by post- "
-    "processing."
+    "Prediction and limits depend only on the job, the reference, public sample counts and earlier noisy sums. The shares "
+    "sum to at most 1, so all measurements together cost the budget (adaptive composition). The published tables are "
+    "post-processing of these sums."
 )
 SHARED_SECRET = (
-    "The cells, the prediction, the expected numbers of records and all limits follow from the job, the reference and "
-    "earlier noisy sums. The parts of the budget sum to 1, so that all measurements together cost the budget. All tables, "
-    "and numbers of records, follow from them by post-processing."
+    "Cells, prediction, expected sample counts and limits depend only on the job, the reference and earlier "
+    "noisy sums. The "
+    "shares sum to at most 1, so all measurements together cost the budget (adaptive composition). The published tables "
+    "and sample counts are post-processing of these sums."
 )
 SHAPE = (
-    "What limits hide is taken from the reference, with its error. How far the file has drifted from the prediction "
-    "follows from the noisy sums. A tail that has grown since the reference beyond the limits is in no figure."
+    "Values beyond the limits are estimated from the reference, with a standard error. Drift since the reference is "
+    "estimated from the noisy sums. If the tail beyond the limits has grown since the reference, figures come out low and "
+    "standard errors do not show it."
 )
 
 
 BINNED = (
-    "Bins of the weight, if it is measured, and of every outcome follow from public bounds alone. A record adds 1 to one "
-    "bin of each of these h columns. So switching it off moves h counts by 1, and other values at most 2h. Tables cost "
-    "the rest of the budget for every value of the noisy counts (adaptive composition)."
+    "Bins of the weight, if it is measured, and of every outcome depend on public bounds only. Each record adds 1 to one "
+    "bin of each of these h columns: the L1 sensitivity is h when its values are left out, and 2h when they change. Tables "
+    "cost the rest of the budget (adaptive composition)."
 )
-BINNED_LAPLACE = "The counts have discrete Laplace noise of scale h/ε₀ (2h/ε₀ under substitution)."
-BINNED_GAUSSIAN = "The counts have discrete Gaussian noise of σ = √(h/2ρ₀) (√(h/ρ₀) under substitution)."
+BINNED_LAPLACE = "The counts have discrete Laplace noise with scale h/ε₀ (2h/ε₀ under substitution)."
+BINNED_GAUSSIAN = "The counts have discrete Gaussian noise with σ = √(h/2ρ₀) (√(h/ρ₀) under substitution)."
 SHAPE_OF_BINS = (
-    "Limits, and what they hide, follow from noisy counts of bins of the whole stratum, where columns are taken to be "
-    "independent. How far cells differ follows from the noisy sums. A tail that noise hides, or that a cell alone has, may "
-    "be in no figure."
+    "Limits, and the values beyond them, are estimated from noisy counts of bins of the whole stratum, with weights and "
+    "outcomes assumed independent. Differences between cells are estimated from the noisy sums. Standard errors may not "
+    "include a tail that the noise hides, or that only one cell has."
 )
 SPLIT = "; sequential within a set: ε₀ = {} for counts of bins, ε₁ = {} for the tables"
 SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g}, that of ε₀ = {}, for counts of bins, ρ₁ = {:.6g} for the tables"
@@ -199,7 +199,7 @@ def _after_counts(text: str) -> str:
     """A text of the promise where counts of bins stand in for a reference."""
     text = text.replace("the reference", "noisy counts of bins").replace("cost the budget", "cost the rest")
     for amount in "ερ":
-        text = text.replace(f"the part s of {amount} has", f"the part s of {amount}₁, what counts of bins leave, has")
+        text = text.replace(f"a share s of {amount} has", f"a share s of {amount}₁, the budget left by the bins, has")
         text = text.replace(f"s{amount}.", f"s{amount}₁.").replace(f"s{amount})", f"s{amount}₁)")
     return text
 

@@ -11,8 +11,8 @@ from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.outputs import ReleaseView
 
 OF_WEIGHT = (
-    "the sum of (w - p - c) / L, with w the weight, p its prediction, c the cell's centre and L its weight_cap; both "
-    "residuals of a record are scaled until their sizes sum to at most 1"
+    "the sum of (w - p - c) / L, with w the weight, p its prediction, c the cell's centre and L its weight_cap; a record's "
+    "residuals are scaled to an L1 norm of at most 1"
 )
 OF_OUTCOME = (
     "the sum of (w (y - m) - p (q - m)) / H, with y the outcome, q its prediction, m the cell's predicted mean, and H the "
@@ -24,8 +24,9 @@ OF_BINS = (
 )
 OF_PAIR = (
     "half of the sum of w / (K L) {} w (y - m) / H, with w the weight, y the outcome, m the centre, which is the cell's "
-    "predicted mean, L the weight_cap, H the half_width, and K the number of outcomes; all of a record are scaled until "
-    "their sizes sum to at most 1"
+    "predicted mean, L the weight_cap, H the half_width, and K the number of outcomes; a record's terms are "
+    "scaled to an L1 "
+    "norm of at most 1"
 )
 DEFINITIONS = {
     "weight residuals": OF_WEIGHT,
@@ -42,31 +43,32 @@ QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "belo
 }
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
-    "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean of the "
-    "residual sums given the second noisy sums, added to a prediction by levels and cells, which follows from the first."
+    "All tables add up the same estimates of base cells, so they agree: a prediction by levels and cells, from the first "
+    "noisy sums, plus the posterior means of residual sums, given the second."
 )
 MADE_UP = (
-    "The values of a synthetic record are of the law by noisy counts of bins, the same in every base cell.",
-    "Synthetic records agree with all tables. What else they tell was not measured: columns are independent in a cell.",
+    "Values of synthetic records are drawn from the noisy counts of bins, which are the same for every base cell.",
+    "Synthetic records agree with all tables. Other relations in them were not measured: columns are independent "
+    "in a cell.",
 )
 ERRORS = (
-    "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, errors of "
-    "the prediction, and of the law by noisy counts. Draws come from the posterior that made the tables."
+    "Estimator `parameters`: sampling of records over and within base cells, noise, and errors of the prediction and of the "
+    "distributions by noisy counts, from draws of the posterior that made the tables."
 )
-LEFT = "noisy sums, by cell of every table, of what a prediction from the reference leaves of "
+LEFT = "noisy sums, by cell of every table, of residuals from a prediction by the reference, of "
 DENSITY = f"{LEFT}{{weight}}, and of {{weight}} times {{outcome}}"
 DENSITY_OF_OUTCOMES = f"{LEFT}{{outcome}}, times {{weight}}, which is public"
-DONOR = f"A synthetic record takes its {{}} from one donor, a record of the reference (released/{DONORS})."
-TILTED = "Weights in a base cell are tilted until it has its estimates. Where weights cannot do it, outcomes move."
-UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are moved to the estimates."
+DONOR = f"A synthetic record takes its {{}} from one record of the reference (released/{DONORS})."
+TILTED = "Weights are adjusted until each base cell has its estimates; where that is impossible, outcomes are adjusted."
+UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are adjusted to the estimates."
 
 
 FAR_CELLS, FAR_COMMON = 0.03, 0.08
 """Relative sizes of drift, of levels and cells and of all cells together, at which a reference no longer fits."""
 DRIFTED = (
-    "{what} differ from what the reference predicts by about {cells:.0f} % by levels and cells, and by {common:.0f} % in "
-    "all cells together. Standard errors provide for that. What limits hide is still the reference's: a newer one would "
-    "give smaller errors"
+    "{what} differ from the reference's prediction by about {cells:.0f} % between levels and cells, and by {common:.0f} % "
+    "overall. Standard errors include this drift, but values beyond the limits are still estimated from the reference. A "
+    "newer reference would reduce errors"
 )
 
 
@@ -88,7 +90,7 @@ class TablesWords(Words):
 
     def density_of(self, release: ReleaseView) -> str:
         density = DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
-        return density.replace("from the reference", "by noisy counts") if release.job.on_histograms else density
+        return density.replace("by the reference", "by noisy counts") if release.job.on_histograms else density
 
     def errors_of(self, release: ReleaseView) -> str:
         return ERRORS if release.job.on_histograms else self.errors
@@ -110,18 +112,20 @@ WORDS = TablesWords(
     density=DENSITY,
     entries={"microdata": MICRODATA},
     errors=(
-        "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, errors "
-        "of the prediction, and drift since the reference. Draws come from the posterior that made the tables."
+        "Estimator `parameters`: sampling of records over and within base cells, noise, errors of the "
+        "prediction, and drift "
+        "since the reference, from draws of the posterior that made the tables."
     ),
     errors_of_records=(
-        "Estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds "
-        "none."
+        "Estimator `records`: synthetic records agree with the table from parameters and have the same errors."
     ),
     steps=(
-        "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean of the "
-        "residual sums given all noisy sums, added to the prediction.",
-        "Base cells are set within public bounds. Then they are raked to the sums that the measured cells had.",
-        f"A donor is of the record's own base cell, or of those most like it where that has fewer than {FEWEST}.",
-        "Synthetic records agree with all tables. What else they tell of a column is the reference's, not measured.",
+        "All tables add up the same estimates of base cells, so they agree: the prediction plus the posterior means of "
+        "residual sums, given all noisy sums.",
+        "Estimates of base cells are moved within public bounds, and raked to keep the sums of the measured cells.",
+        f"It comes from the same base cell, or from the most similar ones where that has fewer than {FEWEST} "
+        "reference records.",
+        "Synthetic records agree with all tables. Other relations in them are those of the reference, and were "
+        "not measured.",
     ),
 )
