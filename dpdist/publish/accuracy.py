@@ -34,8 +34,8 @@ SKEWED = (
     "larger than the count, on the natural scale from 0."
 )
 WITHIN_BOUNDS = (
-    "Intervals of means end at the outcome's public bounds. Those of counts, and of totals of non-negative outcomes, end at "
-    "0."
+    "Intervals of means end at the outcome's public bounds. Those of counts, and of totals of non-negative outcomes, end "
+    "at 0."
 )
 SEARCH_STANDS_IN = "Privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here."
 BORROWED = (

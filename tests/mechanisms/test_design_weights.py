@@ -95,8 +95,8 @@ def test_public_weights_leave_counts_without_noise_and_means_with_less(folder: P
     assert (declared["protected"], before["protected"]) == (["income"], ["income", "weight"])
     assert "weight" in declared["not_protected"]
     assert any("the weights of records by kind, which the job lists" in fact for fact in declared["public"])
-    assert any("weights of records by kind are public" in text for text in declared["assumptions"])
-    assert not any("taken as its own attribute" in text for text in declared["assumptions"])
+    assert any("The weights by kind are public" in text for text in declared["assumptions"])
+    assert not any("treated as an attribute" in text for text in declared["assumptions"])
     assert declared["epsilon"] == before["epsilon"] == "1"
     records = pd.read_parquet(next((tmp_path / "public" / "public" / "synthetic").glob("*.parquet")))
     assert np.allclose(records["weight"], records["kind"].astype(str).map(WEIGHTS), rtol=1e-12)

@@ -272,13 +272,13 @@ def test_what_is_said_of_the_guarantee(spaces: dict[str, Path]) -> None:
     for variant in ("laplace", "composed", "agreeing"):
         said = statement(spaces[variant])
         assert (said["guarantee"], said["epsilon"], said["adjacency"]) == ("none", None, None)
-        assert "Nothing is promised" in said["guarantee_in_words"]
+        assert "no privacy guarantee" in said["guarantee_in_words"]
         assert any("those of the file at hand" in line for line in said["assumptions"])
         assert said["standard_errors"][0].startswith("There are none")
         assert published(spaces[variant])["standard_error"].isna().all()
     said = statement(spaces["public"])
     assert (said["guarantee"], said["epsilon"], said["delta"], said["substitution_epsilon"]) == ("strict", "3", "0", "3")
-    assert "For every file of the domain" in said["guarantee_in_words"]
+    assert "for every file in the domain" in said["guarantee_in_words"]
     for name in ("sensitivity", "consistency"):
         assert name in said["mechanism"]
 

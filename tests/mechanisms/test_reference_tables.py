@@ -282,7 +282,7 @@ def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path, 
             dpdist.run(job(files, adjacency="add_remove"), tmp_path / name, input=tmp_path / f"{name}.parquet")
     said = json.loads((tmp_path / "some" / "public" / "statement.json").read_text())
     assert (said["guarantee"], said["adjacency"], said["substitution_epsilon"]) == ("strict", "add_remove", "2")
-    assert not any("number of sample records in each combination" in text for text in said["assumptions"])
+    assert not any("numbers of sample records in their combinations" in text for text in said["assumptions"])
     frames = [pd.read_parquet(tmp_path / name / "public" / "released" / "frame.parquet") for name in ("some", "few")]
     true = rows[(rows["field"] != "law") | (rows["sex"] != "m")].groupby(["field", "sex"]).size()
     told = frames[0].set_index(["field", "sex"])["count"]
@@ -428,7 +428,7 @@ def test_the_statement_says_that_the_references_values_stand_in_the_release(file
     """Weights and outcomes of the reference, digit for digit. Control: weights of the current file."""
     said = json.loads((workspace / "public" / "statement.json").read_text())
     (line,) = [text for text in said["public"] if "donors.parquet" in text]
-    assert "as they stand in its records" in line
+    assert "unchanged, by cell" in line
     console = Escaping(width=200, no_color=True)
     with console.capture() as captured:
         console.print(run_text(workspace))

@@ -75,7 +75,7 @@ def test_a_release_states_rho_epsilon_and_delta_and_that_epsilon_is_not_pure(wor
     assert Fraction(str(said["rho"])) == rho
     assert Fraction(str(said["substitution_rho"])) == rho * EXCHANGE
     assert Fraction(str(said["substitution_epsilon"])) == epsilon_of(rho * EXCHANGE, Fraction("1e-6"))
-    assert "at no ε alone" in str(said["guarantee_in_words"])
+    assert "no finite ε at δ = 0" in str(said["guarantee_in_words"])
     assert "1/n" not in str(said["guarantee_in_words"])
     assert said["mechanism"]["noise"] == "gaussian"  # type: ignore[index]
     assumed = " ".join(said["assumptions"])  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
         console.print(plan_text(plan, Prediction(plan.job, pd.DataFrame(), "none is made here")))
     assert "not below 1/n" in captured.get()
     assert "ε = 10 at δ = 1/6000" in captured.get()
-    assert "but for a probability of 1/6000" in captured.get()
+    assert "except with a probability of 1/6000" in captured.get()
     dpdist.run(said, tmp_path / "ws")
     assert "not below 1/n" in str(statement(tmp_path / "ws")["guarantee_in_words"])
     notes.clear()

@@ -119,7 +119,7 @@ def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     assert dpdist_does("verify", f"{folder}/ws", "--key", f"{folder}/other.pub").exit_code == 1
     (said,) = decisions(folder)
     assert (said["decision"], said["reason"]) == ("approved", "intervals hold, no cell is far off")
-    assert "in no ε" in dpdist.open_release(folder / "ws").statement["approval"]
+    assert "ε does not cover it" in dpdist.open_release(folder / "ws").statement["approval"]
     again = files(folder / "ws" / "public")
     assert run(folder).exit_code == 0
     assert files(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
@@ -147,7 +147,7 @@ def test_a_job_that_lists_keys_is_approved_under_one_of_them_alone(folder: Path)
     assert approve(folder, "--key", f"{folder}/head", "--reason", "fine").exit_code == 0
     name = PublicKey.parse(public_key(folder, "head")).name
     said = dpdist.open_release(folder / "ws").statement["approval"]
-    assert said.endswith(f"The job lists the keys that may approve: {name}.")
+    assert said.endswith(f"These keys may approve: {name}.")
     assert name in (folder / "ws" / "public" / "index.html").read_text()
 
 
@@ -169,7 +169,7 @@ def test_verify_wants_the_signature_of_a_listed_key(folder: Path) -> None:
 def test_without_a_list_statement_and_page_say_that_any_key_will_do(folder: Path) -> None:
     run(folder)
     assert approve(folder, "--key", f"{folder}/other", "--reason", "fine").exit_code == 0
-    anybody = "The job lists no keys: whoever has any key may approve."
+    anybody = "The job lists no keys, so any key may approve."
     assert dpdist.open_release(folder / "ws").statement["approval"].endswith(anybody)
     assert anybody in (folder / "ws" / "public" / "index.html").read_text()
     assert dpdist.parse_job(WANTED).public["approval"] == "required", "what was published before reads and resumes"

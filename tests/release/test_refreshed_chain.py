@@ -105,8 +105,8 @@ def test_the_statement_tells_of_histograms_beside_the_chain(chain: Chain) -> Non
     assert Fraction(told["reference"]["chain_epsilon"]) == 2
     assert "ε₀ = 0.3 for the histograms that fix the limits, ε₁ = 0.7 for the table" in told["composition"]
     assert any("bins lie at orders of its points" in text for text in told["assumptions"])
-    assert any("an earlier release, and a public function of it" in text for text in told["assumptions"])
-    assert any("and noisy histograms that are part of this one" in text for text in told["public"])
+    assert any("The reference is an earlier release" in text for text in told["assumptions"])
+    assert any("with noisy histograms of this release" in text for text in told["public"])
     law = json.loads((chain.fresh / "public" / "released" / "set-1.json").read_text())["strata"]["all"]["noise_law"]
     assert f"scale {Fraction(2**20) / Fraction('0.7')}," in law
     kept = sorted(path.name for path in (chain.fresh / "confidential" / "noise").iterdir())

@@ -73,7 +73,7 @@ def test_a_release_states_what_a_person_in_all_files_loses(chain: Path) -> None:
     assert [one["period"] for one in told["reference"]["chain"]] == ["2021", "2022"]
     assert told["reference"]["root"]["period"] == "2020"
     assert any("adaptive composition" in text for text in told["assumptions"])
-    assert any("totals of this release's measured cells, and of 2 before" in text for text in told["public"])
+    assert any("noisy totals of measured cells, of this release and of 2 before" in text for text in told["public"])
 
 
 def test_totals_are_those_of_the_file_where_noise_is_negligible(chain: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_release_cautions_of_a_reference_that_no_longer_fits(chain: Path, tmp_
     people(LEVELS, RECORDS, 1, 9).to_parquet(tmp_path / "job" / "current.parquet")
     dpdist.run(path, tmp_path / "ws")
     cautioned = [
-        sum("differ from what the reference predicts" in text for text in told["cautions"])
+        sum("differ from the reference's prediction" in text for text in told["cautions"])
         for told in (json.loads((ws / "public" / "statement.json").read_text()) for ws in (chain / "ws1", tmp_path / "ws"))
     ]
     assert cautioned == [2, 0]
