@@ -19,10 +19,10 @@ PATIENCE = 300.0
 """Seconds that a worker searches for its scheduler."""
 
 app = typer.Typer(
-    help="Run a cluster: make its certificates ([bold]certs[/]), start a [bold]scheduler[/] and [bold]worker[/]s on "
-    "several machines. Whoever holds a certificate of the cluster can run code on it.",
+    help="Run a cluster: certificates, scheduler, workers, manifests. Whoever holds a certificate of the cluster can run "
+    "code on it.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 Scheduler = Annotated[

@@ -38,7 +38,7 @@ def diff(
     ] = None,
     as_json: JsonAnswer = False,
 ) -> None:
-    """Show what differs between two releases: guarantee, job, tables, versions, and figures that moved beyond their errors.
+    """Show what differs between two releases. Guarantee, job, tables, versions, and figures that moved beyond their errors.
 
     Exit code 0: no difference. 1: differences. 2: one of them is no complete release. Reads public files alone.
     """

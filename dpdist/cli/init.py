@@ -30,66 +30,60 @@ if TYPE_CHECKING:
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
 DATASET = "The survey's short name, the same in every period (the account that the ledger charges)"
-CODEBOOK = "A CSV file of column, level or low and high, label; or a file of SAS, Stata or SPSS with labels of values."
+CODEBOOK = "CSV of column, level or low and high, label; or a SAS, Stata or SPSS file with labels."
 
 
 def init(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The confidential file: names and types alone are read.")
     ] = None,
-    to: Annotated[Path, typer.Option("--out", "-o", help="The job file to write; it must not exist.")] = Path("job.yaml"),
-    public: Annotated[
-        Path | None, typer.Option("--public", help="A public file with these columns: levels and bounds are from it.")
-    ] = None,
+    to: Annotated[Path, typer.Option("--out", "-o", help="Job file to write, which must not exist.")] = Path("job.yaml"),
+    public: Annotated[Path | None, typer.Option("--public", help="Public file that gives levels and bounds.")] = None,
     codebook_file: Annotated[Path | None, typer.Option("--codebook", help=CODEBOOK)] = None,
     reference: Annotated[
-        str | None, typer.Option("--reference", help="An earlier public file of this survey, or none; unset: --public's.")
+        str | None, typer.Option("--reference", help="Earlier public file, or none; unset: --public's.")
     ] = None,
-    of: Annotated[
-        str | None, typer.Option("--reference-period", help="What the reference is of; unset: a year in its name.")
-    ] = None,
+    of: Annotated[str | None, typer.Option("--reference-period", help="Its period; unset: a year in its name.")] = None,
     provenance: Annotated[
-        str | None, typer.Option("--provenance", help="Where the reference is from, and why it is public.")
+        str | None, typer.Option("--provenance", help="Source of the reference; why it is public.")
     ] = None,
-    outcome: Annotated[str | None, typer.Option("--outcome", help="The sensitive number.")] = None,
-    weight: Annotated[str | None, typer.Option("--weight", help="The sampling weight, or none.")] = None,
-    by: Annotated[list[str] | None, typer.Option("--by", help="A column of the table; may be repeated.")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="Sensitive numeric column.")] = None,
+    weight: Annotated[str | None, typer.Option("--weight", help="Sampling weight, or none.")] = None,
+    by: Annotated[list[str] | None, typer.Option("--by", help="Table column; may be repeated.")] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", help="The columns of one of several tables, with commas; may be repeated."),
+        typer.Option("--table", help="Columns of one table: a,b; may be repeated."),
     ] = None,
     design_strata: Annotated[
-        list[str] | None, typer.Option("--design-strata", help="A column of design strata, or none; may be repeated.")
+        list[str] | None, typer.Option("--design-strata", help="Column, or none; may be repeated.")
     ] = None,
-    psu: Annotated[str | None, typer.Option("--psu", help="The column of primary sampling units, or none.")] = None,
+    psu: Annotated[str | None, typer.Option("--psu", help="Column of PSUs, or none.")] = None,
     replicate_weights: Annotated[
-        str | None, typer.Option("--replicate-weights", help="What their columns' names begin with, or none.")
+        str | None, typer.Option("--replicate-weights", help="Prefix of their columns, or none.")
     ] = None,
     replicate_kind: Annotated[
         str | None, typer.Option("--replicate-kind", help="brr, fay, jackknife, bootstrap or successive_difference.")
     ] = None,
-    fay: Annotated[float | None, typer.Option("--fay", help="Fay's k, such as 0.5; it implies the kind fay.")] = None,
+    fay: Annotated[float | None, typer.Option("--fay", help="Fay's k, such as 0.5; implies kind fay.")] = None,
     design_weights: Annotated[
-        Path | None, typer.Option("--design-weights", help="A public CSV file of the strata's weights.")
+        Path | None, typer.Option("--design-weights", help="Public CSV file of weights by stratum.")
     ] = None,
-    mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: by what you have and want.")] = None,
+    mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: chosen by what you have and want.")] = None,
     records: Annotated[
-        bool | None, typer.Option("--records/--tables-only", help="Synthetic records too, or tables alone.")
+        bool | None, typer.Option("--records/--tables-only", help="With synthetic records, or without.")
     ] = None,
-    period: Annotated[
-        str | None, typer.Option("--period", help="What the release is of; unset: a year in FILE's name.")
-    ] = None,
+    period: Annotated[str | None, typer.Option("--period", help="Period; unset: a year in FILE's name.")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", help="The survey's short name in every period; unset: FILE's name without one."),
+        typer.Option("--dataset", help="Survey's short name; unset: from FILE's name."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take what is proposed.")] = False,
     confidential: Annotated[
         bool,
-        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values too, each line to confirm."),
+        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values, too; confirm each."),
     ] = False,
 ) -> None:
-    """Write a commented job for a file. Levels and bounds come from public sources; an open decision is marked TODO."""
+    """Write a commented job for a file. Levels and bounds come from public sources; open decisions are marked TODO."""
 
     def act() -> None:
         _refuse_place(to)  # before modules whose import takes seconds
@@ -374,7 +368,7 @@ def _written(path: Path) -> TextFile:
 def show(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The name of a shipped job, or a YAML job file.")],
 ) -> None:
-    """Print the text of a shipped job or of a job file, unchanged."""
+    """Print the text of a shipped job or of a job file."""
     from dpdist.job.loading import find_job
     from dpdist.job.yaml_lines import read_yaml
 
@@ -399,7 +393,7 @@ def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="The code i
 
 
 def schema() -> None:
-    """Print the JSON schema of a job file, for editors, with the plug-ins that are installed."""
+    """Print the JSON schema of a job file, for editors. It includes installed plug-ins."""
     from dpdist.job import SPECS, WEIGHT_RULES, Job
     from dpdist.job.families import MODELS
     from dpdist.survey.readers import READERS

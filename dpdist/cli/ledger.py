@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from dpdist.ledger.pages import Page
 
 app = typer.Typer(
-    help="The ledger, in which releases of a dataset are counted: begin one ([bold]init[/]), [bold]show[/], "
-    "[bold]check[/], [bold]export[/].",
+    help="Count what all releases of a dataset have spent.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 Place = Annotated[

@@ -20,12 +20,12 @@ from dpdist.runtime.interrupts import interrupt, remember_interrupts
 app = typer.Typer(
     cls=Verbs,
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
-    "A job file names the data, the survey design, the model, the tables and the budget. [bold]validate[/] and "
-    "[bold]plan[/] spend nothing. [bold]run[/] spends the job's budget once. It leaves WORKSPACE/public (to publish) and "
-    "WORKSPACE/confidential (to guard). [bold]publish[/] makes the public folder again at no cost.",
+    "A job file names the data, the survey design, the tables and the budget. Begin with init, validate and plan, which "
+    "spend nothing. run spends the job's budget once, and leaves WORKSPACE/public (to publish) and WORKSPACE/confidential "
+    "(to guard).",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
@@ -49,9 +49,9 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
 for verb in (
-    *(init.init, trials.rehearse, verify.verify, verify.sign, verify.keygen, diff.diff, verify.approve),
-    *(releases.validate, releases.plan, releases.run, releases.publish, releases.report, releases.status),
-    *(trials.audit, trials.calibrate, trials.study, init.show, init.explain, init.schema),
+    *(init.init, init.show, releases.validate, releases.plan, releases.run, releases.status, releases.report),
+    *(releases.publish, verify.approve, verify.verify, verify.sign, verify.keygen, diff.diff),
+    *(trials.rehearse, trials.calibrate, trials.study, trials.audit, init.explain, init.schema),
 ):
     app.command()(verb)
 

@@ -54,7 +54,7 @@ def validate(
     as_json: JsonAnswer = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
+    """Check a job against its data. Schema, design, public domains, sizes; nothing is spent or written."""
 
     def act() -> None:
         with listening(quiet, as_json, answers=True) as listener:
@@ -104,7 +104,7 @@ def plan(
     as_json: JsonAnswer = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Show strata, memory, guarantee, cost and predicted errors of a run before it begins. Nothing is spent."""
+    """Show guarantee, cost and predicted errors of a run beforehand. Nothing is spent."""
     from dpdist.cli.loading import loaded
     from dpdist.cli.plan_text import needed_text, plan_json, plan_text
     from dpdist.core.files import write_text
@@ -172,7 +172,7 @@ def run(
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Protect, then publish. Spends the job's budget. If the run is killed, the same command resumes it."""
+    """Protect and publish: spends the job's budget. If the run is killed, the same command resumes it."""
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.cli.observing import observed
@@ -192,6 +192,8 @@ def run(
             if public.held:
                 listener(Event("held", "release"))
         custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
+        if not quiet and not as_json:
+            beside(lambda: out.print(reporting.released_line(folder), markup=False), "the release could not be shown", "")
         _for_custodian(folder, made=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))
@@ -217,7 +219,7 @@ def publish(
     quiet: QuietButLedger = False,
     as_json: Json = False,
 ) -> None:
-    """Make tables, microdata and statement again from what was released. Spends no budget and reads no record."""
+    """Make the public folder again from what was released. Spends no budget and reads no record."""
     from dpdist.job.loading import load_job
     from dpdist.release import publish as publish_workspace
 
@@ -238,7 +240,7 @@ def publish(
 
 
 def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
-    """Prints that the verdict holds the release, if it does. Otherwise the custodian sees the line of the verdict.
+    """Prints what to do next. The custodian sees the line of the verdict before, unless it holds the release.
 
     The verdict is confidential, so it is printed for the custodian alone; others see where to find it.
     """
@@ -254,10 +256,10 @@ def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
         approve = f"look at it with `dpdist report {workspace} --confidential`, and publish it with"
         command = f"`dpdist approve {workspace} --reason '…'`"
         out.print(f"Held, because the confidential verdict says 'do not publish': {approve} {command}", markup=False)
-    elif custodian_reads:
+        return
+    if custodian_reads:
         beside(verdict, "the verdict could not be made", shown)
-    else:
-        out.print(f"The verdict on its accuracy is confidential: {shown}", markup=False)
+    out.print(f"Next: {shown} on its accuracy, which is confidential; then publish {workspace}/public", markup=False)
 
 
 def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) -> None:
@@ -292,7 +294,7 @@ def report(
         typer.Option("--open", help="Write confidential/report.html again, and open it, for the custodian's eyes only."),
     ] = False,
 ) -> None:
-    """Show a release as text: guarantee, tables, and on request the confidential evaluation, also as a page."""
+    """Show a release: guarantee, tables, and evaluation on request. The evaluation is confidential, and also a page."""
 
     def act() -> None:
         if not page:
@@ -310,7 +312,7 @@ def report(
 
 
 def status(workspace: WorkspaceFolder, as_json: JsonAnswer = False) -> None:
-    """Show how far a run is, or how it ended; works from another machine too. Shows nothing confidential."""
+    """Show how far a run is, or how it ended. Works from another machine, too; shows nothing confidential."""
     from dpdist.cli.observing import read_status, status_lines
     from dpdist.cli.table_text import facts_text
 

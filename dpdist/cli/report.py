@@ -56,6 +56,17 @@ def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in lines.items() if text}
 
 
+def released_line(workspace: str | Path) -> str:
+    """One line on what a run has released, or holds."""
+    with Workspace.opened(workspace, reading=True) as space:
+        statement, tables = _statement(space), len(list((space.newest / "tables").glob("*.parquet")))
+        sets, shown = int(statement["synthetic_sets"]), promise(statement)["guarantee"]
+        parts = [f"{tables:,} table{'s'[: tables != 1]}", f"{sets} set{'s'[: sets != 1]} of synthetic records"]
+        made = " and ".join(part for part, number in zip(parts, (tables, sets), strict=True) if number) or "nothing"
+        verb = "Held" if _is_held(space) else "Released"
+        return f"{verb} {statement['dataset']} {statement['period']}: {made} ({shown})"
+
+
 def run_text(workspace: str | Path) -> RenderableType:
     """Formats the end of a run: which folder may be published, and which must not be."""
     from dpdist.quality.cautions import advice
@@ -74,9 +85,7 @@ def run_text(workspace: str | Path) -> RenderableType:
                 **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *map(str, advised)]}),
                 **_unidentified(statement),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
-                "synthetic sets": str(statement["synthetic_sets"]),
                 **({"published too": PUBLISHED_TOO} if _donates(space) else {}),
-                "how far off it is": f"`dpdist report {space.place} --confidential`",
                 **(
                     {"publish it": f"`{APPROVE.format(space.place, signed)}`, once it is approved"}
                     if _is_held(space)

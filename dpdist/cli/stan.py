@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from dpdist.sampling import toolchain as stan
 
 app = typer.Typer(
-    help="Stan programs: compile them ahead of time ([bold]build[/]), show what is installed ([bold]doctor[/]).",
+    help="Compile Stan programs ahead of time, or show what is installed.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 Programs = Annotated[

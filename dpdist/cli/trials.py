@@ -52,7 +52,7 @@ def audit(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Leave out records of a finished release, one at a time, and compare their privacy losses with the bound.
+    """Compare exact privacy losses of a release with its bound. Records are left out one at a time.
 
     Spends nothing.
 
@@ -128,7 +128,7 @@ def calibrate(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Tune a mechanism's constants on a public reference period. Spends nothing, never opens the job's input.
+    """Tune a mechanism's constants on a public reference period. Spends nothing, and never opens the job's input.
 
     It writes one file, at the end. If it is killed, it begins anew."""
     from dpdist.job import Measure
@@ -162,7 +162,7 @@ def study(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run mechanisms on simulated data, or releases of public files.
+    """Run a study of mechanisms on simulated data or public files.
 
     Writes summary.csv, replicates.parquet, index.html. `papers` runs those of the five papers, and sets all on one page.
     If it is killed, the same command resumes it."""
@@ -201,7 +201,7 @@ def rehearse(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run the mechanisms that a job allows on thirds of a public file, and recommend one. Spends nothing.
+    """Try mechanisms on thirds of a public file, and recommend one. Spends nothing.
 
     The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml. The first of them
     grows with every mechanism. If it is killed, the same command resumes it."""

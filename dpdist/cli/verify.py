@@ -21,7 +21,7 @@ def verify(
     key: Annotated[str | None, typer.Option("--key", help="Public key, or its file: who must have signed it.")] = None,
     as_json: JsonAnswer = False,
 ) -> None:
-    """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not.
+    """List files of a release that were changed, added or lost. Exit code 0: complete; 1: not.
 
     Derives ε again from the proof record and compares it with the statement. Publishes the release again from released/
     and compares every file. Lists what could not be checked.
@@ -74,7 +74,7 @@ def sign(
     folder: Folder,
     key: Annotated[Path, typer.Option("--key", help="File of a secret key that `dpdist keygen` or minisign -W wrote.")],
 ) -> None:
-    """Sign a complete release: writes manifest.json.minisig, which minisign can check too."""
+    """Sign a complete release. Writes manifest.json.minisig, which minisign can check, too."""
     from dpdist.core.minisign import SecretKey
     from dpdist.opening.verifying import public_of
     from dpdist.opening.verifying import sign as sign_folder
@@ -90,7 +90,7 @@ def sign(
 def keygen(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Of the secret key; FILE.pub holds the public one.")],
 ) -> None:
-    """Make a pair of keys in the file format of minisign. Guard the secret key: only its file's mode protects it."""
+    """Make a pair of keys in minisign's format. Guard the secret key: only its file's mode protects it."""
     from dpdist.core.minisign import SecretKey
 
     def act() -> None:
@@ -116,7 +116,7 @@ def approve(
         bool, typer.Option("--refuse", help="Refuse it instead: it stays held until somebody approves it.")
     ] = False,
 ) -> None:
-    """Publish a held release, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
+    """Publish a held release, or refuse it, with a reason. Spends no budget, and a refusal gives none back."""
     from dpdist.approval.holding import approve as approve_release
     from dpdist.approval.holding import refuse as refuse_release
     from dpdist.cli.report import donates

@@ -1,0 +1,47 @@
+"""Help texts fit a screen; a run says first what it released, and last what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dpdist.cli.main import app
+
+LINES = 40
+GROUP = typer.main.get_command(app)
+VERBS = [()] + [
+    (name, *further)
+    for name, verb in GROUP.commands.items()
+    for further in [(), *((sub,) for sub in getattr(verb, "commands", ()))]
+]
+
+
+def shown(*verb: str) -> list[str]:
+    done = CliRunner().invoke(app, [*verb, "--help"], env={"COLUMNS": "80"})
+    assert done.exit_code == 0
+    return done.output.splitlines()
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_fits_a_screen(verb: tuple[str, ...]) -> None:
+    assert len(shown(*verb)) <= LINES
+
+
+def test_no_verb_is_described_by_half_a_sentence() -> None:
+    """Control: all verbs are listed."""
+    lines = shown()
+    assert not [line for line in lines if line.endswith("...")]
+    assert all(any(line.strip().startswith(f"{name} ") for line in lines) for name in GROUP.commands)
+
+
+def test_a_run_begins_with_what_it_released_and_ends_with_what_to_do_next(tmp_path: Path) -> None:
+    """Control: a quiet run says nothing."""
+    told = ["run", "doctorates_sanitized", "--workspace", str(tmp_path / "ws")]
+    lines = CliRunner().invoke(app, told).stdout.strip().splitlines()
+    assert lines[0].startswith("Released doctorates ")
+    assert "1 table and" in lines[0]
+    assert lines[-1].startswith("Next: ")
+    assert CliRunner().invoke(app, [*told, "--quiet"]).stdout == ""
