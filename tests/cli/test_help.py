@@ -33,7 +33,7 @@ def test_help_fits_a_screen(verb: tuple[str, ...]) -> None:
 def test_no_verb_is_described_by_half_a_sentence() -> None:
     """Control: all verbs are listed."""
     lines = shown()
-    assert not [line for line in lines if line.endswith("...")]
+    assert not [line for line in lines[1:] if line.endswith("...")]
     assert all(any(line.strip().startswith(f"{name} ") for line in lines) for name in GROUP.commands)
 
 

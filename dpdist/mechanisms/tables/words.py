@@ -52,7 +52,8 @@ MADE_UP = (
     "in a cell.",
 )
 ERRORS = (
-    "Estimator `parameters`: sampling of records over and within base cells, noise, and errors of the prediction and of the "
+    "Estimator `parameters`: sampling of records over and within base cells, noise, and errors of the prediction "
+    "and of the "
     "distributions by noisy counts, from draws of the posterior that made the tables."
 )
 LEFT = "noisy sums, by cell of every table, of residuals from a prediction by the reference, of "
