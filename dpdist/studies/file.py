@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from dpdist.core.errors import Problem, StudyError
 from dpdist.job.loading import find_shipped
@@ -23,7 +22,7 @@ from dpdist.studies.kinds.simulation import SimulationKind
 from dpdist.studies.kinds.tables import Tables
 from dpdist.studies.settings import Study
 
-KINDS: Mapping[str, StudyKind[Any]] = {
+KINDS: Mapping[str, StudyKind] = {
     "simulation": SimulationKind(),
     "guarantees": GuaranteesKind(),
     "tables": Tables(),
@@ -35,7 +34,7 @@ DEFAULT = "simulation"
 """The kind of a study file without the key `kind`."""
 
 
-def kind_of(study: Study) -> StudyKind[Any]:
+def kind_of(study: Study) -> StudyKind:
     return KINDS[study.kind]
 
 

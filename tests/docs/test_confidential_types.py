@@ -18,7 +18,6 @@ PUBLIC_HALVES = [path for name in ("post", "sensitivity", "words") for path in P
     for name in (
         "marginals/coded_tables.py",
         "marginals/synthetic_records.py",
-        "marginals/tables_beside.py",
         "reference_tables/cells.py",
         "reference_tables/released_means.py",
     )

@@ -24,11 +24,11 @@ from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.marginals.coded_tables import means_of
 from dpdist.mechanisms.marginals.fitting import ValueSums, fit, positions, tilted
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums
 from dpdist.mechanisms.marginals.sensitivity import moved
-from dpdist.mechanisms.marginals.tables_beside import means_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler

@@ -43,8 +43,7 @@ from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
-from dpdist.mechanisms.marginals.coded_tables import CodedTables
-from dpdist.mechanisms.marginals.tables_beside import errors_of_counts
+from dpdist.mechanisms.marginals.coded_tables import CodedTables, errors_of_counts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.quality.microdata import Coded, total_variation

@@ -124,7 +124,9 @@ def test_the_study_would_notice_a_comparator_with_a_fifth_of_its_noise(folder: P
     table = found.assign(case="normal", epsilon=found["epsilon"].map("{:g}".format))
     swapped = table[(table["mechanism"] != "laplace_composed") | (table["epsilon"] == "18")]
     swapped = swapped.assign(epsilon=swapped["epsilon"].where(swapped["mechanism"] != "laplace_composed", "3.6"))
-    honest, wrong = (median_ratios(ratios(study, t)) for t in (table, swapped[swapped["epsilon"] == "3.6"]))
+    honest, wrong = (
+        median_ratios(ratios(study.seed, study.yardsticks, t)) for t in (table, swapped[swapped["epsilon"] == "3.6"])
+    )
     key = ("fbs", "3.6", "count_ratio_laplace_composed")
     assert abs(honest[key] - 0.59) < TOLERANCE
     assert abs(wrong[key] - 0.59) > TOLERANCE
@@ -149,7 +151,7 @@ def test_ratios_are_those_of_the_loops() -> None:
         for s in ("count", "mean")
     ]
     others = [row | {"mechanism": name} for row in rows[:4] for name in ("laplace", "laplace_composed", "laplace_strict")]
-    found = median_ratios(ratios(study, pd.DataFrame(rows + others)))
+    found = median_ratios(ratios(study.seed, study.yardsticks, pd.DataFrame(rows + others)))
     assert found["fbs", "3.6", "count_ratio_direct"] == pytest.approx(np.sqrt((0.04 + 0.16) / (0.01 + 0.09)))
     assert found["laplace", "3.6", "count_ratio_direct"] == pytest.approx(1.0)
 
@@ -173,11 +175,13 @@ def test_a_wrong_study_of_tables_is_refused(old: str, new: str, told: str) -> No
 @pytest.mark.slow
 def test_medians_over_five_batches_agree_with_the_reference_study(tmp_path: Path) -> None:
     """R = 100. Standard deviations of the batches' medians: counts .09, means .25; of their median over five about half."""
-    folder = run(small(), tmp_path / "out", replicates=100)
+    study, folder = small(replicates=20), run(small(), tmp_path / "out", replicates=100)
     found = pd.read_parquet(folder / "replicates.parquet")
     table = found.assign(case="normal", epsilon=found["epsilon"].map("{:g}".format))
     batches = [table[(table["replicate"] - 1) // 20 == b] for b in range(5)]
-    medians = pd.concat([median_ratios(ratios(small(replicates=20), batch)) for batch in batches], axis=1).median(axis=1)
+    medians = pd.concat([median_ratios(ratios(study.seed, study.yardsticks, batch)) for batch in batches], axis=1).median(
+        axis=1
+    )
     for (law, epsilon), (count, mean) in METHODS_7.items():
         assert medians[law, epsilon, "count_ratio_laplace"] == pytest.approx(count, abs=0.2)
         assert medians[law, epsilon, "mean_ratio_laplace"] == pytest.approx(mean, abs=0.3)

@@ -13,7 +13,7 @@ from dpdist.core.errors import StudyError
 from dpdist.job import Frozen
 from dpdist.studies import file
 from dpdist.studies.file import KINDS, kind_of, load_study, parse_study
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind
 from dpdist.studies.run import run
 from dpdist.studies.settings import Study
 
@@ -40,7 +40,7 @@ class Coins(Study):
         return ("heads",)
 
 
-class CoinsKind(SimulatedKind):
+class CoinsKind(StudyKind):
     settings = Coins
     heads = ("Label", "What it is")
     captions: ClassVar = {"heads": Caption("heads of ten", "How many of ten throws.")}

@@ -17,7 +17,7 @@ from dpdist.mechanisms.marginals.coded_tables import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import Coded, consistency, fitted, overlap
 from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, over_sets, released, similarity
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind, randomness
 from dpdist.studies.settings import StudyOfArms, StudyOfFiles
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
@@ -64,7 +64,7 @@ class CodedStudy(StudyOfArms, StudyOfFiles):
     sets: int = Field(default=5, ge=1, le=100, description="synthetic sets of a release, which share ε")
 
 
-class CodedFiles(SimulatedKind):
+class CodedFiles(StudyKind):
     settings = CodedStudy
     heads = ("Label", "Mechanism", "Constants", "Guarantee class")
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from dpdist.job import Budget, Frozen, Name, budget_text
 from dpdist.privacy import finite
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import StudyOfArms
 
@@ -75,7 +75,7 @@ def loss(space: finite.Space, n: int, arm: FiniteArm, epsilon: float) -> float:
     return finite.worst_loss(space, utility, n, arm.neighbours) / epsilon
 
 
-class GuaranteesKind(SimulatedKind):
+class GuaranteesKind(StudyKind):
     settings = Guarantees
     heads = ("Label", "Clamp M", "Weights", "Neighbours")
     beside_title = "Beside the promises"

@@ -21,7 +21,7 @@ from dpdist.mechanisms.modips.spec import Truncation
 from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
 from dpdist.mechanisms.parts import builder_of
 from dpdist.privacy.noise import simulated_noise
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
 MEASURES = ("coverage", "bias", "root_mean_squared_error", "standard_error")
@@ -64,7 +64,7 @@ class Modips(StudyOfArms):
     files: int = Field(default=100, ge=1, description="simulated files that a replicate's measures are over")
 
 
-class ModipsKind(SimulatedKind):
+class ModipsKind(StudyKind):
     settings = Modips
     heads = ("Label", "Sets", "Sums", "Variance")
 

@@ -20,7 +20,7 @@ from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts
 from dpdist.quality.microdata import Coded, total_variation
 from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, released, similarity, total_variation_of
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
@@ -60,7 +60,7 @@ class PartitionStudy(StudyOfArms):
     sets: int = Field(default=4, ge=1, le=100, description="synthetic sets of a release, which share ε")
 
 
-class PartitionsKind(SimulatedKind):
+class PartitionsKind(StudyKind):
     settings = PartitionStudy
     heads = ("Label", "Mechanism", "Constants", "Guarantee class")
 

@@ -1,9 +1,10 @@
-"""The interface that every kind of study implements for `studies.run`: settings, one replicate, texts."""
+"""Base class of kinds of study, for `studies.run`: settings, one replicate, texts."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 
@@ -20,7 +21,6 @@ RANDOMNESS = (
 )
 Fact = tuple[str, list[str]]
 """A line of the page on the study's design: a heading, and its values."""
-S = TypeVar("S", bound=Study)
 
 
 class Result(NamedTuple):
@@ -61,67 +61,43 @@ class Refusal(NamedTuple):
     remedy: str
 
 
-class StudyKind(Protocol[S]):
+class StudyKind(ABC):
     """A kind of study. Its class `settings` names the kind as the type of the key `kind`."""
 
-    @property
-    def settings(self) -> type[S]: ...
+    settings: ClassVar[type[Study]]
+    heads: ClassVar[tuple[str, ...]]
+    findings_title: ClassVar[str] = "Findings"
+    beside_title: ClassVar[str] = "Beside the published figures"
 
     @property
-    def heads(self) -> tuple[str, ...]: ...
-
-    @property
-    def findings_title(self) -> str: ...
-
-    @property
-    def beside_title(self) -> str: ...
-
-    @property
+    @abstractmethod
     def captions(self) -> Mapping[str, Caption]: ...
 
-    def refusals(self, study: S) -> Iterator[Refusal]: ...
-
-    def replicate(self, study: S, case: int, number: int) -> Replicate:
+    @abstractmethod
+    def replicate(self, study: Any, case: int, number: int) -> Replicate:
         """Replicate `number`, from 1, of the case at this position; the first may return by-products for figures."""
-        ...
 
-    def by_cell(self, study: S, results: pd.DataFrame) -> pd.DataFrame | None:
-        """Errors of all replicates by cell (case, mechanism, epsilon, cell, measure, value), or None."""
-        ...
-
-    def facts(self, study: S) -> list[Fact]:
+    @abstractmethod
+    def facts(self, study: Any) -> list[Fact]:
         """The page's lines on the study's design."""
-        ...
 
-    def arms(self, study: S) -> list[tuple[str, ...]]:
+    @abstractmethod
+    def arms(self, study: Any) -> list[tuple[str, ...]]:
         """Rows of the page's table of arms, under `heads`."""
-        ...
-
-    def target(self, study: S, case: str, epsilon: str, measure: str) -> float | None:
-        """Value of the figures' dashed line, if any."""
-        ...
-
-    def made_of(self, study: S) -> str:
-        """A text on what the data are, and why they may be shown."""
-        ...
-
-
-class SimulatedKind:
-    """Defaults of kinds without errors by cell."""
-
-    findings_title = "Findings"
-    beside_title = "Beside the published figures"
 
     def refusals(self, study: Any) -> Iterator[Refusal]:
         yield from ()
 
     def by_cell(self, study: Any, results: pd.DataFrame) -> pd.DataFrame | None:
+        """Errors of all replicates by cell (case, mechanism, epsilon, cell, measure, value), or None."""
         return None
 
     def target(self, study: Any, case: str, epsilon: str, measure: str) -> float | None:
+        """Value of the figures' dashed line, if any."""
         return 1.0 if "_ratio_" in measure else None
 
     def made_of(self, study: Any) -> str:
+        """A text on what the data are, and why they may be shown."""
         return SIMULATED
 
 

@@ -34,7 +34,7 @@ from dpdist.privacy.weights import NotReached
 from dpdist.quality.utility import distances, location
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
-from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, StudyKind, randomness
 from dpdist.studies.kinds.simulation_settings import CHAINS, DATA, Arm, Case, Simulation
 from dpdist.studies.results import as_number
 
@@ -105,7 +105,7 @@ CAPTIONS: Mapping[str, Caption] = {
 }
 
 
-class SimulationKind(SimulatedKind):
+class SimulationKind(StudyKind):
     settings = Simulation
     heads = ("Label", "Mechanism", "Weights", "Guarantee class, or target")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -21,17 +21,7 @@ MONTE_CARLO = "_monte_carlo"
 """Suffix of the measure with the standard error of a median over cells, from resampled replicates."""
 
 
-class Compared(Protocol):
-    """What `ratios` needs of a study."""
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def yardsticks(self) -> tuple[str, ...]: ...
-
-
-def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
+def ratios(seed: int, yardsticks: Sequence[str], results: pd.DataFrame) -> pd.DataFrame:
     """Ratios of every arm's RMSE to every yardstick's: case, mechanism, epsilon, cell, measure, value.
 
     `_monte_carlo` is the standard error of a median over cells.
@@ -39,7 +29,7 @@ def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
     errors = results[results["measure"].str.contains(" error ")]
     split = errors["measure"].str.split(" error ", n=1, expand=True)
     errors = errors.assign(statistic=split[0], cell=split[1])
-    rng = np.random.default_rng(study.seed)
+    rng = np.random.default_rng(seed)
     frames: list[pd.DataFrame] = []
     for (case, epsilon), part in errors.groupby(["case", "epsilon"], sort=False):
         number = int(part["replicate"].nunique())
@@ -51,7 +41,7 @@ def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
                 for label, rows_of_arm in mine.groupby("mechanism", sort=False)
             }
             squares = {label: values**2 for label, values in signed.items()}
-            for other in study.yardsticks:
+            for other in yardsticks:
                 for label, square in squares.items():
                     if label == other:
                         continue

@@ -40,7 +40,7 @@ from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.quality.comparators import noised
 from dpdist.sampling import facts, sampler_of
 from dpdist.studies.kinds.populations import SIZE, Survey, errors_of, informative_size, placed_survey, sampled, simulated
-from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, StudyKind, randomness
 from dpdist.studies.kinds.simulation import CAPTIONS, Noted
 from dpdist.studies.kinds.table_errors import (
     COVERAGE_TITLE,
@@ -180,7 +180,7 @@ TABLE = "; counts and mean salaries by field × sex with margins"
 OWN_SAMPLE, OWN_POPULATION = "a sample of its own", "a population and a sample of its own"
 
 
-class Tables(SimulatedKind):
+class Tables(StudyKind):
     settings = TablesStudy
     heads = ("Label", "Model", "Weight rule", "Estimated from")
 
@@ -201,7 +201,7 @@ class Tables(SimulatedKind):
         return tabulate(study, study.cases[case], number)
 
     def by_cell(self, study: Any, results: pd.DataFrame) -> pd.DataFrame:
-        return ratios(study, results)
+        return ratios(study.seed, study.yardsticks, results)
 
     def facts(self, study: TablesStudy) -> list[Fact]:
         cases = [f"{c.name}: {_drawn(c)}" for c in study.cases]
