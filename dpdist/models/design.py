@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy
@@ -41,13 +42,24 @@ def predictor_names(frame: Frame, predictors: Sequence[str]) -> tuple[str, ...]:
 def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
     names = predictor_names(frame, predictors)
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[p][rows] for p in predictors])
-    distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
+    sizes = tuple(len(frame.levels[name]) for name in predictors)
+    kept, matrix, pattern = _of_codes(codes.astype(np.int32).tobytes(), sizes)
+    return Design(names, kept, matrix, pattern, rows.start)
+
+
+@lru_cache(maxsize=64)
+def _of_codes(codes: bytes, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], Floats, Codes]:
+    """Kept predictors, matrix and pattern of rows with these codes (row, 1 + predictor). Most strata have the same rows."""
+    table = np.frombuffer(codes, dtype=np.int32).reshape(-1, 1 + len(sizes))
+    distinct, pattern = np.unique(table, axis=0, return_inverse=True)
     columns = [np.ones(len(distinct))]
-    for position, name in enumerate(predictors, start=1):
-        columns += [(distinct[:, position] == level).astype(float) for level in range(1, len(frame.levels[name]))]
+    for position, size in enumerate(sizes, start=1):
+        columns += [(distinct[:, position] == level).astype(float) for level in range(1, size)]
     full = np.column_stack(columns)
     kept = _independent(full)
-    return Design(names, kept, full[:, kept], pattern.reshape(-1).astype(np.int32), rows.start)
+    matrix, of_row = full[:, kept], pattern.reshape(-1).astype(np.int32)
+    matrix.flags.writeable = of_row.flags.writeable = False
+    return kept, matrix, of_row
 
 
 def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
