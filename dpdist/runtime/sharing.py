@@ -32,8 +32,7 @@ class WorkPiece(Generic[R]):
     """Name of the folder of this work. A process opens it once."""
 
     def __call__(self, number: int) -> tuple[int, R]:
-        work, _ = _work(self.place, self.name)
-        result: R = work(unpickled(self.place, self.name, _file(number)))
+        result: R = _work(self.place, self.name)(unpickled(self.place, self.name, _file(number)))
         return number, result
 
     def unit(self, number: int) -> dict[str, int | str]:
@@ -89,7 +88,7 @@ def store(space: Workspace, name: str, values: dict[str, Any]) -> None:
 
 def unpickled(place: str, name: str, file: str) -> Any:
     """A value that `store` has stored in the workspace at this place."""
-    space = Workspace.of_run(place, name)
+    space = _space(place, name)
     path = folder_of(space, name) / file
     space.store.take(path)
     return pickle.loads(path.read_bytes())
@@ -109,8 +108,13 @@ def _file(number: int) -> str:
     return f"{number:06d}"
 
 
+@lru_cache(maxsize=2)
+def _space(place: str, name: str) -> Workspace:
+    """The workspace as tasks of this name see it. It stays open for the next task."""
+    return Workspace.of_run(place, name)
+
+
 @lru_cache(maxsize=1)
-def _work(place: str, name: str) -> tuple[Callable[[Any], Any], Workspace]:
-    """Work, and its workspace, which stays open with it."""
-    space = Workspace.of_run(place, name)
-    return unpickled(place, name, "work"), space
+def _work(place: str, name: str) -> Callable[[Any], Any]:
+    work: Callable[[Any], Any] = unpickled(place, name, "work")
+    return work

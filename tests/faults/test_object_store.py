@@ -18,6 +18,9 @@ from object_server import BUCKET, KEY, SECRET, Link, ObjectServer
 from test_storage_faults import SMALL_BLOCKS
 
 import dpdist as api
+from dpdist.core.progress import Event
+from dpdist.job.loading import load_job
+from dpdist.publish.batches import MOST_STRATA
 from dpdist.storage.lease import LEASE, leased
 from dpdist.storage.objects import Objects
 
@@ -68,6 +71,27 @@ def public(objects: dict[str, bytes]) -> dict[str, bytes]:
 def silent(*ended: Ended) -> bool:
     """True if no credential was told."""
     return not any(secret in one.text for one in ended for secret in (KEY, SECRET))
+
+
+@pytest.mark.long
+def test_workers_publish_many_strata_from_the_store_and_leave_no_piece_there(
+    tmp_path: Path, store: ObjectServer, command: Server
+) -> None:
+    """Batches of strata are pieces of work, whose files workers take from the store."""
+    survey, (prefix, url) = Survey(tmp_path, (30,) * (MOST_STRATA + 2), draws=100, log_lik="never"), place()
+    assert command(*arguments(survey.job(), tmp_path / "folder")).code == 0
+    tasks = list[object]()
+
+    def hear(event: Event) -> None:
+        tasks.extend([event.unit["piece"]] if event.kind == "task" and event.unit["task"] == "WorkPiece" else [])
+
+    job = load_job(survey.job("dask", workers=2))
+    api.run(job, url, replay=tmp_path / "folder" / "confidential", listener=hear)
+    assert sorted(tasks) == [0, 0, 1, 1]
+    left = store.objects(prefix)
+    assert not any("/pieces/" in name for name in left)
+    here = {f"public/{name}": content for name, content in files(tmp_path / "folder" / "public").items()}
+    assert differing(here, public(left)) - OF_A_REPLAY == set()
 
 
 @pytest.mark.long
