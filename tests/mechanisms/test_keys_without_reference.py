@@ -109,3 +109,14 @@ def test_what_needs_a_reference_says_so(tmp_path: Path, keys: dict[str, Any], me
     with pytest.raises(JobError, match=message) as met:
         job(tmp_path, MEASURED, 0.6, **({"reference": None} | keys))
     assert remedy in " ".join(str(met.value).split())
+
+
+def test_columns_of_one_value_are_published_as_they_are(tmp_path: Path) -> None:
+    """All weights are at their lower bound, and all outcomes are 0."""
+    loaded = job(tmp_path, MEASURED, reference=None, tables=tables([["kind"]]))
+    people(1).assign(weight=1.0, income=0.0).to_parquet(tmp_path / "now.parquet")
+    dpdist.run(loaded, tmp_path / "made")
+    table = shown(tmp_path / "made", 0, ["kind"])
+    right = people(1).groupby("kind").size()
+    assert table["estimate", "count"].to_numpy() == pytest.approx(right.to_numpy(), abs=1.0)
+    assert table["estimate", "mean"].to_numpy() == pytest.approx(0.0, abs=50.0)

@@ -24,8 +24,8 @@ RATIO = 2.0**0.5
 """Ratio of the distances at which a bin ends."""
 REACH = 3e6
 """Ratio of the largest distance to that at which the innermost bin ends."""
-NEXT = 2.5
-"""Count, in scales of the noise, above which a bin of one value is believed."""
+NEXT, HIDING = 2.5, 20.0
+"""Counts, in scales of the noise, above which a bin of one value is believed, and below which it hides others."""
 SPREADS, CLEAR = (0.15, 0.4, 0.7, 1.0, 1.5, 2.2, 3.0), 7.0
 """Standard deviations of logarithms at which a curve may begin, and the likeness, in scales, that noise alone has not."""
 DEVIATION, LENGTH = 0.5, 1.5
@@ -45,8 +45,8 @@ class Curve(NamedTuple):
     root: Floats
 
     @classmethod
-    def of(cls, place: Floats, noisy: Floats, scale: float) -> Curve | None:
-        """From noisy counts of bins at these log distances; None if noise may have made them all.
+    def of(cls, place: Floats, noisy: Floats, scale: float, clear: float = CLEAR) -> Curve | None:
+        """From noisy counts of bins at these log distances; None if their likeness is not `clear`.
 
         It begins at the parabola whose counts are the most alike.
         """
@@ -55,7 +55,7 @@ class Curve(NamedTuple):
         shapes /= np.linalg.norm(shapes, axis=1)[:, None]
         likeness = shapes @ noisy
         best = int(likeness.argmax())
-        if likeness[best] < CLEAR * scale:
+        if likeness[best] <= clear * scale:
             return None
         middle, spread = middles[best], spreads[best]
         t, start = (place - middle) / spread, np.log(likeness[best] * shapes[best].max())
@@ -118,24 +118,29 @@ class Bins(NamedTuple):
         """True for bins of one value."""
         return np.concatenate([[True], np.nextafter(self.cuts[1:], -np.inf) <= self.cuts[:-1]])
 
-    def curves(self, noisy: Floats, scale: float) -> list[tuple[Ints, Curve]]:
+    def curves(self, noisy: Floats, scale: float, clear: float = CLEAR) -> list[tuple[Ints, Curve]]:
         """Curves of the bins below and above the anchor, with their numbers."""
         middle = np.concatenate([self.cuts[:1], (self.cuts[1:] + self.cuts[:-1]) / 2.0]) - self.anchor
         found = []
         for sign in (-1.0, 1.0):
             side = np.flatnonzero((sign * middle > 0.0) & ~self.alone)
-            curve = Curve.of(np.log(np.abs(middle[side])), noisy[side], scale) if len(side) else None
+            curve = Curve.of(np.log(np.abs(middle[side])), noisy[side], scale, clear) if len(side) else None
             if curve is not None:
                 found.append((side, curve))
         return found
 
     def shares(self, noisy: Floats, scale: float, rng: np.random.Generator | None = None) -> Floats:
-        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode, or a draw of them."""
+        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode, or a draw of them.
+
+        Where noise may have made all, the likeliest curve is taken. Where one value is seen and noise may hide others,
+        bounds have as many as it hides.
+        """
         counts = np.where(self.alone & (noisy > NEXT * scale), noisy, 0.0)
-        for side, curve in self.curves(noisy, scale):
+        found = self.curves(noisy, scale)
+        for side, curve in found if found or counts.any() else self.curves(noisy, scale, 0.0):
             counts[side] = np.exp(curve.log_counts) if rng is None else curve.drawn(1, rng)[0]
-        if counts.sum() <= 0.0:
-            counts[int(noisy.argmax())] = 1.0
+        if np.count_nonzero(counts) < 2 and counts.max() < HIDING * scale:
+            counts = np.where(self.alone, np.maximum(counts, scale), counts)
         return np.asarray(counts / counts.sum())
 
     def placed(self, shares: Floats, number: int) -> Floats:

@@ -38,6 +38,8 @@ CANDIDATES = 14
 SWEEPS = 2
 NEGLIGIBLE = 0.01
 """Noise in direct standard errors below which limits are as wide as that noise allows."""
+NEARLY_NONE = 1e-9
+"""Smallest of the largest residuals, in what public bounds allow: a constant has none."""
 TAIL = 4.0
 """Exponent of the power law beyond the largest residual of the reference."""
 CENTRES = (0.0, 0.8, 0.95, 1.0)
@@ -346,7 +348,7 @@ def _ranges(cell: Ints, prediction: Prediction, mean: Floats, highest: Floats, l
 def _with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
     """The sample with values beyond its largest residuals, which one record more than all of the reference's would take."""
     cells, _, coordinates = sample.shape
-    largest = np.abs(sample).max(axis=1)
+    largest = np.maximum(np.abs(sample).max(axis=1), NEARLY_NONE * ends)
     extra, parts = [], []
     steps = (np.arange(BEYOND) + 0.5) / BEYOND
     one = 1.0 / (records + 1.0)
@@ -489,7 +491,7 @@ def _descend(
 ) -> tuple[Floats, Floats]:
     """Coordinate descent over limits for given centres: the risk, and the limits (cell, 1 + outcome)."""
     least = np.minimum(clipping.size, np.quantile(clipping.size, 0.9, axis=2)[..., None]) ** 2
-    shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 0.0)
+    shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 1e-150)
     typical = np.sqrt(np.einsum("kcs,kcs->ck", shares, least))
     low = np.maximum(0.3 * typical, 1e-9 * ends)
     high = np.maximum(ends * 1.0, low * 1.001)
