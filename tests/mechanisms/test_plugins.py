@@ -470,7 +470,9 @@ def test_a_family_of_a_plugin_is_released_from_and_named(installed: pytest.Monke
     statement = json.loads((public / "statement.json").read_text())
     assert statement["model"]["third_party"] == ORIGIN
     assert "third_party" not in statement["mechanism"]
-    assert any("family 'geometric' is third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert any(
+        "family 'geometric' comes from a third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"]
+    )
     assert json.loads((public / "manifest.json").read_text())["third_party_family"] == ORIGIN
     table = release.tables["t"].set_index(["field", "statistic", "estimator"])["estimate"]
     for field, mean in survey(1).groupby("field")["visits"].mean().items():
@@ -509,7 +511,9 @@ def test_a_weight_rule_of_a_plugin_is_released_from_and_named(installed: pytest.
     statement = json.loads((public / "statement.json").read_text())
     assert statement["mechanism"]["weights"] == {"rule": "power", "steepness": 4, "third_party": ORIGIN}
     assert "third_party" not in statement["mechanism"]
-    assert any("weight rule 'power' is third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert any(
+        "weight rule 'power' comes from a third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"]
+    )
     assert any("exact losses power privacy weights have" in text for text in statement["cautions"])
     manifest = json.loads((public / "manifest.json").read_text())
     assert manifest["third_party_weight_rule"] == ORIGIN

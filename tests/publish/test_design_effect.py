@@ -97,7 +97,7 @@ def test_every_figure_takes_the_first_effect_that_is_of_its_statistic_and_its_co
     np.testing.assert_allclose(found, one + (effect - 1.0) * (two - one), rtol=1e-9)
     said = json.loads((tmp_path / "list" / "statement.json").read_text())["standard_errors"]
     assert any("public design effects, which the job states" in line and "3 (count, by sex)" in line for line in said)
-    assert any("No design effect is known of mean of salary in some of salaries" in line for line in said)
+    assert any("No design effect is known for mean of salary in some of salaries" in line for line in said)
 
 
 @pytest.mark.parametrize(

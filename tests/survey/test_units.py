@@ -112,12 +112,12 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
     opened = dpdist.run(job(UNIT), tmp_path / "ws", survey(tmp_path))
     said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
     assert (said["privacy_unit"], said["epsilon"], said["delta"]) == ("household", "1", "0")
-    assert "of all records with one value of that column. At most 5 of them count." in said["privacy_unit_in_words"]
-    assert "the records of one household only, at most 5" in said["adjacency_in_words"]
+    assert "all records with the same value of that column, at most 5." in said["privacy_unit_in_words"]
+    assert "of one household's records, at most 5" in said["adjacency_in_words"]
     assert "household: not missing, one spelling of every name, and at most 5 records of one household" in said["domain"]
     assert "which records are of one household" in said["not_protected"]
     assert any("1/5 of it" in line for line in said["assumptions"])
-    assert said["headline"].startswith("cost and weight of all records of a household;")
+    assert said["headline"].startswith("cost and weight of all records of one household;")
     assert problems(tmp_path / "ws" / "public") == []
     measured = pd.read_parquet(tmp_path / "ws" / "public" / "measurements.parquet")
     assert (measured["scale"] == 10.0).all()
@@ -132,7 +132,7 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
 
 def test_a_truncated_file_has_its_bias_among_the_cautions(tmp_path: Path) -> None:
     said = dpdist.run(job(TRUNCATED), tmp_path / "ws", survey(tmp_path, 9)).statement
-    assert any("first 5 in the file's order count" in caution for caution in said["cautions"])
+    assert any("only the first 5 in the file are used" in caution for caution in said["cautions"])
     assert "household: not missing, one spelling of every name" in said["domain"]
 
 

@@ -183,8 +183,8 @@ MOST_SETS = 5
 """Largest number of synthetic sets whose files the page links."""
 CODE = Markup("<code>{}</code>")
 EPSILON = (
-    "ε (epsilon) measures how much published results may depend on any one record: the smaller, the stricter, and 0 is no "
-    "dependence at all. What is claimed here, and for whom, is this:"
+    "ε (epsilon) bounds how much published results can depend on any one record. Smaller values are stricter, and at 0 "
+    "there is no dependence."
 )
 
 
