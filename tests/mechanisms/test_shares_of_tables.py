@@ -73,12 +73,22 @@ def test_a_slope_is_the_derivative_of_the_predicted_error() -> None:
 
 
 def test_a_priority_gives_a_table_a_larger_part_and_smaller_errors() -> None:
-    plain, favoured = system(0, 1.0), system(0, 1.0, (1.0, 50.0, 1.0, 1.0))
-    assert favoured.parts[2] > 1.3 * plain.parts[2]
-    ratio = favoured.errors[1].variance / plain.errors[1].variance
-    # Other tables' smaller parts, and limits that are the best of a grid, let single cells lose.
-    assert np.median(ratio) < 0.97
-    assert np.exp(np.log(ratio).mean()) < 0.97
+    """9 of 10 cells of 3 populations, in the median by 3 %, and none larger by a tenth: other tables' smaller parts, and
+    limits that are the best of a grid, let single cells lose. Control: the other tables' cells do not become smaller.
+    """
+    ratios, others = list[Floats](), list[Floats]()
+    for seed in range(3):
+        plain, favoured = system(seed, 1.0), system(seed, 1.0, (1.0, 50.0, 1.0, 1.0))
+        assert favoured.parts[2] > 1.3 * plain.parts[2]
+        every = [one.variance / other.variance for one, other in zip(favoured.errors, plain.errors, strict=True)]
+        ratios.append(every[1].ravel())
+        others += [every[k].ravel() for k in (0, 2, 3)]
+        assert np.exp(np.log(every[1]).mean()) < 0.99
+    pooled = np.concatenate(ratios)
+    assert (pooled < 1.0).mean() >= 0.9
+    assert np.median(pooled) < 0.97
+    assert pooled.max() < 1.1
+    assert (np.concatenate(others) < 1.0).mean() < 0.5
 
 
 def test_the_largest_error_is_smaller_if_that_is_the_objective() -> None:
