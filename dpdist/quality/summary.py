@@ -27,7 +27,7 @@ NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
 SMALL = "errors too small"
-GIVEN_N = "given the cells' numbers of records, which are published"
+GIVEN_N = "given the published sample counts"
 PART = "no fault found in what could be judged"
 
 
@@ -37,27 +37,27 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     if not judged:
         return NOTHING
     faults = {
-        "all records are off": [name for name, verdict in judged if verdict.off],
-        "intervals hold too few direct figures": [name for name, verdict in judged if verdict.too_few],
-        "intervals of margins hold too few direct figures": [name for name, verdict in judged if verdict.few_margins],
-        "cells are off to one side": [name for name, verdict in judged if verdict.one_sided],
+        "figures of all records are biased": [name for name, verdict in judged if verdict.off],
+        "90 % intervals cover too few direct estimates": [name for name, verdict in judged if verdict.too_few],
+        "intervals of margins cover too few direct estimates": [name for name, verdict in judged if verdict.few_margins],
+        "most cells err in the same direction": [name for name, verdict in judged if verdict.one_sided],
         "a cell is too far off": [name for name, verdict in judged if verdict.far is not None],
     }
     sentences = [f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where]
     low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in judged if verdict.unclear]
     warned = any(verdict.warns for _, verdict in judged)
     far = [f"{name}: {_sizes(verdict)}" for name, verdict in judged if verdict.far_off]
-    off = [f"figures are far from direct ones, in direct SE ({'; '.join(far)})"] if far else []
+    off = [f"large errors, in direct SE ({'; '.join(far)})"] if far else []
     given = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
     fixed = [f"{name}: {_relative(figures)}" for name, figures in given if figures.inaccurate]
     off += [f"counts that the design fixes have large errors ({'; '.join(fixed)})"] if fixed else []
     ratios = "; ".join(f"{name}: {verdict.width:.2f}" for name, verdict in judged if verdict.small)
-    small = f"{SMALL}: published errors are far below direct ones under the survey's design (ratio, {ratios})"
+    small = f"{SMALL}: published standard errors are far below direct ones under the survey's design (ratio, {ratios})"
     small_too = [small] if ratios else []
     if sentences:
         stops = any(verdict.stops for _, verdict in judged)
         return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
-    few = [f"intervals hold fewer than 90 %, or miss all records ({'; '.join(low)})"] if low else []
+    few = [f"90 % intervals cover too few estimates, or miss the figure of all records ({'; '.join(low)})"] if low else []
     if ratios:
         return "; ".join(small_too + off + few)
     if off:
@@ -101,38 +101,39 @@ def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
 
 def in_words(name: str, verdict: Verdict) -> str:
     """The verdict on one statistic in sentences."""
-    sentences = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
+    sentences = [f"{name}: 90 % intervals cover {100 * verdict.held:.0f} % of {verdict.cells} direct estimates."]
     if np.isfinite(verdict.width):
         sentences.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.small:
         sentences.append(
-            "Published errors leave out a part of the survey's design. "
+            "Published standard errors ignore a part of the survey's design. "
             "State a public design effect (survey.design_effect), or a larger one."
         )
-    sentences.append(
-        f"Errors, |published − direct| over the direct standard error: {errors_in_words(name, verdict.errors)}."
-    )
+    sentences.append(f"Errors in direct standard errors: {errors_in_words(name, verdict.errors)}.")
     if verdict.far_off:
-        sentences.append("Figures are far from direct ones.")
+        sentences.append("These errors are large.")
     if verdict.beyond:
         sentences.append(f"More than {FAR_NAMED:g} direct standard errors off: {counted_and_named(verdict.beyond)}.")
     if verdict.fixed is not None:
         sentences += list(_of_fixed(verdict.fixed))
     if verdict.off:
-        sentences.append("The figure of all records is further from the direct one than chance explains: it is biased.")
+        sentences.append("The figure of all records differs from the direct one by more than chance: it is biased.")
     if verdict.too_few:
-        sentences.append("Intervals of base cells hold fewer than 90 %, and chance does not explain it.")
+        sentences.append("Intervals of base cells cover significantly fewer than 90 %.")
     if verdict.one_sided:
         share = max(verdict.above, 1.0 - verdict.above)
         side = "above" if verdict.above > 0.5 else "below"
         sentences.append(
-            f"{100 * share:.0f} % of base cells are {side} their direct estimates, by {abs(verdict.lean):.1f} published SE."
+            f"{100 * share:.0f} % of base cells are {side} their direct estimates, on average by "
+            f"{abs(verdict.lean):.1f} SE."
         )
     if verdict.far is not None:
-        sentences.append(f"{verdict.far} is further off than chance allows.")
+        sentences.append(f"{verdict.far} is off by more than chance.")
     if verdict.few_margins:
         held, margins = verdict.margins
-        sentences.append(f"Intervals of margins hold {held} of {margins}: errors that cells share do not explain it.")
+        sentences.append(
+            f"Intervals of margins cover {held} of {margins} direct estimates: too few, even with shared errors."
+        )
     if verdict.unclear:
         sentences += list(_of_few(verdict))
     if verdict.fails:
@@ -144,8 +145,8 @@ def _of_few(verdict: Verdict) -> Iterator[str]:
     """Yields what intervals that hold too few direct figures mean, where no test fails."""
     warning = "This is a warning: " if verdict.warns else ""
     if verdict.held < NOMINAL:
-        yield f"{warning}fewer than 90 % hold." if warning else "Fewer than 90 % hold."
-        yield f"Right intervals hold so few in {_percent(verdict.chance)} of releases, given the errors that cells share."
+        yield f"{warning}fewer than 90 % are covered." if warning else "Fewer than 90 % are covered."
+        yield f"With correct intervals this happens in {_percent(verdict.chance)} of releases, as cells share errors."
     else:
         yield "The interval of all records misses the direct figure."
 
@@ -177,10 +178,10 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
 def _of_fixed(fixed: Fixed) -> Iterator[str]:
     """Yields sentences on counts that the design fixes, with the remedy."""
     number = "1 count has" if fixed.cells == 1 else f"{fixed.cells} counts have"
-    yield f"{number} no direct error: the design fixes such counts."
+    yield f"{number} no direct standard error, because the design fixes them."
     if np.isfinite(fixed.error):
-        yield f"In cells of {FAR_RECORDS} records or more such counts are {_relative(fixed)}."
-    yield "If such totals are public, state them (job key rake): then they are published without error."
+        yield f"In cells of {FAR_RECORDS} records or more they are {_relative(fixed)}."
+    yield "If such totals are public, state them (job key rake) to publish them without error."
 
 
 def large(value: float) -> str:
@@ -196,13 +197,13 @@ WORST = 5
 GIVEN = "n given"
 ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
 """Names of the estimates that are not comparators."""
-NO_ERRORS = "no standard errors are published, or none of the direct estimates has one: there is nothing to judge."
+NO_ERRORS = "not judged, as standard errors of published figures or of direct estimates are missing."
 WITHHELD = (
-    "Whether a release is withheld now depends on the records, which ε does not cover: decide by a rule stated beforehand."
+    "A decision to withhold the release now depends on the records, and ε does not cover it: follow a rule set beforehand."
 )
 LOOKED = (
-    "Whoever has read this and then decides whether to publish decides by the records, which is in no ε. Gates that are "
-    "chosen beforehand (job key accept) are measured under noise, and their answer is inside ε."
+    "A decision to publish after reading this depends on the records, and ε does not cover it. Gates set beforehand (job "
+    "key accept) are measured under noise, and covered by ε."
 )
 
 

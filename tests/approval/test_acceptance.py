@@ -140,7 +140,7 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     assert abs(largest["measured"] - errors.max()) < 8 * largest["noise_sd"], "oracle: pandas"
     scale = GATE_SENSITIVITY / Fraction(1, 3) * Fraction(60) / Fraction(rows["estimate"].min()) / UNIT
     assert largest["noise_sd"] == pytest.approx(float(scale) * np.sqrt(2.0))
-    assert "in no ε. Gates" not in dpdist.report(tmp_path / "ws", confidential=True).replace("\n", " ")
+    assert "ε does not cover it. Gates" not in dpdist.report(tmp_path / "ws", confidential=True).replace("\n", " ")
     again = dpdist.publish(tmp_path / "ws").statement
     assert again["acceptance"] == said["acceptance"]
 
@@ -300,7 +300,7 @@ def test_noise_of_gates_serves_the_gates_and_the_records_that_it_was_drawn_for(
 def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None:
     with named("no gates"):
         dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", survey(300))
-    assert "in no ε. Gates" in " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
+    assert "ε does not cover it. Gates" in " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_29_of_42_is_never_called_chance() -> None:
             found += 1
             text = in_words("t, count", verdict)
             assert "chance." not in text.replace("than chance", "")
-            assert verdict.fails or (("This is a warning: fewer than 90 % hold." in text) == verdict.warns)
+            assert verdict.fails or (("This is a warning: fewer than 90 % are covered." in text) == verdict.warns)
             assert verdict.fails or verdict.held >= 0.7 or verdict.warns
             if found == 5:
                 break

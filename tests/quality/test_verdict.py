@@ -143,7 +143,7 @@ def test_a_bias_to_one_side_is_found_though_intervals_hold() -> None:
     found = verdict(evaluated(np.random.default_rng(7), 40, bias=-1.0, noise=0.3).iloc[:-1])
     assert found.one_sided
     assert found.above < 0.1
-    assert "base cells are below their direct estimates, by" in in_words("salaries", found)
+    assert "base cells are below their direct estimates, on average by" in in_words("salaries", found)
     assert not verdict(evaluated(np.random.default_rng(7), 40, noise=0.3)).one_sided
 
 
@@ -221,8 +221,11 @@ def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
     low.loc[:1, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 2.2
     found = overall({"pay": low})
     assert not found.fails
-    assert found.head == "not clear: intervals hold fewer than 90 %, or miss all records (pay, mean of salary: 0.82 of 11)"
-    assert "Fewer than 90 % hold. Right intervals hold so few in 30 % of releases" in found.sentences[0]
+    assert found.head == (
+        "not clear: 90 % intervals cover too few estimates, or miss the figure of all records "
+        "(pay, mean of salary: 0.82 of 11)"
+    )
+    assert "Fewer than 90 % are covered. With correct intervals this happens in 30 % of releases" in found.sentences[0]
     assert "chance" not in found.sentences[0]
 
 
@@ -235,18 +238,16 @@ def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
     wide = evaluated(rng, 30, noise=5.0)
     found = overall({"pay": wide})
     assert not found.fails
-    assert found.head.startswith(
-        "not accurate: figures are far from direct ones, in direct SE (pay, mean of salary: median "
-    )
+    assert found.head.startswith("not accurate: large errors, in direct SE (pay, mean of salary: median ")
     assert "in the largest" in found.sentences[0]
-    assert "Figures are far from direct ones." in found.sentences[0]
+    assert "These errors are large." in found.sentences[0]
     one = near.copy()
     one.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] += [20.0, -10.0, 30.0]
     one.loc[3, "synthetic_se"] = 15.0
     assert overall({"pay": one}).head.startswith("not accurate: ")
     wrong = overall({"pay": evaluated(rng, 30, stated=0.2, noise=5.0)})
     assert wrong.head.startswith("do not publish: ")
-    assert "; figures are far from direct ones" in wrong.head
+    assert "; large errors, in direct SE" in wrong.head
 
 
 def test_a_grand_figure_is_held_to_the_interval_that_is_published() -> None:
@@ -311,7 +312,7 @@ def test_errors_that_leave_out_the_design_are_a_fault() -> None:
     found = overall({"bills": scaled(0.41)}, clustered=True)
     assert found.fails
     assert found.head == (
-        "errors too small: published errors are far below direct ones under the survey's design "
+        "errors too small: published standard errors are far below direct ones under the survey's design "
         "(ratio, bills, mean of salary: 0.41)"
     )
     assert "survey.design_effect" in found.sentences[0]
@@ -373,7 +374,7 @@ def test_counts_that_the_design_fixes_are_judged_by_their_relative_error(dust: f
     rows = counts(evaluated(np.random.default_rng(21), 20)).assign(direct_se=dust)
     near = overall({"homes": rows})
     assert near.head == "no fault found in the intervals"
-    assert "21 counts have no direct error: the design fixes such counts." in near.sentences[0]
+    assert "21 counts have no direct standard error, because the design fixes them." in near.sentences[0]
     assert "job key rake" in near.sentences[0]
     wide = overall({"homes": counts(rows, 0.3)})
     assert not wide.fails

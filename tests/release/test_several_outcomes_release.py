@@ -92,7 +92,7 @@ def test_errors_of_two_outcomes_are_never_merged(finished: Path) -> None:
     for name in ("mean of salary", "mean of hours"):
         assert f"work, {name}: errors over" in shown
         assert f"work, {name}: worst cells" in shown
-        assert f"work, {name}: 90 % intervals hold" in verdicts
+        assert f"work, {name}: 90 % intervals cover" in verdicts
     assert max(map(len, shown.splitlines())) <= 80
     assert not [line for line in shown.splitlines() if "…" in line and not line.startswith("…")]
 

@@ -168,14 +168,14 @@ def grid(every: Sequence[Alternative]) -> Grid:
         ratios = [Cell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite), one.largest)]
         if not one.why:
             rows.append([Cell(one.change), *ratios])
-    return Grid("Predicted errors of the other tables, over those of the job as it is", heads, rows, notes=impossible)
+    return Grid("Predicted errors of the other tables, relative to the current job", heads, rows, notes=impossible)
 
 
 def in_words(every: Sequence[Alternative], most: int = 8) -> Iterator[str]:
     """Yields a line for every setting, and for the changes of tables that gain most."""
     yield (
-        "median predicted errors of the tables that stay as they are, over those of the job as it is: the median of these "
-        "ratios, and their range; then the largest predicted error of any cell over that of the job as it is"
+        "ratios of predicted median errors to those of the current job, over the other tables: median and range; then the "
+        "ratio of the largest error of any cell"
     )
     settings = [one for one in every if one.change.startswith(SETTINGS)]
     changes = [one for one in every if not one.change.startswith(SETTINGS)]

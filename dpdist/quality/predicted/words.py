@@ -14,9 +14,10 @@ from dpdist.quality.summary import errors_in_words
 from dpdist.quality.verdict import FAR_RECORDS
 
 UNIT = (
-    "errors are |published − direct estimate| over the direct standard error, as in a run's verdict. They follow from "
-    "public records alone, drawn again as both files. Drift between the files would add to them. All but medians are over "
-    f"cells of {FAR_RECORDS} records or more"
+    "errors are |published − direct estimate| in direct standard errors, as in a run's verdict, predicted from "
+    "public records "
+    "only. Drift since the reference would add to them. All except medians are for cells of "
+    f"{FAR_RECORDS} records or more"
 )
 
 
@@ -52,7 +53,7 @@ def _of_statistic(one: Statistics) -> str:
     if one.cells > one.fixed and not isnan(one.reference_alone):
         parts.append(f"the reference alone {one.reference_alone:.2g} and {one.largest_alone:.2g}")
     if not isnan(one.coverage):
-        parts.append(f"90 % intervals hold {one.coverage:.2f} of the population's figures")
+        parts.append(f"90 % intervals cover {100 * one.coverage:.0f} % of the population's figures")
     return "; ".join(parts)
 
 
@@ -69,9 +70,9 @@ def worth(prediction: Prediction) -> Iterator[str]:
     if not prediction.job.has_reference or not prediction.computed or isnan(prediction.better(epsilon)):
         return
     nearer, needed = (f"{100.0 * share:.0f} %" for share in (prediction.better(epsilon), BETTER))
-    now = f"at ε = {epsilon:g} figures are nearer to direct ones than the reference alone in {nearer} of the cells"
-    none = f"no ε up to {max(prediction.epsilons):g} brings {needed}"
-    then = none if least is None else f"from ε = {least:g} on they are in {needed} or more"
+    now = f"at ε = {epsilon:g} the release is closer to direct estimates than the reference in {nearer} of the cells"
+    none = f"no ε up to {max(prediction.epsilons):g} reaches {needed}"
+    then = none if least is None else f"from ε = {least:g} on it is in {needed} or more"
     if least is not None and least <= epsilon:
         yield f"yes: {now}, and {then}"
     else:
