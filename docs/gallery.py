@@ -45,7 +45,7 @@ class Example(NamedTuple):
 
 EXAMPLES: Sequence[Example] = (
     Example("doctorates"),
-    Example("doctorates_package"),
+    Example("doctorates_tables"),
     Example("nhanes_bmi", "nhanes2015.parquet"),
     Example("vote_strict", "cps_vote.parquet", elections),
     Example("nscg_strict", "nscg2013.parquet", halves),

@@ -241,13 +241,8 @@ STRATA = "strata: [region]"
 COUNTED = {"keys": STRATA, "outcome": "[pay, rooms]", "constants": "bins: {pay: 4}"}
 UNWEIGHTED = {"bounds": "[0, 1]", "survey": PLAIN}
 WAYS = (
-    Way("reference_tables", reference=REFERENCE),
-    Way("table_package", reference=REFERENCE),
-    Way("table_package", "noise: gaussian", reference=REFERENCE),
     Way("tables", reference=REFERENCE),
     Way("tables", "noise: gaussian", reference=REFERENCE),
-    Way("laplace_strict"),
-    Way("weight_regularisation"),
     Way("sanitized_statistics", keys=MODEL, reference=REFERENCE),
     Way("sanitized_statistics", "noise: gaussian", MODEL, REFERENCE),
     Way("modips", "law: lognormal, truncation: clamped"),

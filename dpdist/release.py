@@ -236,7 +236,7 @@ def protect(
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple(Parameters({label: thetas[k] for label, thetas in released.items()}) for k in range(job.synthetic_sets))
     misfits = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
-    texts = (one.text for one in (*design_left_out(job), *misfits))
+    texts = (one.text for one in (*job.of_alias, *design_left_out(job), *misfits))
     promise = replace(plan.promise, cautions=(*plan.promise.cautions, *texts))
     promise = replace(promise, assumptions=(*promise.assumptions, *read_by(plan)))
     statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})

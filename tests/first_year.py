@@ -22,7 +22,7 @@ period: "1"
   weight: {{bounds: [{low}, {high}], outside: clip}}
 survey: {{weight: weight}}
 {strata}outcome: income
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "{epsilon}", adjacency: substitution}}
 {reference}tables: [{{name: incomes, by: [kind, region], statistics: [{statistics}]}}]
 runtime: {{executor: serial}}

@@ -59,7 +59,7 @@ def sized_job(
         | {"w": {"bounds": WEIGHTS, "outside": "clip"}},
         "survey": {"weight": "w"},
         "outcome": names if outcomes > 1 else names[0],
-        "mechanism": {"name": "table_package"},
+        "mechanism": {"name": "tables"},
         "budget": {"epsilon": "4", "adjacency": "substitution"},
         "public_frame": {"accepted": "simulated"},
         "publish": "always",

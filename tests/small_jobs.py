@@ -43,10 +43,6 @@ _MECHANISMS: dict[str, Said] = {
     "perturbed_histogram": {},
     "laplace": _TABLES,
     "laplace_composed": _TABLES,
-    "laplace_strict": {"weight": CLIPPED_WEIGHT},
-    "weight_regularisation": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
-    "reference_tables": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
-    "table_package": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
     "tables": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
@@ -160,33 +156,28 @@ def variants() -> Iterator[tuple[str, Said]]:
 
 
 def _strict_variants() -> Iterator[tuple[str, Said]]:
-    tables = said("reference_tables", "substitution", "reference_cells")
+    tables = said("tables", "substitution", "residuals")
     histogram = {"epsilon": "3"}
-    yield "reference_tables-anywhere", _with(tables, budget__exchange="anywhere")
-    yield "reference_tables-unshrunk", _with(tables, mechanism__shrinkage=False)
-    yield "reference_tables-histogram", _with(tables, reference={"histogram": histogram})
+    yield "tables-anywhere", _with(tables, budget__exchange="anywhere")
+    yield "tables-histogram", _with(tables, reference={"histogram": histogram})
     designed = {"weight": "weight", "design_weights": {"by": ["field"], "weights": DESIGN_WEIGHTS}}
     public = _with(tables, reference={"histogram": histogram}, survey=designed, input__path=DESIGNED)
-    yield "reference_tables-public-weights", public
-    yield "reference_tables-release", _with(tables, reference={"release": RELEASED})
-    yield "reference_tables-refreshed", _with(tables, reference={"release": RELEASED, "histogram": histogram})
+    yield "tables-public-weights", public
+    yield "tables-release", _with(tables, reference={"release": RELEASED})
     two_valued = {"columns__voted": COLUMNS["voted"], "outcome": "voted"}
     tabled = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
-    yield "reference_tables-two-valued", _with(tables, **two_valued, tables=tabled)
-    two = _with(tables, outcome=["salary", "share"], columns__share=COLUMNS["share"])
-    yield "reference_tables-two-outcomes", two
-    yield "reference_tables-raked", _with(tables, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
-    package = said("table_package", "substitution", "package")
-    several = [*package["tables"], {"name": "u", "by": ["sex"], "statistics": ["count", {"total": "salary"}]}]
-    yield "table_package-two-tables", _with(package, tables=several, mechanism__strategy="per_table")
-    yield "table_package-histogram", _with(package, reference={"histogram": histogram})
-    yield "table_package-gaussian", _with(package, mechanism__noise="gaussian", budget__delta="1e-6")
-    both = [package["tables"][0], {"name": "u", "by": ["sex"], "statistics": ["count", {"total": "share"}]}]
+    yield "tables-two-valued", _with(tables, **two_valued, tables=tabled)
+    yield "tables-raked", _with(tables, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
+    yield "tables-strata", _with(tables, strata=["field"])
+    several = [*tables["tables"], {"name": "u", "by": ["sex"], "statistics": ["count", {"total": "salary"}]}]
+    yield "tables-two-tables", _with(tables, tables=several)
+    yield "tables-gaussian", _with(tables, mechanism__noise="gaussian", budget__delta="1e-6")
+    both = [tables["tables"][0], {"name": "u", "by": ["sex"], "statistics": ["count", {"total": "share"}]}]
     both[0] = both[0] | {"statistics": ["count", {"mean": "salary"}, {"mean": "share"}]}
     two = {"outcome": ["salary", "share"], "columns__share": COLUMNS["share"]}
-    yield "table_package-two-outcomes", _with(package, **two, tables=both)
+    yield "tables-two-outcomes", _with(tables, **two, tables=both)
     noisy = {"reference": {"histogram": histogram}, "mechanism__noise": "gaussian", "budget__delta": "1e-6"}
-    yield "table_package-gaussian-histograms", _with(package, **two, **noisy, tables=both)
+    yield "tables-gaussian-histograms", _with(tables, **two, **noisy, tables=both)
     sanitized = said("sanitized_statistics", "zero_out", "lognormal")
     yield "sanitized-gaussian", _with(sanitized, mechanism__noise="gaussian", budget__delta="1e-6")
     yield "sanitized-rho", _with(sanitized, mechanism__noise="gaussian", budget={"rho": "1/4", "delta": "1e-6"})

@@ -16,7 +16,7 @@ columns:
 survey: {weight: weight}
 strata: [field]
 outcome: salary
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "3"}
 tables:
   - {name: counts, by: [field, sex], statistics: [count, {mean: salary}]}

@@ -35,11 +35,13 @@ def write_inputs(folder: Path) -> None:
         for seed, path in enumerate([job["input"].get("path"), (job.get("reference") or {}).get("path")], 3):
             if path is not None:
                 simulated_survey(job, seed).to_parquet(folder / path)
-    first = said("reference_tables", "substitution", "reference_cells") | {"period": "2018", "input": {"path": EARLIER}}
+    survey(9).to_parquet(folder / "before_all.parquet")
+    first = said("tables", "substitution", "residuals") | {"period": "2018", "input": {"path": EARLIER}}
+    first |= {"reference": {"path": "before_all.parquet", "period": "2016", "provenance": "simulated"}}
     work = folder / "earlier_work"
     with named(RELEASED), pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpdist.storage.ownership.datetime", OneDay)
-        dpdist.run(parsed(rooted(first | {"reference": {"histogram": {"epsilon": "3"}}, **PUBLIC}, folder)), work)
+        dpdist.run(parsed(rooted(first | PUBLIC, folder)), work)
     (work / "public").rename(folder / RELEASED)
 
 

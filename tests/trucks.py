@@ -19,7 +19,7 @@ columns:
   weight: {{bounds: [{LIGHTEST:.0f}, {HEAVIEST:.0f}], outside: clip}}
 survey: {{weight: weight}}
 outcome: miles
-mechanism: {{name: laplace_strict}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1"}}
 public_frame: {{accepted: "a simulated file"}}
 tables:

@@ -11,7 +11,7 @@ from typing import Any
 from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
 from dpdist.cli.table_text import DONATED
 from dpdist.core.records import Level
-from dpdist.job import SPECS, MechanismSpec
+from dpdist.job import SPECS, MechanismSpec, budget_text
 from dpdist.job.yaml_lines import flow
 from dpdist.survey.domains import FEW_RECORDS, Domain
 
@@ -45,10 +45,7 @@ PERIOD = re.compile(
 )
 """What a file's name says of its period, wave or version. A dataset's name has none of it."""
 PROPOSED = {
-    "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
-    "table_package": "many strict tables over many columns, which agree with each other",
-    "tables": "one strict table or many, as differences from what a public file predicts",
-    "laplace_strict": "strict tables, with noise by public bounds",
+    "tables": "one strict table or many, as differences from what a public file or noisy histograms predict",
     "marginals": "strict tables and records of a yes-or-no outcome, without a reference",
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
@@ -233,7 +230,8 @@ class Draft:
             if self.spec.donates:
                 yield f"# {DONATED.text}"
         elif self.spec.own_histograms:
-            yield 'reference: {histogram: {epsilon: "0.3"}}  # a part of the budget; with an earlier public file: {path: …}'
+            paid = f'{{histogram: {{epsilon: "{budget_text(self.spec.histogram_share)}"}}}}'
+            yield f"reference: {paid}  # a part of the budget; with an earlier public file: {{path: …}}"
         elif self.spec.needs_reference:
             yield "# TODO fill: reference: {path: …}, an earlier file of this survey that is public"
 

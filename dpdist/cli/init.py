@@ -119,7 +119,7 @@ def init(
         read = shown or (file if confidential else None)
         across = tuple(named_by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
         with_records = _records(records, mechanism, asks)
-        method = _mechanism(mechanism, with_records, chosen, both.get(number or ""), len(tables) > 1, to)
+        method = _mechanism(mechanism, with_records, chosen, both.get(number or ""), to)
         design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
         weighted = {} if design.weights is None else strata_of(to.parent / design.weights, design.strata, columns, both)
         both |= weighted
@@ -314,13 +314,10 @@ def _roles(
     return outcome, weight
 
 
-def _mechanism(
-    answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, several: bool, to: Path
-) -> str:
+def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, to: Path) -> str:
     """Returns the mechanism to propose, as in the table of mechanisms in README.
 
-    It depends on whether there is a reference, whether the outcome is yes or no, whether records are wanted, and whether
-    there are several tables.
+    It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.
     """
     from dpdist.cli.draft import PROPOSED
 
@@ -336,7 +333,7 @@ def _mechanism(
         if reference is None and yes_or_no:
             return answer or "marginals"
         return answer or ("sanitized_statistics" if reference is not None else "weighted")
-    return answer or ("table_package" if several else "reference_tables")
+    return answer or "tables"
 
 
 def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:

@@ -25,6 +25,12 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
+    "former_mechanism": Kind(
+        "release",
+        "mechanism '{former}' is '{present}' since dpdist 0.3, and this job runs as '{present}'{dropped}",
+        "write mechanism: {{name: {present}}}",
+        "The next version knows this name no longer.",
+    ),
     "small_reference_cells": Kind(
         "plan",
         "cells with fewer than {least} reference records take part of their distributions from cells like them: {cells}",

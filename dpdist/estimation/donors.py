@@ -1,4 +1,4 @@
-"""For `reference_tables`, `table_package`, `publish` and `quality`: public reference records by cell.
+"""For `tables`, `publish` and `quality`: public reference records by cell.
 
 A donor is a whole tuple (weight, outcomes), as in a hot deck. Donors are public because the reference is.
 """

@@ -1,4 +1,4 @@
-"""Stores the weighted points of a `reference_tables` release, which `survey` reads as the next release's reference.
+"""Weighted points of a release of dpdist 0.2 (`reference_tables`), which `survey` reads as a reference.
 
 A point is a pair of weight and outcome that represents records of its cell.
 """

@@ -88,8 +88,7 @@ class ReleaseBudget(Frozen):
     )
     exchange: Exchange = Field(
         default="same_x",
-        description="of substitution: same_x, outcome and weight alone; anywhere, table columns too, of reference_tables "
-        "and table_package",
+        description="of substitution: same_x, outcome and weight alone; anywhere, table columns too, of tables",
     )
     delta: Delta | None = Field(default=None, description="of Gaussian noise: the δ at which epsilon holds")
     rho: Budget | None = Field(default=None, description="of Gaussian noise, in place of epsilon: of zCDP")
@@ -143,8 +142,8 @@ class Protect(Frozen):
     epsilon: Budget | None = Field(
         default=None,
         exclude_if=lambda epsilon: epsilon is None,
-        description="the part of budget.epsilon that the noisy counts take; write it in quotes. Left out in a "
-        "table_package, whose own sums measure them, and in reference_tables to do the same there",
+        description="the part of budget.epsilon that the noisy counts take; write it in quotes. Left out in "
+        "tables, whose own sums measure them",
     )
 
 

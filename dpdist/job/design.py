@@ -148,13 +148,13 @@ class Survey(Frozen):
         default=(),
         exclude_if=lambda columns: not columns,
         description="public: columns in each of whose combinations all records have one weight. Synthetic records of "
-        "`reference_tables` keep it so; unset: weights may vary anywhere",
+        "`tables` keep it so; unset: weights may vary anywhere",
     )
     design_weights: DesignWeights | None = Field(
         default=None,
         exclude_if=lambda weights: weights is None,
-        description="public: the weight of every design stratum, where design documents state it. `reference_tables`, "
-        "`table_package` and `tables` then spend nothing on weights; unset: weights are measured",
+        description="public: the weight of every design stratum, where design documents state it. `tables` "
+        "then spend nothing on weights; unset: weights are measured",
     )
     psu: str | None = Field(
         default=None, description="the column that names the primary sampling unit; unset: every record is one of its own"

@@ -22,6 +22,7 @@ from dpdist.core.formats import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.design_weights import COLUMN, read_weights
+from dpdist.job.former import in_present_form
 from dpdist.job.recode import declared_levels, left_over, level_text, recode_of, recoded_weights
 from dpdist.job.table_entries import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
@@ -197,6 +198,7 @@ def freeze(resolved: Resolved) -> Job:
         raise JobError(source, [Problem("format", *wrong, places=place(("format",), lines))])
     if earlier := [fault.problem(lines) for fault in keys_of_earlier_form(keys)]:
         raise JobError(source, earlier)
+    keys, alias = in_present_form(keys, lines, source)
     for completed in (_with_program, _with_signer, _with_recode, _with_weights, _with_calibration):
         keys = completed(replace(resolved, keys=keys))
     if resolved.base is not None:
@@ -209,7 +211,7 @@ def freeze(resolved: Resolved) -> Job:
     against = dict.fromkeys(_as_written(fault, keys).problem(lines) for fault in contradictions(job))
     if against or resolved.to_do:
         raise JobError(source, [*against, *resolved.to_do])
-    return job
+    return job if alias is None else job.under_alias(alias)
 
 
 def _as_written(fault: Contradiction, keys: Keys) -> Contradiction:

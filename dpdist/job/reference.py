@@ -129,7 +129,7 @@ class SimulatedReference(ReferenceForm):
 class ReleaseReference(ReferenceForm):
     """An earlier release as reference, alone or with histograms of the current file that update its shapes."""
 
-    release: str = Field(description="public folder of an earlier release of reference_tables or tables")
+    release: str = Field(description="public folder of an earlier release of tables, or of reference_tables in dpdist 0.2")
     key: KeyText | None = Field(
         default=None,
         exclude_if=lambda key: key is None,

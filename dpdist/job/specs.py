@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, get_args
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dpdist.core.plugins import MECHANISMS, Members, Refused
+from dpdist.job.former import NAMES, Former
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.members import REFUSED
 
+STORED = "stored"
+"""Context of validation of a job that an earlier run stored: it may name a mechanism of an earlier version."""
 PLACES = {
     "weighted": "dpdist.mechanisms.pseudo_posterior.spec:Weighted",
     "unweighted": "dpdist.mechanisms.pseudo_posterior.spec:Unweighted",
@@ -27,10 +30,6 @@ PLACES = {
     "perturbed_histogram": "dpdist.mechanisms.perturbed_histogram.spec:PerturbedHistogram",
     "laplace": "dpdist.mechanisms.laplace_tables.spec:Laplace",
     "laplace_composed": "dpdist.mechanisms.laplace_tables.spec:LaplaceComposed",
-    "laplace_strict": "dpdist.mechanisms.laplace_cells.spec:LaplaceStrict",
-    "weight_regularisation": "dpdist.mechanisms.weight_regularisation.spec:WeightRegularisation",
-    "reference_tables": "dpdist.mechanisms.reference_tables.spec:ReferenceTables",
-    "table_package": "dpdist.mechanisms.table_package.spec:TablePackage",
     "tables": "dpdist.mechanisms.tables.spec:Tables",
     "sanitized_statistics": "dpdist.mechanisms.sanitized_lognormal.spec:SanitizedStatistics",
     "modips": "dpdist.mechanisms.modips.spec:Modips",
@@ -65,7 +64,9 @@ class _ByName:
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(_validated, serialization=core_schema.simple_ser_schema("any"))
+        return core_schema.with_info_plain_validator_function(
+            _validated, serialization=core_schema.simple_ser_schema("any")
+        )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return handler(_union(*SPECS.every().values()).core_schema)
@@ -75,10 +76,12 @@ Mechanism = Annotated[MechanismSpec, _ByName()]
 """The mechanism of a job: one of dpdist's specifications, or a plug-in's."""
 
 
-def _validated(value: Any) -> MechanismSpec:
+def _validated(value: Any, info: ValidationInfo) -> MechanismSpec:
     if isinstance(value, Mapping) and (former := value.get("name")) in FORMER:
         value = SPECS[FORMER[former]].of_former(value)
     name = value.name if isinstance(value, MechanismSpec) else value.get("name") if isinstance(value, Mapping) else None
+    if name in NAMES and info.context == STORED:
+        return Former.model_validate(value)
     try:
         specs = [SPECS.named(name)] if isinstance(name, str) else [*SPECS.every().values()]
     except Refused as refusal:

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from dpdist.core.errors import Problem, ProblemsError
 from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import Family
+from dpdist.job.former import STATISTICS
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.members import REFUSED
 from dpdist.job.specs import SPECS, those
@@ -245,7 +246,8 @@ def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
         remedy = f"move it out of model, to a line of its own: outcome: {names}"
         yield Contradiction(("model", "outcome"), "an outcome is no part of the model", remedy, allowed)
     family = model.get("family")
-    if isinstance(family, str) and family not in get_args(Family) and those(lambda spec: spec.statistics == family):
+    known = isinstance(family, str) and family not in get_args(Family)
+    if known and (family in STATISTICS or those(lambda spec: spec.statistics == family)):
         fault = f"'{family}' is no likelihood: the mechanism's name says it all"
         remedy = "delete model; outcome stands beside mechanism"
         yield Contradiction(("model", "family"), fault, remedy, f"one of {', '.join(get_args(Family))}")

@@ -7,8 +7,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
 
+from dpdist.core.cautions import Caution
 from dpdist.core.nesting import Nesting
 from dpdist.core.plugins import Members
 from dpdist.core.records import Frame
@@ -17,6 +18,7 @@ from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.families import MODELS, samplers_of
+from dpdist.job.former import Former
 from dpdist.job.hierarchies import Hierarchies, nestings
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
@@ -27,7 +29,7 @@ from dpdist.job.publication import Acceptance, Approval, Correction
 from dpdist.job.recode import Recode
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
-from dpdist.job.specs import SPECS, Mechanism
+from dpdist.job.specs import SPECS, STORED, Mechanism
 from dpdist.job.table_entries import ListedOut
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
@@ -101,7 +103,7 @@ class JobKeys(Frozen):
     reference: Reference | None = Field(
         default=None,
         description="public records, an earlier release or paid histograms, on which things are fixed; unset: "
-        "reference_tables pays a third of its budget for histograms, and tables a sixth",
+        "tables pays a sixth of its budget for histograms",
     )
     fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
@@ -251,6 +253,18 @@ class Job(BudgetShares):
     """
 
     model_config = ConfigDict(json_schema_extra={"description": DESCRIPTION})
+    _alias: Caution | None = PrivateAttr(None)
+
+    @property
+    def of_alias(self) -> tuple[Caution, ...]:
+        """The caution on a former name that the job file gives its mechanism, if it does."""
+        return () if self._alias is None else (self._alias,)
+
+    def under_alias(self, caution: Caution) -> Self:
+        """The same job, with the caution on the former name of its mechanism."""
+        job = self.model_copy()
+        job._alias = caution
+        return job
 
     @model_validator(mode="after")
     def _sampler_resolved(self) -> Self:
@@ -268,7 +282,7 @@ class Job(BudgetShares):
         They need sample sizes that are public or already measured under noise.
         """
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
-            histogram = HistogramReference(epsilon=self.budget.epsilon * self.mechanism.histogram_share)
+            histogram = HistogramReference(epsilon=self._epsilon_of_release * self.mechanism.histogram_share)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
         return self
 
@@ -285,7 +299,7 @@ class Job(BudgetShares):
 
         Raises `ValidationError`.
         """
-        job = cls.model_validate_json(text)
+        job = cls.model_validate_json(text, context=STORED)
         return job if "publish" in job.model_fields_set else job.model_copy(update={"publish": "always"})
 
     @property
@@ -560,6 +574,8 @@ class Job(BudgetShares):
         }
         if mechanism.statistics is None:
             members["family"] = (self.family, MODELS)
+        if isinstance(mechanism, Former):
+            members.pop("mechanism")
         origins = {part: (name, registry.origin(name)) for part, (name, registry) in members.items()}
         return {part: (name, origin) for part, (name, origin) in origins.items() if origin}
 

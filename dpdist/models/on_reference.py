@@ -25,6 +25,11 @@ class ReferenceRecords(Protocol):
     def outcome(self) -> Floats: ...
 
     @property
+    def outcomes(self) -> Floats:
+        """(record, outcome)"""
+        ...
+
+    @property
     def weight(self) -> Floats: ...
 
 

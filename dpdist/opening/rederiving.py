@@ -23,6 +23,7 @@ from dpdist.core.public_files import Damaged, printable, read_object, refuse_for
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job, budget_text
+from dpdist.job.former import Former
 from dpdist.job.reference import ReleaseReference
 from dpdist.mechanisms.figures import Measured, measured_of
 from dpdist.mechanisms.registry import number_of_queries, proof_of
@@ -46,6 +47,7 @@ MORE = "{:,} noisy figures have a scale of noise that no query states: that it i
 DRAWN = "that this noise was drawn, and no other: `dpdist audit --black-box` tries it on files of your own"
 MOVED = "that neighbouring files move sums by no more than is stated: docs/methods.md has the proofs"
 RECORDS = "that the file was as the job says: at most the stated records of a unit, and public what is named public"
+OF_FORMER = "that the queries and noisy figures are those of '{}': dpdist 0.2, which has it, tells"
 CLAIM = "for {}: the claim of class '{}'"
 
 
@@ -64,6 +66,8 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
         return _without_record(public, job, str(statement.get("protected_by") or "0"), due)
     record = read_object(public, PROOF)
     refuse_format(PROOF, record.get("format", 0), FORMAT)
+    if isinstance(job.mechanism, Former):
+        return _of_former(record, due, job, statement)
     if faults := list(_differences(record, due)):
         return Rederivation(faults, "", [])
     if not due["queries"]:
@@ -77,6 +81,15 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     return Rederivation(faults, derived, [*holds, *words, *hidden, DRAWN, MOVED, RECORDS])
 
 
+def _of_former(record: Mapping[str, Any], due: Mapping[str, Any], job: Job, statement: Mapping[str, Any]) -> Rederivation:
+    """The answer for a mechanism of an earlier version: the loss of the record's queries, which dpdist 0.2 derives."""
+    if faults := list(_unlike_figures(record, due)):
+        return Rederivation(faults, "", [])
+    again = rederived(record)
+    derived = _words(again, statement, len(record["queries"]))
+    return Rederivation(list(_less(statement, again)), derived, [OF_FORMER.format(job.mechanism), DRAWN, MOVED, RECORDS])
+
+
 def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> Rederivation:
     """The answer for a release of a version and a mechanism without proof records: noise is compared with its job."""
     if max(numbers_of(made_by), job.mechanism.first_version) >= FIRST_WITH_RECORDS:
@@ -84,6 +97,8 @@ def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]
         if numbers_of(made_by) < FIRST_WITH_RECORDS:
             why = f"every version that has '{job.mechanism.name}' writes it, and dpdist {printable(made_by)} has not"
         return Rederivation([Damaged(PROOF, f"missing, though {why}", "the record")], "", [])
+    if isinstance(job.mechanism, Former):
+        return Rederivation([], "", [NO_RECORD])
     faults, hidden = _noise(public, job, due["queries"], number_of_queries(job)) if due["queries"] else ([], [])
     return Rederivation(faults, "", [NO_RECORD, *hidden])
 
@@ -104,9 +119,7 @@ def _worded(record: Mapping[str, Any]) -> list[Any]:
 
 def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
     """The differences, other than words, between a record and the one that follows from the folder's job."""
-    for key in FIGURES:
-        if record.get(key) != due[key]:
-            yield _unlike(key, record.get(key), due[key])
+    yield from _unlike_figures(record, due)
     queries = record.get("queries")
     if not isinstance(queries, list) or len(queries) != len(due["queries"]):
         number = len(queries) if isinstance(queries, list) else "no"
@@ -118,6 +131,10 @@ def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[
             value = query.get(key) if isinstance(query, dict) else None
             if value != wanted.get(key):
                 yield _unlike(f"{key} of query {place}", value, wanted.get(key))
+
+
+def _unlike_figures(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
+    yield from (_unlike(key, record.get(key), due[key]) for key in FIGURES if record.get(key) != due[key])
 
 
 def _unlike(what: str, value: object, due: object) -> Damaged:

@@ -25,9 +25,11 @@ from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, printable, read_object
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.donors import DONORS
+from dpdist.estimation.frame_table import read_job
 from dpdist.estimation.history import HISTORY
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job import Job
+from dpdist.job.former import Former
 from dpdist.job.presentation import refuse_formats
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.opening.rederiving import as_run
@@ -51,6 +53,7 @@ REST = {
     f"released/{HISTORY}": "that it has the totals that follow from noisy sums, of this release and of those before it",
     f"released/{REFERENCE_FILE}": "that it has the points of the run's histograms or of the earlier release",
 }
+FORMER = "files that follow from released/: dpdist 0.2 has '{}', and makes them again"
 SET = "that noisy figures, or draws, are those of the run; that its strategy and limits follow from the reference"
 NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 
@@ -65,6 +68,8 @@ class Remade(NamedTuple):
 def remade(public: Path, listener: Listener = silent) -> Remade:
     """Publishes a release again and compares. Differences are faults if the same versions published the folder."""
     lacking, rest = list[str](), list(_rest(public))
+    if isinstance(mechanism := read_job(public, "released/job.json").mechanism, Former):
+        return Remade([], [FORMER.format(mechanism), *rest])
     try:
         released = read_released(public / "released")
         differences = [*_promise(public, released), *_sizes(released)]

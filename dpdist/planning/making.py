@@ -241,7 +241,7 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
 def _constant(job: Job, label: str) -> Problem:
     """The problem of a stratum in which an outcome or weight is constant, so that a score model cannot be fitted."""
     allowed = f"{' and '.join(job.components)} that vary"
-    remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as reference_tables"
+    remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as tables"
     return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
 
 

@@ -2,9 +2,8 @@
 
 With a public frame, `substitution` exchanges outcome and weight at the same public columns x (`exchange: same_x`). No ε
 covers a record that moves to another combination of table columns. With `exchange: anywhere` every column may change,
-which needs secret sizes. Such an exchange is one removal and one addition. Each moves the sums by 1
-(reference_tables.sensitivity), and both by at most 2, attained by records of weight 0 in two cells. So noise of scale
-2/ε gives ε for an exchange, and ε/2 for a removal or an addition.
+which needs secret sizes. Such an exchange is one removal and one addition. Each moves the sums by 1 (tables.sensitivity),
+and both by at most 2. So noise of scale 2/ε gives ε for an exchange, and ε/2 for a removal or an addition.
 """
 
 from __future__ import annotations

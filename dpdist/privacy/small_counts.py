@@ -14,12 +14,12 @@ REMEDIES = (
     '{{accepted: "why they may be published"}}'
 )
 CROSSED = (
-    "published, because the job states no frame_minimum: a package crosses the columns of all its tables, and numbers of "
+    "published, because the job states no frame_minimum: the columns of all its tables are crossed, and numbers of "
     "records are public under this adjacency"
 )
-"""Why a package's small counts are published without a stated reason."""
+"""Why small counts are published without a stated reason."""
 FORBIDDEN = "coarser levels or fewer columns avoid them; frame_minimum: {} refuses them; public_frame states a reason"
-BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or reference_tables'
+BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or tables'
 BY_A_REFERENCE = ", with a file or an earlier release as reference"
 """Remedy for a mechanism that can hide counts, except with histograms of the current file as reference."""
 
@@ -58,7 +58,7 @@ def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
 
 
 def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
-    """Raises `JobError` for small counts, unless the job accepts them, or is a package that states no minimum."""
+    """Raises `JobError` for small counts, unless the job accepts them, or crosses its tables and states no minimum."""
     text = small_counts(job, counts)
     if text and job.public_frame is None and not _published_unasked(job):
         allowed = f"counts of {job.least_count} or more, or a stated reason"

@@ -29,7 +29,6 @@ from dpdist.publish.batches import ByBatch, here
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS
 from dpdist.publish.model_outputs import write_measurements, write_model_tables
-from dpdist.publish.named_cells import note_on_common
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import PrintedTable, printed_table
@@ -165,7 +164,7 @@ def _write_tables(
             made = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
             pq.write_table(made, folder / f"{spec.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(made), folder / f"{spec.name}.csv")
-            written.append((printed_table(released.job, spec, made, note_on_common(released, spec)), made))
+            written.append((printed_table(released.job, spec, made), made))
             write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
             tick(1)
     return written

@@ -30,6 +30,7 @@ from dpdist.estimation.variance import Stage
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import DesignEffect, Job, Table, budget_text
 from dpdist.job.families import family_facts
+from dpdist.job.former import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.on_reference import LearnsFromTotals, OnDistributions, OnDonors
@@ -111,11 +112,11 @@ class ReleasedObject:
     sets: tuple[Mapping[str, Mapping[str, Any]], ...]
     seed: Key
     points: pa.Table | None = None
-    """Points that a release of reference_tables passes on to the next one (dpdist.survey.released_reference)."""
+    """Points of a release that passes some on to the next one."""
     facts: Mapping[str, Facts] = field(default_factory=dict)
     """Public summaries of the reference for every stratum, where the model uses them."""
     donors: Mapping[str, Donors] = field(default_factory=dict)
-    """Public records of the reference, by stratum. Synthetic records of reference tables copy their values from these."""
+    """Public records of the reference, by stratum. Synthetic records of tables copy their values from these."""
     history: tuple[PeriodTotals, ...] = ()
     """Totals from which the next release learns: of earlier periods since the reference, and of this one."""
     proof: Mapping[str, Any] | None = None
@@ -384,6 +385,8 @@ def read_released(folder: Path) -> ReleasedObject:
         refuse_changed(public, part)
     try:
         job, promise = read_job(public, f"{part}/job.json"), read_object(public, f"{part}/promise.json")
+        if isinstance(job.mechanism, Former):
+            raise WorkspaceError(str(public), f"it is of mechanism '{job.mechanism}', which dpdist 0.3 has no more", AGAIN)
         _check_promise(f"{part}/promise.json", promise)
         proof = read_object(public, f"{part}/{PROOF}") if (folder / PROOF).exists() else None
         frame = read_frame(public, f"{part}/frame.parquet", job)

@@ -20,7 +20,7 @@ from dpdist.privacy.claims import in_words
 from dpdist.privacy.noisy_counts import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
-from dpdist.publish.named_cells import borrowing, named_cells, saturated
+from dpdist.publish.borrowing import borrowing
 from dpdist.publish.predicted_errors import Ratios, cautions, entry
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 
@@ -96,8 +96,6 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         "post_processing": _post_processing(released),
         **_microdata(released),
         "standard_errors": standard_errors(released),
-        **({"do_not_publish": why} if (why := saturated(released)) is not None else {}),
-        **dict(named_cells(released)),
     }
 
 

@@ -47,7 +47,7 @@ def cautions(plan: Plan, prediction: Prediction | None = None, workspace: str = 
     Without a prediction, alarms are those of an earlier one. `workspace` is what remedies call the run's folder.
     """
     job = plan.job
-    found = [*map(Caution.stated, plan.promise.cautions), *large_delta(job, shown_records(job, plan.frame))]
+    found = [*job.of_alias, *map(Caution.stated, plan.promise.cautions), *large_delta(job, shown_records(job, plan.frame))]
     found += [*_small_cells(plan), *design_left_out(job), *_of_reference(job), *doubts_of(plan.reference)]
     found += [*_left_blank(job), *_priorities(job), *_small_totals(job, plan.frame)]
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:

@@ -31,7 +31,7 @@ def guarantee_of(job: Job, how: Comparator) -> str:
     """Guarantee and cost of a comparator that fits no model. The class stands before the first comma or colon."""
     if how == "laplace_finest":
         budget = f"ε = {budget_text(job.budget.epsilon)}, {job.budget.adjacency}"
-        return f"strict, {budget}: what laplace_strict would release, except that its noise is rounded"
+        return f"strict, {budget}: noisy sums of base cells at public bounds"
     if how == "reference_only" and not job.sizes_secret:
         return "strict, ε = 0: of the current file it uses only the public sample sizes"
     why = "the file's own sensitivities scale the noise"
@@ -72,7 +72,7 @@ def noised(
     return consistent_table(noisy, cells) if how == "laplace_consistent" else noisy
 
 
-# - `laplace_finest`: noisy sums of base cells, as in `laplace_strict`. Weights are clipped at a high quantile of the
+# - `laplace_finest`: noisy sums of base cells. Weights are clipped at a high quantile of the
 #   reference's weights, outcomes at their public bounds.
 # - `reference_only`: the current file's public sizes times the reference's means in base cells. Records of base cells that
 #   the reference lacks have the means of the others in the table's cell. Where it has none of these, there is no figure.

@@ -104,7 +104,7 @@ def _of_records(job: Job, frame: Frame, earlier: EarlierRelease, sample: AbsentR
 
 
 def _sample_of_points(job: Job, earlier: EarlierRelease) -> AbsentRecords:
-    """Points of a release of `reference_tables` as records, as many in a cell as have its released standard errors.
+    """Points of a release of dpdist 0.2 as records, as many in a cell as have its released standard errors.
 
     Points have the released figures, and so their errors: a cell of n records would have its figures' sampling errors.
     Points of several outcomes are paired by the order of their weights.
@@ -171,7 +171,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     if other.mechanism.states_totals and not job.mechanism.states_totals:
         fault = f"it is of mechanism '{other.mechanism.name}', from which '{job.mechanism.name}' does not learn"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
-    if job.mechanism.states_totals and other.on_histograms:
+    if other.mechanism.states_totals and other.on_histograms:
         fault = "it was made without a reference, and has no records that predict later ones"
         yield Problem(where, fault, "a release whose chain begins with a public file", "name one, or a public file")
     same = {

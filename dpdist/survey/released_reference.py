@@ -1,4 +1,4 @@
-"""For `survey.earlier_release`: reads a `reference_tables` release as a reference: points, guarantee, earlier releases.
+"""For `survey.earlier_release`: reads an earlier release as a reference: records or points, guarantee, releases before.
 
 A chain is a series of releases, each of which has the one before as its reference. All facts read here are public.
 Given all earlier releases, each release costs its own ε. So a person in all files of a chain loses at most the sum. The
@@ -209,7 +209,7 @@ def read_earlier(folder: Path, signer: str | None = None) -> EarlierRelease:
             _refuse_unsigned(folder, signer)
         return _read(folder, files)
     except Damaged as error:
-        remedy = "name the public folder of an earlier run of mechanism reference_tables, or restore it from a copy"
+        remedy = "name the public folder of an earlier run of mechanism tables, or restore it from a copy"
         fault = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
         problem = Problem("reference.release", fault, error.allowed, error.remedy or remedy)
         raise DataError(printable(folder, 400), [problem]) from None
@@ -229,7 +229,7 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
         raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
     totals = {f"released/{HISTORY}", f"released/{DONORS}"} <= files
     if not totals and f"released/{REFERENCE_FILE}" not in files:
-        allowed = "one of mechanism reference_tables or tables"
+        allowed = "one of mechanism tables, or of reference_tables in dpdist 0.2"
         raise Damaged(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
     promise, statement = read_object(folder, PROMISE), read_object(folder, STATEMENT)
     refuse_format(STATEMENT, statement.get("format"), STATEMENT_FORMAT)
@@ -258,6 +258,8 @@ def _sample(folder: Path, job: Job, history: Sequence[PeriodTotals]) -> AbsentRe
         table = pq.read_table(regular(folder, name))
         (donors,) = donors_from_table(table, job.outcomes).values()
         sample = donors.by_levels(columns, history[-1].codes)
+        if sample.weight.dtype != np.float64 or sample.outcomes.dtype != np.float64:
+            raise TypeError("values that are no numbers")
     except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise Damaged(
             name, "no records of the released cells", "records as a release of mechanism tables has them"

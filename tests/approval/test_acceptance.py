@@ -125,7 +125,7 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     with named("gates"):
         made = dpdist.run(job(0.9, "ledger: {}\n"), tmp_path / "ws", frame)
     said = made.statement
-    assert (said["epsilon"], said["epsilon_per_set"], said["substitution_epsilon"]) == ("3", "2", "3")
+    assert (said["epsilon"], said["epsilon_per_set"], said["substitution_epsilon"]) == ("3", "2", "5")
     assert "ε = 1 of it for the gates" in said["composition"]
     inside = "The gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not."
     assert inside in said["acceptance"]["in_words"]
@@ -307,11 +307,11 @@ def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None
     ("edits", "match"),
     [
         ([('epsilon: "1"\n  gates', 'epsilon: "3"\n  gates')], "leave nothing of the release's budget"),
-        ([("  weight: {bounds: [1, 60], outside: clip}\n", ""), ("laplace_strict", "laplace_strict")], "public bounds"),
+        ([("  weight: {bounds: [1, 60], outside: clip}\n", "")], "public bounds"),
         ([("of: count, limit: 0.5", "of: count, limit: 1.5")], "a share above 1"),
         ([("{mean: salary}, limit", "{total: salary}, limit")], "gates are of counts and means"),
         ([("  gates:", "  tables: [ages]\n  gates:")], "no table 'ages'"),
-        ([("laplace_strict", "laplace"), ("strata: [field]\n", "")], "cannot be measured beside 'laplace'"),
+        ([("{name: tables}", "{name: laplace}"), ("strata: [field]\n", "")], "cannot be measured beside 'laplace'"),
     ],
 )
 def test_gates_that_cannot_be_measured_are_refused(edits: list[tuple[str, str]], match: str) -> None:

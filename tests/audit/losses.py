@@ -5,36 +5,29 @@ Contributions of single records are additive, which is tested; so pairs of singl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from dpdist.audit.likelihood_ratios import Enough, Imposed, Meter
+from dpdist.audit.likelihood_ratios import Enough, Meter
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Ints
-from dpdist.engine.protocol import Choice
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
-from dpdist.mechanisms.reference_tables.histograms import Histograms, Refresh
-from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Strict
-from dpdist.reference.limits import Limits
 from dpdist.testing.losses import taken_in
 
 LEVELS = {"field": ("arts", "law"), "sex": ("f", "m")}
@@ -86,10 +79,6 @@ class Case:
     outcomes: tuple[str, ...] = ("salary",)
     weighted: bool = True
     gaussian: bool = False
-    histogram: str = ""
-    """ε of histograms of the current file."""
-    carried: bool = False
-    """On an earlier release."""
     sets: int = 1
     epsilon: str = "1"
     statistics: str = "count, {mean: salary}"
@@ -106,7 +95,6 @@ class Case:
     def name(self) -> str:
         variants = [f"K = {len(self.outcomes)}" if len(self.outcomes) > 1 else "", "" if self.weighted else "no weight"]
         variants += [self.outcomes[0] if self.outcomes[0] != "salary" else "", "Gaussian" if self.gaussian else ""]
-        variants += ["earlier release" if self.carried else "", "histogram" if self.histogram else ""]
         variants += [f"m = {self.sets}" if self.sets > 1 else "", "counts alone" if self.statistics == "count" else ""]
         variants += ["units" if self.records < 10 else "", "" if self.fine else "one table"]
         return ", ".join([self.mechanism, *filter(None, variants)])
@@ -114,25 +102,10 @@ class Case:
     @property
     def sums(self) -> int | None:
         """Noisy sums after which nothing more is read of the records; None: all that follow."""
-        if isinstance(self.model, ReferenceCells):
-            return len(set(self.model.scales)) + self.imposed_sums
         return {"sanitized_statistics": 1, "modips": 3}.get(self.mechanism)
-
-    @property
-    def chooses(self) -> bool:
-        """True where typical weights are learned before histograms: a total, a choice, and sums by level."""
-        return bool(self.histogram) and self.weighted and not self.carried
-
-    @property
-    def imposed_sums(self) -> int:
-        """Noisy sums that fix what is asked for after them."""
-        return 3 if self.chooses else int(bool(self.histogram))
 
     @cached_property
     def job(self) -> Job:
-        histogram = f'histogram: {{epsilon: "{self.histogram}"}}' if self.histogram else ""
-        source = "release: before" if self.carried else "" if self.histogram else "path: before.parquet"
-        reference = f"reference: {{{', '.join(filter(None, [source, histogram]))}}}"
         noise = ", noise: gaussian" if self.gaussian else ""
         public = ", sensitivity: public" if self.mechanism == "laplace_composed" else ""
         law = ", law: normal" if self.mechanism == "modips" else ""
@@ -153,7 +126,7 @@ class Case:
                 adjacency=self.adjacency + (", exchange: anywhere" if self._anywhere else ""),
                 predictors=f'predictors: {{protect: {{epsilon: "{self.protect}"}}}}' if self.protect else "",
                 delta=', delta: "1e-6"' if self.gaussian else "",
-                reference=reference if self.mechanism in ("reference_tables", "sanitized_statistics") else "",
+                reference="reference: {path: before.parquet}" if self.mechanism == "sanitized_statistics" else "",
                 statistics=self.statistics.replace("salary", self.outcomes[0]),
                 unit=f"privacy_unit: {{column: household, most: {self.unit}}}" if self.unit is not None else "",
             )
@@ -185,23 +158,18 @@ class Case:
         return records(cell, weight, np.column_stack([values[name] for name in self.outcomes]))
 
     @cached_property
-    def learned(self) -> ReferenceSummary | Whitened | None:
+    def learned(self) -> Whitened | None:
         return self.learned_on(self.survey(7, self.records))
 
-    def learned_on(self, reference: Records) -> ReferenceSummary | Whitened | None:
+    def learned_on(self, reference: Records) -> Whitened | None:
         """What the mechanism fixes on a file, by the functions of a run."""
         if isinstance(self.model, SanitizedLognormal):
             return self.model.learned(reference)
-        if isinstance(self.model, ReferenceCells) and (self.carried or not self.histogram):
-            standing = np.full(CELLS, 5000.0) if self.carried else None
-            return summary_of(self.model, [reference.about(k) for k in range(len(self.outcomes))], standing)
         return None
 
-    def query(
-        self, file: Records, learned: ReferenceSummary | Whitened | None = None, imposed: Imposed | None = None
-    ) -> Meter:
+    def query(self, file: Records, learned: Whitened | None = None) -> Meter:
         """What the mechanism adds noise to, for this file."""
-        meter = Meter(self.sums, imposed, first_candidate if imposed is not None else None)
+        meter = Meter(self.sums)
         rounds = MECHANISMS[self.job.mechanism.name].protect(self.job, self.model, Unheard(), learned or self.learned)
         try:
             run_rounds(rounds, self.model, None, Key(b"audit"), "all", [file], [Unheard()], answer=meter)  # type: ignore[arg-type]
@@ -227,11 +195,6 @@ class Case:
         return float(total.substitution_epsilon / total.epsilon)
 
 
-def first_candidate(choice: Choice) -> Ints:
-    """A choice that is imposed on all files alike: the first set of columns that has several levels."""
-    return np.ones(len(choice.scores), dtype=np.int64)
-
-
 class Unheard:
     """A recorder that keeps nothing."""
 
@@ -252,39 +215,25 @@ def records(cell: Any, weight: Any, outcomes: Floats) -> Records:
     return Records(np.arange(n), frame, outcomes, np.asarray(weight, dtype=float), none)
 
 
-def clipping(case: Case) -> Limits | None:
-    """The limits that the mechanism clips at, where it has any that a reference fixed."""
-    return case.learned.limits if isinstance(case.learned, ReferenceSummary) else None
-
-
-def _outcomes(case: Case, cell: int) -> list[tuple[float, ...]]:
-    """Public bounds, one spacing beyond, zeros, and the ends and the centre of the cell's clipping interval."""
-    limits, few = clipping(case), len(case.outcomes) > 1
+def _outcomes(case: Case) -> list[tuple[float, ...]]:
+    """Public bounds, one spacing beyond, and zeros."""
+    few = len(case.outcomes) > 1
     found = []
-    for k, name in enumerate(case.outcomes):
+    for name in case.outcomes:
         low, top = BOUNDS[name]
         own = {low, top, 0.0} | ({(low + top) / 2.0} if name != "paid" else set())
         if name != "paid" and not few:
             own |= {1e-300, np.nextafter(top, np.inf), np.nextafter(low, -np.inf), 1e6, low + 0.3 * (top - low)}
-        if limits is not None and name != "paid":
-            centre, reach = (np.reshape(each, (CELLS, -1))[cell, k] for each in (limits.centre, limits.reach))
-            ends = {centre, centre - reach, centre + reach}
-            own |= (
-                ends
-                if few
-                else {near for end in ends for near in (end, np.nextafter(end, np.inf), np.nextafter(end, -np.inf))}
-            )
         found.append(sorted(float(value) for value in own))
     return list(product(*found))
 
 
-def _weights(case: Case, cell: int) -> list[float]:
-    limits = clipping(case)
+def _weights(case: Case) -> list[float]:
     if not case.weighted:
         return [1.0]
     if case.mechanism == "perturbed_histogram":
         return [1.0, 200.0]
-    cap = 40.0 if limits is None else float(limits.cap[cell])
+    cap = 40.0
     few = [1e-300, 200.0, cap, cap * (1.0 - 2.0**-21)]
     return few if len(case.outcomes) > 1 else [*few, 0.5, float(np.nextafter(cap, np.inf)), 1e6, 0.37 * cap]
 
@@ -309,7 +258,7 @@ def grid(case: Case) -> Records:
         if case.mechanism == "sanitized_statistics":
             found += [(cell, w, y) for w, y in _whitened(case, cell)]
         else:
-            found += [(cell, w, y) for w, y in product(_weights(case, cell), _outcomes(case, cell))]
+            found += [(cell, w, y) for w, y in product(_weights(case), _outcomes(case))]
     cells, weights, outcomes = zip(*found, strict=True)
     return taken_in(case.job, records(cells, weights, np.array(outcomes)))
 
@@ -338,9 +287,7 @@ def metered(case: Case, most: int | None = None) -> Metered:
     tried = grid(case)
     if most is not None and len(tried) > most:
         tried = tried.take(np.unique(np.linspace(0, len(tried) - 1, most).astype(np.int64)))
-    imposed = fixed(case) if case.histogram else None
-    with remembered():
-        found = [case.query(tried.part(k, k + 1), imposed=imposed) for k in range(len(tried))]
+    found = [case.query(tried.part(k, k + 1)) for k in range(len(tried))]
     return Metered(
         tried, np.array([each.query for each in found]), found[0].scale, np.array([each.exact_sums for each in found])
     )
@@ -352,43 +299,3 @@ def worst(case: Case, noise: float = 1.0, most: int | None = None) -> Loss:
     alone, apart = own._replace(queries=own.queries / noise).distances(case)
     found = (alone.max(), apart[own.same].max(), apart[~own.same].max())
     return Loss(*(float(each) / case.claimed for each in found))
-
-
-@contextmanager
-def remembered() -> Iterator[None]:
-    """What follows from the same noisy counts is computed once: they are the key, so nothing else can enter."""
-
-    def once(function: Callable[..., Any], key: Callable[[Any], object]) -> Callable[..., Any]:
-        known: dict[object, tuple[Any, Any]] = {}
-
-        def remembering(own: Any, given: Any) -> Any:
-            found = known.setdefault(key(given), (given, None))
-            if found[1] is None:
-                found = known[key(given)] = (given, function(own, given))
-            return found[1]
-
-        return remembering
-
-    with ExitStack() as patches:
-        for kind in (Histograms, Refresh):
-            patches.enter_context(patch.object(kind, "summarise", once(kind.summarise, lambda noisy: noisy.tobytes())))
-        for name in ("limited", "units"):
-            patches.enter_context(patch.object(ReferenceCells, name, once(getattr(ReferenceCells, name), id)))
-        yield
-
-
-def fixed(case: Case) -> Imposed:
-    """The first noisy sums of a file, for all: what comes after them is adaptive. Later sums are as they are: no sum
-    follows from them."""
-    drawn: list[Floats] = []
-
-    def impose(number: int, query: Floats) -> Floats:
-        return drawn[number].reshape(query.shape) if number < len(drawn) else query
-
-    meter = Meter(case.imposed_sums, choose=first_candidate)
-    rounds = MECHANISMS[case.job.mechanism.name].protect(case.job, case.model, Unheard(), case.learned)
-    try:
-        run_rounds(rounds, case.model, None, Key(b"audit"), "all", [case.survey(9, SIZE)], [Unheard()], answer=meter)  # type: ignore[arg-type]
-    except Enough:
-        drawn.extend(meter.parts)
-    return impose

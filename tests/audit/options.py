@@ -65,16 +65,12 @@ PROTECTED: Said = {"predictors": {"protect": {}}}
 """Protected predictors whose sizes noisy sums give: neighbours, and the loss, are those of `SECRET`."""
 CHOSEN: Said = {"outcome": ["paid", "kids", "grade"], "tables": CODED["tables"]}
 PLAIN: dict[str, Said] = {
-    "reference_tables": {"reference": {"path": "before.parquet"}},
     "sanitized_statistics": {
         "reference": {"path": "before.parquet"},
         "model": {"family": "lognormal"},
     },
-    "table_package": {"reference": {"path": "before.parquet"}},
     "tables": {"reference": {"path": "before.parquet"}},
-    "laplace_strict": {},
     "laplace_composed": {"mechanism": {"sensitivity": "public"}},
-    "weight_regularisation": {},
     "modips": {"mechanism": {"law": "normal"}},
     "perturbed_histogram": {"survey": {}, "tables": CODED["tables"]},
     "flat_laplace": CODED | {"mechanism": BINS},
@@ -105,35 +101,10 @@ def _modips() -> Iterator[Said]:
 
 
 VARIANTS: dict[str, list[Said]] = {
-    "reference_tables": [
-        {"mechanism": {"shrinkage": False}},
-        {"outcome": ["pay", "kids"]},
-        {"reference": {"histogram": {"epsilon": "1/3"}}},
-    ],
     "sanitized_statistics": [
         {"mechanism": {"shrinkage": False}},
         {"mechanism": {"noise": "gaussian"}},
         {"mechanism": {"noise": "gaussian", "shrinkage": False}},
-    ],
-    "table_package": [
-        {"reference": {"histogram": {"epsilon": "1/3"}}},
-        {"reference": {"histogram": {"epsilon": "1/3"}}, "survey": {}, "tables": CROSSING},
-        {"reference": {"histogram": {"epsilon": "1/3"}}, "outcome": ["pay", "kids"], "tables": CROSSING},
-        {"reference": {"histogram": {"epsilon": "1/3"}}, "tables": CROSSING, "mechanism": {"noise": "gaussian"}},
-        {"mechanism": {"strategy": "per_table"}},
-        {"mechanism": {"noise": "gaussian"}},
-        {"survey": {}},
-        DESIGNED,
-        DESIGNED | {"outcome": ["pay", "kids"], "tables": CROSSING, "mechanism": {"strategy": "per_table"}},
-        DESIGNED | {"mechanism": {"noise": "gaussian"}, "reference": {"histogram": {"epsilon": "1/3"}}},
-        {"tables": CROSSING, "mechanism": {"strategy": "per_table", "objective": "largest"}},
-        {"tables": CROSSING, "mechanism": {"strategy": "per_table", "noise": "gaussian"}},
-        HOUSEHOLD | {"mechanism": {"strategy": "per_table"}},
-        HOUSEHOLD | {"tables": CROSSING, "mechanism": {"noise": "gaussian"}},
-        SECRET,
-        PROTECTED | HOUSEHOLD | {"tables": CROSSING, "mechanism": {"strategy": "per_table"}},
-        SECRET | {"outcome": ["pay", "kids"], "tables": CROSSING, "mechanism": {"strategy": "per_table"}},
-        SECRET | {"mechanism": {"noise": "gaussian"}},
     ],
     "tables": [
         {"reference": {"histogram": {"epsilon": "1/3"}}, "tables": CROSSING},
@@ -155,15 +126,9 @@ VARIANTS: dict[str, list[Said]] = {
         SECRET | {"tables": CROSSING, "mechanism": {"objective": "largest"}},
         PROTECTED | HOUSEHOLD | {"tables": CROSSING},
     ],
-    "laplace_strict": [{"survey": {}}],
     "laplace_composed": [
         {"mechanism": {"sensitivity": "public", "consistency": "least_squares"}},
         {"mechanism": {"sensitivity": "local"}},
-    ],
-    "weight_regularisation": [
-        {"mechanism": {"towards": 50.0}},
-        {"mechanism": {"regularisation": 0.5}},
-        {"mechanism": {"towards": 50.0, "regularisation": 0.5}},
     ],
     "modips": list(_modips()),
     "perturbed_histogram": [{"mechanism": {"bins": 7}}],

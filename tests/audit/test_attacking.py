@@ -15,7 +15,7 @@ from dpdist.audit.attacking import attack
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 
-TABLES = JOB.replace("laplace_strict", "laplace_composed, sensitivity: public").replace("strata: [field]\n", "")
+TABLES = JOB.replace("{name: tables", "{name: laplace_composed, sensitivity: public").replace("strata: [field]\n", "")
 
 
 @pytest.fixture(scope="module")

@@ -33,12 +33,11 @@ REFUSED = {
     "whether a fallback is taken depends on the records": "a fallback",
     "leaves every privacy weight at 1": "privacy weights",
     "noise renormalised to a domain": "sums drawn again at the scale that does not pay for it",
-    "its own sums measure secret numbers": "tables and a table package, under noisy sample counts",
-    "attained under Gaussian noise": "a table package under Gaussian noise, under an exchange for any other record",
+    "its own sums measure secret numbers": "tables, under noisy sample counts",
     "a weight has no rules": "weights that are clipped, without bounds that noise follows",
 }
 """Why a job is refused, by what its message says."""
-OWN_LIMITS = ("perturbed_histogram", "reference_tables", "table_package", "tables", "sanitized_statistics")
+OWN_LIMITS = ("perturbed_histogram", "tables", "sanitized_statistics")
 """Mechanisms without weights, or with limits of their own from a reference."""
 table: dict[tuple[str, str, str], float] = {}
 
@@ -68,15 +67,7 @@ def claimed(mechanism: str, kind: str) -> list[Option]:
     return [option for option in own if not isinstance(mechanism_of(option.job).promise(option.job).total, NoGuarantee)]
 
 
-LONG_OPTIONS = [("reference_tables", "substitution"), ("reference_tables", "anywhere"), *product(["table_package"], KINDS)]
-"""Mechanisms with most options: these are tried in the long tests."""
-
-
-def options_of(mechanism: str, kind: str) -> object:
-    return pytest.param(mechanism, kind, marks=[pytest.mark.long] if (mechanism, kind) in LONG_OPTIONS else [])
-
-
-@pytest.mark.parametrize(("mechanism", "kind"), [options_of(*pair) for pair in product(PLAIN, KINDS)])
+@pytest.mark.parametrize(("mechanism", "kind"), list(product(PLAIN, KINDS)))
 def test_no_option_costs_more_than_is_claimed(mechanism: str, kind: str) -> None:
     for option in claimed(mechanism, kind):
         table[mechanism, kind, option.said] = ratio = worst(option)

@@ -40,17 +40,9 @@ OFTEN = Fraction(1, 20)
 RUNS, MANY = 10_000, 30_000
 """Draws of each file; many where a record enters many figures, or where what tells the files apart is seldom."""
 SUMS = {
-    "reference_tables": Case("reference_tables", "zero_out"),
-    "reference_tables, substitution": Case("reference_tables", "substitution"),
-    "reference_tables, add_remove": Case("reference_tables", "add_remove"),
-    "reference_tables, two outcomes": Case("reference_tables", "zero_out", ("salary", "hours")),
-    "reference_tables, on histograms": Case("reference_tables", "zero_out", histogram="1/3"),
     "sanitized_statistics": Case("sanitized_statistics", "zero_out"),
     "sanitized_statistics, substitution": Case("sanitized_statistics", "substitution"),
     "sanitized_statistics, Gaussian": Case("sanitized_statistics", "zero_out", gaussian=True, epsilon="3"),
-    "laplace_strict": Case("laplace_strict", "zero_out"),
-    "laplace_strict, substitution": Case("laplace_strict", "substitution"),
-    "weight_regularisation": Case("weight_regularisation", "zero_out"),
     "laplace_composed": Case("laplace_composed", "zero_out", epsilon="3"),
     "laplace_composed, one table": Case("laplace_composed", "zero_out", fine=False),
     "perturbed_histogram": Case("perturbed_histogram", "zero_out", weighted=False),

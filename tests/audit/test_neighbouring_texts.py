@@ -57,17 +57,13 @@ class Setting(NamedTuple):
 
 BUDGETS = {"add_remove": ADDED, "anywhere": ANYWHERE, "add_remove, zCDP": ADDED + ZCDP, "anywhere, zCDP": ANYWHERE + ZCDP}
 SETTINGS = {
-    "package": Setting("table_package", REFERENCE, "table_package, noise: gaussian"),
     "tables": Setting("tables", REFERENCE, "tables, noise: gaussian", zcdp_anywhere=True),
-    "reference tables": Setting("reference_tables", REFERENCE),
     "sanitized": Setting(
         "sanitized_statistics",
         f"{PROTECTED}\nmodel: {{{{family: lognormal}}}}\n{REFERENCE}",
         "sanitized_statistics, noise: gaussian",
         zcdp_anywhere=True,
     ),
-    "laplace_strict": Setting("laplace_strict", PROTECTED),
-    "weight_regularisation": Setting("weight_regularisation", PROTECTED),
 }
 CASES = [
     (name, budget)
@@ -169,7 +165,7 @@ def test_plans_and_checks_of_neighbouring_files_are_the_same_texts(
 
 @pytest.mark.parametrize(
     ("name", "budget"),
-    [pytest.param(*case, marks=[pytest.mark.long] if case[0] in ("package", "sanitized") else []) for case in CASES],
+    [pytest.param(*case, marks=[pytest.mark.long] if case[0] == "sanitized" else []) for case in CASES],
 )
 def test_runs_of_neighbouring_files_say_the_same(name: str, budget: str, tmp_path: Path, keys_of: Keys) -> None:
     public_file(tmp_path)

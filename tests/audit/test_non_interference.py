@@ -52,7 +52,7 @@ PLAIN = {
     "strata": "",
     "outcome": "salary",
     "model": "null",
-    "mechanism": "reference_tables",
+    "mechanism": "tables",
     "adjacency": "zero_out",
     "delta": "",
     "sets": "1",
@@ -64,14 +64,11 @@ PLAIN = {
 PROTECTED = {"adjacency": "add_remove", "predictors": 'predictors: {protect: {epsilon: "0.3"}}'}
 SANITIZED = {"model": "{family: lognormal}", "mechanism": "sanitized_statistics", "sets": "3"}
 VARIANTS: dict[str, dict[str, str]] = {
-    "reference tables": {},
-    "reference tables, substitution, PSUs": {
+    "tables": {},
+    "tables, substitution, PSUs": {
         "adjacency": "substitution",
         "survey": "weight: weight, design_strata: [sex], psu: psu, lonely_psu: centred",
     },
-    "reference tables, add_remove": {"adjacency": "add_remove"},
-    "table package, add_remove": {"adjacency": "add_remove", "mechanism": "table_package"},
-    "tables, add_remove": {"adjacency": "add_remove", "mechanism": "tables"},
     "tables, two outcomes, strata": {
         "adjacency": "substitution",
         "mechanism": "tables",
@@ -81,20 +78,18 @@ VARIANTS: dict[str, dict[str, str]] = {
     },
     "tables, raked, Gaussian": {"mechanism": "tables, noise: gaussian", "delta": ', delta: "1e-6"', "rake": RAKE},
     "tables, no weights": {"mechanism": "tables", "survey": ""},
-    "reference tables, two outcomes, strata": {
+    "tables, two outcomes by strata": {
         "outcome": "[salary, paid]",
         "strata": "field",
         "survey": "weight: weight, design_strata: [field]",
     },
-    "reference tables, replicate weights": {
+    "tables, replicate weights": {
         "survey": "weight: weight, replicate_weights: {kind: brr, prefix: r, number: 4}",
     },
-    "reference tables, raked": {"rake": RAKE},
-    "reference tables, histograms": {"reference": 'reference: {{histogram: {{epsilon: "0.3"}}}}'},
-    "reference tables, refreshed chain": {
-        "period": "2022",
-        "reference": 'reference: {{release: {folder}/chain/public, histogram: {{epsilon: "0.3"}}}}',
-    },
+    "tables, raked": {"rake": RAKE},
+    "tables, histograms": {"reference": 'reference: {{histogram: {{epsilon: "0.3"}}}}'},
+    "tables, add_remove": {"adjacency": "add_remove"},
+    "tables, chain": {"period": "2022", "reference": "reference: {{release: {folder}/chain/public}}"},
     "sanitized statistics": {**SANITIZED, "strata": "sex"},
     "sanitized statistics, Gaussian": {
         **SANITIZED,
@@ -103,7 +98,6 @@ VARIANTS: dict[str, dict[str, str]] = {
         "survey": "weight: weight, population: 40000",
         "model": "{family: lognormal, synthesis: fbp}",
     },
-    "laplace_strict": {"mechanism": "laplace_strict", "sets": "2", "reference": ""},
     "laplace_composed": {
         "mechanism": "laplace_composed, sensitivity: public, consistency: least_squares",
         "reference": "",
@@ -115,9 +109,6 @@ VARIANTS: dict[str, dict[str, str]] = {
         "sets": "2",
         "reference": "",
     },
-    "weight_regularisation": {"mechanism": "weight_regularisation", "reference": ""},
-    "weight_regularisation, protected": {**PROTECTED, "mechanism": "weight_regularisation", "reference": ""},
-    "laplace_strict, protected": {**PROTECTED, "mechanism": "laplace_strict", "sets": "2", "reference": ""},
     "laplace_composed, protected, PSUs": {
         **PROTECTED,
         "mechanism": "laplace_composed, sensitivity: public, consistency: least_squares",
@@ -131,8 +122,6 @@ VARIANTS: dict[str, dict[str, str]] = {
         "survey": "",
         "reference": "",
     },
-    "reference tables, protected, strata": {**PROTECTED, "strata": "field"},
-    "reference tables, protected, histograms": {**PROTECTED, "reference": 'reference: {{histogram: {{epsilon: "0.3"}}}}'},
     "sanitized statistics, protected": {**PROTECTED, **SANITIZED},
     "sanitized statistics, protected, Gaussian": {
         **PROTECTED,

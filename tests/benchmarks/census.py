@@ -46,7 +46,7 @@ outcome: income
 tables: [{{name: incomes, by: [area, sex], statistics: [count, {{mean: income}}]}}]
 """
 KINDS = {
-    "strict": """mechanism: {{name: reference_tables}}
+    "strict": """mechanism: {{name: tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: {reference}}}
 runtime: {{executor: serial}}""",

@@ -10,25 +10,19 @@ from pathlib import Path
 
 import numpy as np
 from bench_path import path
-from bench_strict import strict_job
 from bench_study import one_replicate
 from conftest import simulated
 
-import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.progress import silent
 from dpdist.core.table_cells import cross
-from dpdist.engine.rounds import Unrecorded
 from dpdist.estimation.estimators import counts_and_means, record_sums
-from dpdist.mechanisms.reference_tables.query import ClippedSums
 from dpdist.models.protocol import Draws
-from dpdist.planning.blocks import block_rows
 from dpdist.planning.making import make_plan
 from dpdist.privacy.weights import Linear
 from dpdist.storage import arrays
 from dpdist.storage.arrays import RaggedAxis
 from dpdist.studies.kinds.simulation import replicate
-from dpdist.survey.placement import place
 
 Timed = Callable[[], object]
 KEY = Key(bytes(32))
@@ -95,24 +89,6 @@ def direct_tables(folder: Path) -> Timed:
     return lambda: [timed() for _ in range(20)]
 
 
-def strict_statistics(folder: Path) -> Timed:
-    """Clipped sums of a million records by cell."""
-    job = strict_job(folder, 1_000_000)
-    plan = make_plan(job, None, silent)
-    records = place(job, plan.source, plan.census, folder)
-    model = plan.model
-    summary = model.summarise([records.part(0, len(records))])
-    kernel, size = ClippedSums(model.within(model.limited(summary), model.units(summary))), block_rows(job.sampler.total)
-    blocks = [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
-    return lambda: sum(kernel(block, {}, Unrecorded()) for block in blocks)
-
-
-def checks_of_a_file(folder: Path) -> Timed:
-    """All checks of a job against both of its files, a million records and 35,000."""
-    job = strict_job(folder, 1_000_000)
-    return lambda: dpdist.validate(job)
-
-
 PATHS = {
     made.__name__: made
     for made in (
@@ -124,7 +100,5 @@ PATHS = {
         study_replicate,
         log_likelihood_store,
         direct_tables,
-        strict_statistics,
-        checks_of_a_file,
     )
 }

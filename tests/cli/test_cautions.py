@@ -146,7 +146,7 @@ def test_psu_codes_that_begin_again_in_every_stratum_are_foretold(tmp_path: Path
     assert not [each for each in told(named, path) if "fewer than 10 codes" in each]
 
 
-OLD = JOB.replace("mechanism: {name: weighted, weights: fixed_point}", "mechanism: {name: reference_tables}").replace(
+OLD = JOB.replace("mechanism: {name: weighted, weights: fixed_point}", "mechanism: {name: tables}").replace(
     "model: {family: lognormal, predictors: [sex]}\n", ""
 )
 

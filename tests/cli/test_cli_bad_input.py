@@ -321,8 +321,9 @@ def test_an_unknown_job_is_refused_with_the_names_of_the_shipped_ones(tmp_path: 
     done = CliRunner().invoke(app, ["run", "doctorate", "--workspace", str(tmp_path / "ws")])
     assert done.exit_code == 2
     assert "no such file" in done.stderr
-    shipped = "doctorates, doctorates_hours, doctorates_package, doctorates_pooling, doctorates_sanitized, "
-    shipped += "doctorates_stan, nhanes_bmi, nscg_salaries, nscg_scores, nscg_strict, tax_wages, tax_wages_strict, "
+    shipped = "doctorates, doctorates_hours, doctorates_pooling, doctorates_sanitized, "
+    shipped += "doctorates_stan, doctorates_tables, nhanes_bmi, nscg_salaries, nscg_scores, nscg_strict, "
+    shipped += "tax_wages, tax_wages_strict, "
     shipped += "vote_strict, vote_turnout"
     assert shipped in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -548,7 +549,7 @@ def test_with_json_a_failure_is_the_last_event_and_standard_output_is_nothing_bu
     assert "nowhere.parquet" in attempt.stderr
 
 
-STRICT = JOB.replace("{name: weighted, weights: fixed_point}", "{name: laplace_strict}").replace(
+STRICT = JOB.replace("{name: weighted, weights: fixed_point}", "{name: tables}").replace(
     "strata: [field]\noutcome: salary\nmodel: {family: lognormal, predictors: [sex]}", "outcome: salary"
 )
 STRICT = STRICT.replace("[0, 2000000]}", "[0, 2000000], outside: clip}").replace("sampler: {name: exact, draws: 100}\n", "")
@@ -574,8 +575,8 @@ def test_a_weight_that_is_not_in_the_file_is_said_before_its_bounds_are_asked_fo
     assert "the file has field, sex, salary, weight" in said
     assert "did you mean 'weight'?" in said
     assert "public bounds" not in said
-    assert "needs public bounds of the weight" in told("weight", "--input", str(path))
-    assert "needs public bounds of the weight" in told("wieght")
+    assert "need public bounds of the weight" in told("weight", "--input", str(path))
+    assert "need public bounds of the weight" in told("wieght")
     if suffix == ".csv":  # without a header its first line is a record
         path.write_text("arts,f,51234.5,17.25\nlaw,m,61234.5,18.25\n", encoding="utf-8")
         assert not [value for value in ("51234.5", "17.25") if value in told("weight", "--input", str(path))]

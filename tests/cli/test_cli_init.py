@@ -58,7 +58,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-@pytest.mark.parametrize("way", [(), ("--records",), ("--reference", "none"), ("--mechanism", "laplace_strict")])
+@pytest.mark.parametrize("way", [(), ("--records",), ("--reference", "none"), ("--mechanism", "tables")])
 def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tuple[str, ...], files: Path) -> None:
     """In another folder than the file's; control: no TODO is left, and the domains are the public file's."""
     (files / "jobs").mkdir()
@@ -78,9 +78,9 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
 @pytest.mark.parametrize(
     ("way", "mechanism", "reference"),
     [
-        (("--public", "people-2022.csv"), "reference_tables", "path"),
-        (("--public", "people-2022.csv", "--reference", "none"), "reference_tables", "histogram"),
-        (("--reference", "people-2022.csv"), "reference_tables", "path"),
+        (("--public", "people-2022.csv"), "tables", "path"),
+        (("--public", "people-2022.csv", "--reference", "none"), "tables", "histogram"),
+        (("--reference", "people-2022.csv"), "tables", "path"),
         (("--public", "people-2022.csv", "--records"), "sanitized_statistics", "path"),
         (("--public", "people-2022.csv", "--records", "--reference", "none"), "weighted", None),
         (("--public", "people-2022.csv", "--mechanism", "weighted"), "weighted", None),
@@ -111,7 +111,7 @@ def test_a_job_names_what_predicts_its_errors(files: Path) -> None:
     ("way", "named"),
     [
         (("--table", "region,sex", "--table", "sex", "--table", ""), {("region", "sex"), ("sex",), ()}),
-        (("--mechanism", "table_package", "--by", "region", "--by", "sex"), {("region", "sex")}),
+        (("--mechanism", "tables", "--by", "region", "--by", "sex"), {("region", "sex")}),
     ],
 )
 def test_several_tables_are_a_package_that_validates(
@@ -123,10 +123,10 @@ def test_several_tables_are_a_package_that_validates(
     code, text = command("validate", "job.yaml")
     assert code == 0, text
     job = load_job("job.yaml")
-    assert job.mechanism.name == "table_package"
+    assert job.mechanism.name == "tables"
     assert {table.by for table in job.tables} == named
     assert command("init", *options, "other.yaml", "--table", "region,sex")[0] == 0
-    assert load_job("other.yaml").mechanism.name == "reference_tables"
+    assert load_job("other.yaml").mechanism.name == "tables"
 
 
 def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Path) -> None:
@@ -168,7 +168,7 @@ def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) 
     ]
 
 
-@pytest.mark.parametrize(("mechanism", "rule"), [("reference_tables", "error"), ("weighted", "drop")])
+@pytest.mark.parametrize(("mechanism", "rule"), [("tables", "error"), ("weighted", "drop")])
 def test_what_can_be_done_about_missing_outcomes_is_said(mechanism: str, rule: str, files: Path) -> None:
     """Control: nothing is said where none is missing."""
     named = ("people-2024.parquet", "--yes", "--outcome", "income", "--mechanism", mechanism, "--public")
@@ -425,7 +425,7 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
         assert (code, shown in flat, "states no period" in flat) == (0, True, False), text
     assert (files / "ws" / "public" / "released" / "donors.parquet").is_file()
     assert command("keygen", "head")[0] == 0
-    for more, donates in (((), True), (("--set", "mechanism={name: laplace_strict}", "--set", "reference=null"), False)):
+    for more, donates in (((), True), (("--set", "mechanism={name: tables}", "--set", "reference=null"), False)):
         held = f"held-{donates}"
         code, text = command("run", "whole.yaml", "--workspace", held, "--set", "approval=required", *more)
         assert (code, shown in " ".join(text.split())) == (0, donates), text
@@ -479,7 +479,7 @@ def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, 
     others["c"] = ("voted", "--public", "people-2022.csv", "--tables-only")
     for name, (outcome, *more) in others.items():
         assert command("init", *said, f"{name}.yaml", "--outcome", outcome, *more)[0] == 0
-        assert load_job(f"{name}.yaml").mechanism.name == "reference_tables", name
+        assert load_job(f"{name}.yaml").mechanism.name == "tables", name
 
 
 @pytest.mark.parametrize("way", [("--public", "people-2022.csv"), ("--reference", "none", "--codebook", "book.csv")])
@@ -537,7 +537,7 @@ WRONG = {
     "an unknown category": (("people-2024.csv", "--by", "regoin"), "did you mean 'region'?"),
     "an unknown category of a table": (("people-2024.csv", "--table", "sex,regoin"), "did you mean 'region'?"),
     "one table beside several": (("people-2024.csv", "--by", "sex", "--table", "region"), "name every table by --table"),
-    "an unknown mechanism": (("people-2024.csv", "--mechanism", "reference_table"), "did you mean 'reference_tables'?"),
+    "an unknown mechanism": (("people-2024.csv", "--mechanism", "table"), "did you mean 'tables'?"),
     "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
     "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
     "a public file with a name twice": (("people-2024.csv", "--public", "twice.csv"), "a column's name stands twice"),
@@ -650,8 +650,8 @@ def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path, mo
     assert (code, "weights of design strata, and no strata or no weight" in text) == (2, True), text
     monkeypatch.setattr("sys.stdin", StringIO("weights.csv\n"))
     strata = DesignColumns(("region",))
-    assert public_weights(None, strata, "weight", "reference_tables", Path("job.yaml"), asks=True) == "weights.csv"
-    assert public_weights(None, strata, "weight", "laplace_strict", Path("job.yaml"), asks=True) is None, "nothing is read"
+    assert public_weights(None, strata, "weight", "tables", Path("job.yaml"), asks=True) == "weights.csv"
+    assert public_weights(None, strata, "weight", "weighted", Path("job.yaml"), asks=True) is None, "nothing is read"
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])

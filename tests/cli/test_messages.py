@@ -29,7 +29,7 @@ columns:
   weight: {bounds: [1, 100], outside: clip}
 survey: {weight: weight}
 outcome: miles_2002
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 reference: {path: earlier.parquet, period: "1997", provenance: the file of 1997}
 tables:
@@ -218,18 +218,6 @@ FURTHER = JOB.replace("{mean: miles_2002}]", "{mean: miles_2002}, {median: miles
 ALONE = FURTHER.replace(next(line for line in JOB.splitlines() if line.startswith("reference")), "")
 
 
-def test_validate_names_what_a_run_without_a_reference_refuses(folder: Path) -> None:
-    """Cells share histograms, which tell nothing of their quantiles. Control: with a reference all are released."""
-    names = "(trucks): median of miles_2002, quantile 0.9 of miles_2002: without a reference"
-    for text, refused in ((ALONE, True), (FURTHER, False)):
-        Path("job.yaml").write_text(text)
-        shown = " ".join(command("validate", "job.yaml", "--input", "now.parquet").output.split())
-        assert (names in shown) == refused, shown
-    with pytest.raises(DataError, match="noisy histograms measure the records of 6 base cells"):
-        dpdist.run(ALONE, folder / "ws-alone", survey(2))
-    assert not dpdist.run(FURTHER, folder / "ws", survey(2)).tables["trucks"]["upper"].isna().any()
-
-
 LABELLED = (
     JOB.replace("{mean: miles_2002}]", "{mean: miles_2002}, {total: miles_2002}]")
     + """
@@ -252,7 +240,7 @@ def test_report_and_plan_use_labels_and_large_units_and_files_of_data_do_not(fol
     table = release.tables["trucks"]
     assert set(table["state"]) == {"CA", "OR", "WA", "Total"}
     totals = table[(table["statistic"] == "total") & (table["estimator"] == "parameters")]["estimate"]
-    assert totals.min() > 1e7, "as measured, in Parquet"
+    assert totals.min() > 1e6, "as measured, in Parquet"
     assert f"{totals.max():,.0f}" not in shown
     page = (release / "index.html").read_text()
     assert "Total of Miles, million" in page
@@ -297,9 +285,7 @@ def test_a_numeric_design_stratum_is_proposed_as_a_range_and_gaps_are_no_caution
     assert "The job is valid" in shown, shown
     assert "without a record" not in shown
     Path("drafted.yaml").write_text(text.replace("[CA, OR, WA]", "[CA, OR, TX, WA]"))
-    shown = command(
-        "validate", "drafted.yaml", "--set", "mechanism={name: laplace_strict}", "--set", "reference=null"
-    ).output
+    shown = command("validate", "drafted.yaml", "--set", "mechanism={name: tables}", "--set", "reference=null").output
     assert "'state' has 1 of 4 levels without a record: TX" in " ".join(shown.split()), shown
 
 

@@ -152,7 +152,7 @@ columns:
   salary: {bounds: [0, 150000], outside: clip}
 survey: {weight: weight}
 outcome: salary
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: add_remove}
 reference: {path: before.parquet, period: "2020", provenance: public-use file of 2020}
 tables: [{name: salaries, by: [unit], statistics: [count, {mean: salary}]}]

@@ -18,8 +18,7 @@ PUBLIC_HALVES = [path for name in ("post", "sensitivity", "words") for path in P
     for name in (
         "marginals/coded_tables.py",
         "marginals/synthetic_records.py",
-        "reference_tables/cells.py",
-        "reference_tables/released_means.py",
+        "tables/synthetic.py",
     )
 ]
 """What a mechanism's public half consists of."""

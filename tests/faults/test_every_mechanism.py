@@ -10,7 +10,7 @@ import pytest
 from campaign import Server, arguments, inventory, public_bytes
 from cluster import Cluster
 from sized_package import sized_job
-from small_jobs import EXACT, cases, reach, rooted
+from small_jobs import EXACT, RECORDED, cases, reach, rooted
 from small_runs import write_inputs
 
 from dpdist.mechanisms.registry import MECHANISMS
@@ -18,25 +18,26 @@ from dpdist.mechanisms.registry import MECHANISMS
 
 def _first_of(name: str) -> str:
     """The first small job of a mechanism that needs no Markov chain."""
-    return next(case for case, fate in reach().items() if case.startswith(f"{name}-") and fate == EXACT)
+    begin = f"{RECORDED.get(name, name)}-"
+    return next(case for case, fate in reach().items() if case.startswith(begin) and fate == EXACT)
 
 
-MORE = ["sanitized-gaussian", "reference_tables-refreshed", "table_package-histogram"]
+MORE = ["sanitized-gaussian", "tables-release", "tables-histogram"]
 """Other ways from noise to release: Gaussian noise, and several rounds of noise."""
-LEVELS = "table_package, top_down"
-"""A package over a hierarchy, which measures sets that are no table's own."""
-LARGE = "table_package, conjugate gradients"
-"""A package of 12,800 sums, more than a dense matrix may have."""
-SLOW = ["table_package-two-outcomes", LEVELS, LARGE]
+LEVELS = "tables, nested"
+"""Tables over a hierarchy."""
+LARGE = "tables, conjugate gradients"
+"""12,800 sums, more than a dense matrix may have."""
+SLOW = ["tables-two-outcomes", LEVELS, LARGE]
 JOBS = [*(_first_of(name) for name in MECHANISMS), *MORE, *SLOW]
 
 
 def _written(case: str, inputs: Path, folder: Path) -> Path:
     """The job file of a case. No verdict holds its release, because a replay is never held."""
     if case == LEVELS:
-        strategy, places = {"name": "table_package", "strategy": "top_down"}, {"place": ["c0", "c1"]}
+        places = {"place": ["c0", "c1"]}
         by = [["c0", "c2"], ["c1", "c2"], ["c1", "c3"]]
-        return sized_job(folder, (2, 6, 2, 3), by, 600, nested=True, mechanism=strategy, hierarchies=places)
+        return sized_job(folder, (2, 6, 2, 3), by, 600, nested=True, hierarchies=places)
     if case == LARGE:
         return sized_job(folder, (80, 80), [["c0", "c1"]], 30_000)
     job = folder / "job.json"

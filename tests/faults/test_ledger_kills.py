@@ -25,7 +25,7 @@ columns:
 survey: {weight: weight}
 strata: [unit]
 outcome: salary
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "3"}
 tables:
   - {name: counts, by: [unit], statistics: [count, {mean: salary}]}

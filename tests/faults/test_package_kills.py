@@ -1,4 +1,4 @@
-"""Kill -9 of drivers and workers at random moments of packages of many cells: the same bytes as of a run in peace."""
+"""Kill -9 of drivers and workers at random moments of runs of many cells: the same bytes as of a run in peace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from campaign import Run, inventory, public_bytes, run, stamps, strata_done, survivors
 from sized_package import sets_of_columns, sized_job
 
-from dpdist.packages.posterior import MOST_SUMS
+from dpdist.mechanisms.tables.posterior import MOST_TERMS
 
 KILLS = 60
 OF_WORKERS = 20
@@ -28,7 +28,7 @@ PEACE = "--set", "runtime.executor=serial"
 
 
 def cells_1275(folder: Path) -> Path:
-    """A package of 1,275 cells of 6,000 records."""
+    """Tables of 1,275 cells of 6,000 records."""
     workers = {"executor": "dask", "workers": 2}
     return sized_job(folder, (4,) * 4, sets_of_columns(4, 11), 6000, runtime=workers)
 
@@ -109,7 +109,7 @@ def test_a_package_too_large_for_dense_matrices_is_killed_twice_and_ends_with_th
     workers = {"executor": "dask", "workers": 2}
     job, peace = sized_job(tmp_path, (56, 58), [["c0", "c1"], ["c0"]], 12_000, runtime=workers), tmp_path / "peace"
     assert run(job, peace, *PEACE).code == 0
-    assert len(pd.read_parquet(peace / "public" / "measurements.parquet")) > MOST_SUMS
+    assert len(pd.read_parquet(peace / "public" / "measurements.parquet")) > MOST_TERMS
     killed_twice(job, peace, tmp_path / "killed")
 
 

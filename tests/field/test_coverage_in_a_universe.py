@@ -60,10 +60,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "sanitized_statistics": STRICT | {"model": {"family": "lognormal"}, "reference": True},
     "modips": STRICT | {"mechanism": {"law": "lognormal"}, "synthetic_sets": 3},
     "modips, secret sizes": NOISY | {"mechanism": {"law": "lognormal"}, "synthetic_sets": 3},
-    "laplace_strict": STRICT,
-    "weight_regularisation": STRICT,
-    "reference_tables": STRICT | {"budget": {"epsilon": "20", "adjacency": "substitution"}, "reference": True},
-    "table_package": STRICT | {"budget": {"epsilon": "20", "adjacency": "substitution"}, "reference": True},
+    "tables": STRICT | {"budget": {"epsilon": "20", "adjacency": "substitution"}, "reference": True},
     "flat_laplace": STRICT | OF_ALL | {"mechanism": {"bins": {"share": 8}}},
     "universal_histogram": STRICT
     | OF_ALL
@@ -218,7 +215,7 @@ MANY = 200
 ALIKE = ("no strata",)
 WIDE = {"modips, secret sizes", "flat_laplace", "universal_histogram", "steps", "marginals", "marginals, network"}
 """Errors are upper bounds: sums of weights without their squares, or a Poisson sample."""
-TOTALS = {"weighted", "unweighted", "weighted_e", "sanitized_statistics", "reference_tables", "table_package"}
+TOTALS = {"weighted", "unweighted", "weighted_e", "sanitized_statistics", "tables"}
 """Errors of totals hold how outcomes vary within cells; elsewhere they hold the composition of the sample and noise."""
 
 
@@ -231,7 +228,7 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("mechanism", "design"), CASES)
 def test_intervals_of_every_mechanism_hold_the_population(mechanism: str, design: str) -> None:
-    found = published(mechanism, design, FEW if mechanism == "table_package" else MANY)
+    found = published(mechanism, design, FEW if mechanism == "tables" else MANY)
     known = found[found["count known"] & found["total known"]]
     coverage = {name: float(known[name].mean()) for name in ("count", "total")}
     print(f"\n{mechanism}, {design}: {coverage['count']:.3f} {coverage['total']:.3f} of {len(known)}")

@@ -50,9 +50,8 @@ def test_a_value_of_1e308_overflows_nowhere(column: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("low", "outside", "mechanism", "words"),
     [
-        (0, "clip", "table_package", "0 or more"),
-        (1, "clip", "table_package", "above 0"),
-        (0, "clip", "reference_tables", "above 0"),
+        (0, "clip", "tables", "0 or more"),
+        (1, "clip", "tables", "above 0"),
     ],
 )
 def test_the_domain_says_whether_weights_of_0_are_in_it(low: int, outside: str, mechanism: str, words: str) -> None:

@@ -43,9 +43,10 @@ columns:
   weight: {{bounds: [1, 100], outside: clip}}
 survey: {{weight: weight, design_strata: [stratum]{design}}}
 outcome: [income, hours, heaped]
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "5000", adjacency: substitution}}
 public_frame: {{accepted: test}}
+reference: {{path: {before}, provenance: public}}
 tables:
   - {{name: t, by: [region, sex]{universe}, statistics: [{statistics}]}}
 runtime: {{executor: serial}}
@@ -86,8 +87,12 @@ def survey() -> pd.DataFrame:
 
 
 def job_of(folder: Path, design: str, statistics: str, universe: str = "") -> dpdist.Job:
+    rows, before = pd.read_csv(folder / "data.csv"), folder / "before.csv"
+    rows.assign(income=0.9 * rows["income"] + 1.0).to_csv(before, index=False)
     return dpdist.parse_job(
-        JOB.format(path=folder / "data.csv", design=DESIGNS[design], statistics=statistics, universe=universe)
+        JOB.format(
+            path=folder / "data.csv", before=before, design=DESIGNS[design], statistics=statistics, universe=universe
+        )
     )
 
 

@@ -23,7 +23,7 @@ columns:
   PWGTP: {{bounds: [1, 150], outside: clip}}
 survey: {{weight: PWGTP, replicate_weights: {{kind: successive_difference, prefix: PWGTP, number: 80}}}}
 outcome: PINCP
-mechanism: {{name: laplace_strict}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1000", adjacency: substitution}}
 public_frame: {{accepted: test file}}
 tables:

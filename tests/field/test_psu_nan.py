@@ -23,7 +23,7 @@ columns:
   weight: {bounds: [1, 60], outside: clip}
 survey: {weight: weight, psu: psu}
 outcome: income
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "1000", adjacency: substitution}
 tables:
   - {name: pay, by: [region], statistics: [count, {mean: income}]}

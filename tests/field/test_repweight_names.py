@@ -24,7 +24,7 @@ columns:
   {weight}: {{bounds: [1, 60], outside: clip}}
 survey: {{weight: {weight}, replicate_weights: {{kind: fay, prefix: {prefix}, number: 20, fay: 0.5}}}}
 outcome: income
-mechanism: {{name: laplace_strict}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1000", adjacency: substitution}}
 public_frame: {{accepted: test file}}
 tables:

@@ -26,7 +26,7 @@ columns:
 universe: [{column: employed, keep: ["yes"]}]
 survey: {weight: weight}
 outcome: income
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "1000", adjacency: substitution}
 tables:
   - {name: pay, by: [region], statistics: [count, {mean: income}]}

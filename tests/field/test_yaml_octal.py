@@ -21,7 +21,7 @@ columns:
   weight: {bounds: [1, 60], outside: clip}
 survey: {weight: weight}
 outcome: income
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "1000", adjacency: substitution}
 tables:
   - {name: pay, by: [dep], statistics: [count, {mean: income}]}

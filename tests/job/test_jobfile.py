@@ -256,7 +256,7 @@ def test_a_mechanism_that_fits_a_likelihood_is_refused_without_a_model_before_an
 
 @pytest.mark.parametrize(
     ("mechanism", "model", "where"),
-    [("weighted", None, "mechanism.name"), ("reference_tables", {"family": "lognormal"}, "model")],
+    [("weighted", None, "mechanism.name"), ("tables", {"family": "lognormal"}, "model")],
 )
 def test_a_job_that_was_made_without_a_file_is_held_to_it_before_any_file_is_read(
     mechanism: str, model: dict[str, str] | None, where: str, tmp_path: Path
@@ -411,10 +411,10 @@ def test_the_shipped_jobs_are_there() -> None:
     assert [path.stem for path in JOBS] == [
         "doctorates",
         "doctorates_hours",
-        "doctorates_package",
         "doctorates_pooling",
         "doctorates_sanitized",
         "doctorates_stan",
+        "doctorates_tables",
         "nhanes_bmi",
         "nscg_salaries",
         "nscg_scores",

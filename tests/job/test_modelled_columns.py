@@ -78,7 +78,7 @@ def test_cells_of_noisy_tables_are_what_these_distinguish() -> None:
     changes = [("model: {family: lognormal, predictors: [sex]}\n", "")]
     changes += [("sampler: {draws: 200}", "reference: {path: before.parquet}"), ("by: [sex]", "by: [town]")]
     changes += [("10000000]", "10000000], outside: clip")]
-    assert job("reference_tables", *changes).modelled_columns == ("town",)
+    assert job("tables", *changes).modelled_columns == ("town",)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ recode:
   race: {Alaska Native: Other}
   size: {4: 3, 9: null}
 outcome: pay
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 presentation: {columns: {race: {levels: {Alaska Native: Alaskan, Other: Others}}, size: {levels: {4: four, 3: three}}}}
 tables:
@@ -71,13 +71,9 @@ def test_what_is_no_column_and_no_level_is_refused_with_its_line(said: str, inst
     assert found in str(refused.value)
 
 
-DESIGNED = (
-    JOB.replace("laplace_strict", "reference_tables")
-    .replace("pay: {", "w: {bounds: [1, 9], outside: clip}\n  pay: {")
-    .replace(
-        "outcome: pay",
-        "survey: {weight: w, design_strata: [race], design_weights: {by: [race, size], WEIGHTS}}\noutcome: pay",
-    )
+DESIGNED = JOB.replace("pay: {", "w: {bounds: [1, 9], outside: clip}\n  pay: {").replace(
+    "outcome: pay",
+    "survey: {weight: w, design_strata: [race], design_weights: {by: [race, size], WEIGHTS}}\noutcome: pay",
 )
 
 

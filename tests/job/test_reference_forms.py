@@ -22,7 +22,7 @@ columns:
   weight: {bounds: [1, 100], outside: clip}
 survey: {weight: weight}
 outcome: pay
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: zero_out}
 reference: %s
 tables:
@@ -36,7 +36,6 @@ FORMS = {
     "{path: a.parquet, encoding: latin-1}": FileReference,
     f"{{simulate: {SURVEY}}}": SimulatedReference,
     "{release: a}": ReleaseReference,
-    f"{{release: a, histogram: {HISTOGRAM}}}": ReleaseReference,
     f"{{release: a, key: {SIGNER}}}": ReleaseReference,
     f"{{histogram: {HISTOGRAM}}}": HistogramsAlone,
 }

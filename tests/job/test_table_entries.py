@@ -27,7 +27,7 @@ columns:
   weight: {bounds: [1, 50], outside: clip}
 survey: {weight: weight}
 outcome: pay
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 tables:
 """

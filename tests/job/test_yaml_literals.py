@@ -30,7 +30,7 @@ columns:
 universe: [{{column: code, keep: [{level}]}}]
 survey: {{weight: {weight}}}
 outcome: pay
-mechanism: {{name: laplace_strict}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 tables:
   - {{name: t, by: [code], margins: {margins}, statistics: [count, {{mean: pay}}]}}

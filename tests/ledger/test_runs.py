@@ -129,13 +129,13 @@ def test_over_budget_is_exit_code_3_before_anything_is_written(folder: Path) -> 
 
 
 GAUSSIAN = (
-    ("laplace_strict}", "sanitized_statistics, noise: gaussian}\nmodel: {family: lognormal, predictors: [sex]}"),
+    ("{name: tables}", "{name: sanitized_statistics, noise: gaussian}\nmodel: {family: lognormal, predictors: [sex]}"),
     ('{epsilon: "3"}', '{rho: "1/8", delta: "1e-6"}'),
     ("[0, 200000]", "[1, 200000]"),
     ("runtime:", 'reference: {path: earlier.parquet, period: "2020"}\nruntime:'),
 )
 WEIGHTED = (
-    ("laplace_strict}", "weighted}\nmodel: {family: lognormal, predictors: [sex]}"),
+    ("{name: tables}", "{name: weighted}\nmodel: {family: lognormal, predictors: [sex]}"),
     ('"3"', '"20"'),
     ("[0, 200000], outside: clip", "[1, 2000000]"),
     ("  weight: {bounds: [1, 60], outside: clip}\n", ""),
@@ -382,7 +382,7 @@ def test_a_named_ledger_must_have_been_begun(folder: Path) -> None:
 
 UNPROTECTED = (
     ("  weight: {bounds: [1, 60], outside: clip}\n", ""),
-    ("laplace_strict", "laplace"),
+    ("{name: tables}", "{name: laplace}"),
     ("strata: [field]\n", ""),
 )
 
@@ -474,7 +474,7 @@ def test_a_correction_of_an_earlier_year_is_charged_beside_it(folder: Path) -> N
         assert run(folder, period).exit_code == 0
     write_job(folder, '{per_period: "5"}', ("200000", "150000"), ('"3"', '"2"'))
     assert run(folder, "corrected").exit_code == 0
-    write_job(folder, '{per_period: "5"}', ("200000", "150000"), ('"3"', '"1e-6"'))
+    write_job(folder, '{per_period: "5"}', ("200000", "150000"), ('"3"', '"1e-4"'))
     assert run(folder, "again").exit_code == 3
     found = charges(Ledger(str(folder / "ledger.sqlite")).entries(), "small")
     assert [(each.period, each.budget) for each in found] == [("2021", 3), ("2022", 3), ("2021", 2)]

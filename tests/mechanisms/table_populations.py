@@ -23,8 +23,8 @@ from dpdist.mechanisms.tables.posterior import Posterior, Rows, prior_variances,
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import TableSystem
+from dpdist.mechanisms.tables.workload import WorkloadTable
 from dpdist.models.design import Design
-from dpdist.packages.workload import PackageTable
 from dpdist.privacy.queries import NoisyQuery
 
 WEIGHTS = ("constant", "by columns", "narrow", "wide", "two sizes")
@@ -410,7 +410,7 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
     outcomes = tuple(f"y{k}" for k in range(files.current.outcomes.shape[1]))
     means = tuple(Statistic(name="mean", variable=name) for name in outcomes)
     labels = tuple(map(str, range(len(codes))))
-    tables = tuple(PackageTable(f"t{k}", by) for k, by in enumerate(public.tables))
+    tables = tuple(WorkloadTable(f"t{k}", by) for k, by in enumerate(public.tables))
     return Cells(
         design=Design(labels, tuple(range(len(codes))), np.empty((len(codes), 0)), np.arange(len(codes)), 0),
         outcome_bounds=public.bounds[0],

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_reference_tables import Named, job, survey
+from strict_survey import Named, job, survey
 
 import dpdist
 from dpdist.core.records import TOTAL

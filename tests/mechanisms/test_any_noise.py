@@ -19,7 +19,6 @@ from small_runs import write_inputs
 import dpdist
 from dpdist.core.records import Floats, Ints
 from dpdist.job import SPECS
-from dpdist.reference import histograms, quantile_bins
 
 FAR, FARTHER = 30.0, 1e6
 """Scales by which noise moves an answer: once in e³⁰ answers, and never."""
@@ -111,13 +110,3 @@ def test_what_is_no_figure_is_found(value: float, lines: list[str] | None, tmp_p
     (tmp_path / "t.json").write_text(json.dumps({"x": value}), encoding="utf-8")
     pq.write_table(pa.table({"x": [value], "df": [np.inf]}), tmp_path / "t.parquet")
     assert list(no_figures(tmp_path)) == (["t.json: -Infinity", "t.parquet: x"] if lines is None else lines)
-
-
-def test_counts_that_noise_takes_to_zero_leave_the_shares_as_they_are() -> None:
-    """A drift test and a histogram of which nothing is left. Control: one count above 0 has all shares."""
-    before = np.array([0.2, 0.3, 0.5])
-    np.testing.assert_allclose(quantile_bins.towards(before, np.full(3, -1e6), 100.0, 2.0).after, before)
-    assert quantile_bins.towards(before, np.array([1e6, -1e6, -1e6]), 100.0, 2.0).after[0] > 0.99
-    share, covariance = histograms._as_counted(np.full(3, -1e6), 100.0, 2.0, before, np.eye(3))
-    np.testing.assert_array_equal(share, before)
-    np.testing.assert_array_equal(covariance, np.eye(3))

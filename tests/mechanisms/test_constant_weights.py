@@ -25,7 +25,7 @@ columns:
   weight: {{bounds: [1, 40000], outside: clip}}
 survey: {{weight: weight, design_strata: [state, type]{more}}}
 outcome: miles
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "2", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet, provenance: an earlier file}}
 tables: [{{name: trucks, by: [state, type], statistics: [count, {{mean: miles}}]}}]
@@ -126,7 +126,11 @@ def test_every_verb_refuses_such_a_file_in_the_same_words_and_charges_nothing(tm
     [
         (KEPT, ", weights_constant_in: [state]", "tables and strata cross state, type"),
         ("survey: {weight: weight, ", "survey: {", "the job has no weight"),
-        ("reference_tables", "laplace_strict", "has no records whose weights are those of a cell"),
+        (
+            "{name: tables}",
+            "{name: laplace_composed, sensitivity: public}",
+            "no records whose weights are those of a cell",
+        ),
         ("tables:", "rake: [{by: [sex], totals: {m: 1, f: 2}}]\ntables:", "raking to totals by 'sex'"),
     ],
 )

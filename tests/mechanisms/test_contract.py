@@ -17,11 +17,11 @@ from dpdist.job.checks import contradictions
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import complete
 from dpdist.mechanisms.figures import measured_of
-from dpdist.mechanisms.laplace_cells import post
-from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
+from dpdist.mechanisms.tables import post
+from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
 from dpdist.testing.mechanisms import problems, problems_of_noise, record_dependent
 
@@ -37,8 +37,9 @@ def first_cases(noisy: bool) -> dict[str, str]:
 
 VARIANTS = [
     "laplace_composed-public",
-    "reference_tables-refreshed",
-    "reference_tables-histogram",
+    "tables-release",
+    "tables-histogram",
+    "tables-gaussian",
     "sanitized-gaussian",
     "modips-bounded",
     "modips-nested",
@@ -137,52 +138,54 @@ def test_a_promise_of_another_budget_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("module", "part", "lacks"),
     [
-        ("query", "MECHANISMS", "write it in dpdist/mechanisms/laplace_cells/query.py"),
-        ("post", "model_of", "write it in dpdist/mechanisms/laplace_cells/post.py"),
-        ("post", "WORDS", "write it in dpdist/mechanisms/laplace_cells/post.py"),
-        ("post", "figures", "write it in dpdist/mechanisms/laplace_cells/post.py"),
-        ("post", "DEFINITIONS", "write it in dpdist/mechanisms/laplace_cells/post.py"),
+        ("query", "MECHANISMS", "write it in dpdist/mechanisms/tables/query.py"),
+        ("post", "model_of", "write it in dpdist/mechanisms/tables/post.py"),
+        ("post", "WORDS", "write it in dpdist/mechanisms/tables/post.py"),
+        ("post", "figures", "write it in dpdist/mechanisms/tables/post.py"),
+        ("post", "DEFINITIONS", "write it in dpdist/mechanisms/tables/post.py"),
     ],
 )
 def test_a_mechanism_without_a_part_is_refused_before_anything_is_read(
     module: str, part: str, lacks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = jobs_under("laplace_strict")[0]
+    job = jobs_under("tables")[0]
     mechanism_of(job)
-    monkeypatch.delattr(f"dpdist.mechanisms.laplace_cells.{module}.{part}")
-    with pytest.raises(Incomplete, match=f"'laplace_strict' has no {part}: {lacks}"):
+    monkeypatch.delattr(f"dpdist.mechanisms.tables.{module}.{part}")
+    with pytest.raises(Incomplete, match=f"'tables' has no {part}: {lacks}"):
         mechanism_of(job)
 
 
 @pytest.mark.parametrize("text", ["density", "errors"])
 def test_a_mechanism_without_texts_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post, "WORDS", replace(post.WORDS, **{text: ""}))
-    with pytest.raises(Incomplete, match=rf"'laplace_strict' has no WORDS\.{text}"):
-        mechanism_of(jobs_under("laplace_strict")[0])
+    with pytest.raises(Incomplete, match=rf"'tables' has no WORDS\.{text}"):
+        mechanism_of(jobs_under("tables")[0])
 
 
 @pytest.mark.parametrize("method", ["expect", "simulate", "resampled", "noised_again"])
 def test_a_model_without_a_method_that_publishing_needs_is_refused(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: with all of them it is the model. Without `noised_again` intervals would leave noise out."""
-    made = jobs_under("laplace_strict")[0]
-    kept = {name: getattr(CellSums, name) for name in dir(CellSums) if name != method and not name.startswith("__")}
-    assert builder_of(made) is CellSums
-    monkeypatch.setattr(post, "model_of", lambda _: type("CellSums", (), kept))
-    with pytest.raises(Incomplete, match=rf"'laplace_strict' has no CellSums\.{method}"):
+    made = jobs_under("tables")[0]
+    kept = {
+        name: getattr(ResidualCells, name) for name in dir(ResidualCells) if name != method and not name.startswith("__")
+    }
+    assert builder_of(made) is ResidualCells
+    monkeypatch.setattr(post, "model_of", lambda _: type("ResidualCells", (), kept))
+    with pytest.raises(Incomplete, match=rf"'tables' has no ResidualCells\.{method}"):
         builder_of(made)
 
 
 def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SPECS["laplace_strict"], "package", "dpdist.mechanisms.laplace_nowhere")
-    with pytest.raises(Incomplete, match=r"no query: write dpdist/mechanisms/laplace_nowhere/query\.py"):
-        mechanism_of(jobs_under("laplace_strict")[0])
+    monkeypatch.setattr(SPECS["tables"], "package", "dpdist.mechanisms.nowhere")
+    with pytest.raises(Incomplete, match=r"no query: write dpdist/mechanisms/nowhere/query\.py"):
+        mechanism_of(jobs_under("tables")[0])
 
 
 def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.mechanisms.laplace_cells.post.DEFINITIONS", {"a": "a sum"})
-    measured = measured_of(jobs_under("laplace_strict")[0])
+    monkeypatch.setattr("dpdist.mechanisms.tables.post.DEFINITIONS", {"a": "a sum"})
+    measured = measured_of(jobs_under("tables")[0])
     assert measured.definition("a") == measured.definition("a income") == "a sum"
-    with pytest.raises(Incomplete, match="the statistic 'b' of 'laplace_strict' has no definition"):
+    with pytest.raises(Incomplete, match="the statistic 'b' of 'tables' has no definition"):
         measured.definition("b")
 
 
@@ -192,7 +195,7 @@ def test_a_specification_without_a_guarantee_cannot_be_imported(base: type[Mecha
     with pytest.raises(TypeError, match=r"Unsaid does not say its guarantee: write guarantee\(job\) in its class"):
 
         class Unsaid(base):  # type: ignore[valid-type, misc]
-            name: Literal["laplace_strict"]
+            name: Literal["tables"]
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,12 @@ from dpdist.engine.protocol import Choice, Pass
 from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.figures import GAUSSIAN
-from dpdist.mechanisms.laplace_cells import post, query
-from dpdist.mechanisms.laplace_cells.post import CellSums
-from dpdist.mechanisms.laplace_cells.query import BaseCells, LaplaceStrict
+from dpdist.mechanisms.perturbed_histogram import post, query
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
 from dpdist.mechanisms.perturbed_histogram.query import BinCounts, PerturbedHistogram
-from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts
+from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.privacy.cell_sums import cell_sums, scale_of
 from dpdist.privacy.queries import Moved, NoisyQuery
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import Captured, answered, exactly, problems_of_scale
@@ -64,9 +61,10 @@ def strict_jobs() -> dict[str, Said]:
 NETWORK, FOUR_COLUMNS = "privbayes-network", "privbayes of four columns"
 OTHER_NOISE = (
     "laplace_composed-public",
-    "reference_tables-two-outcomes",
-    "reference_tables-histogram",
-    "reference_tables-public-weights",
+    "tables-two-outcomes",
+    "tables-histogram",
+    "tables-public-weights",
+    "tables-gaussian",
     "sanitized-gaussian",
     "modips-nested",
     "weighted_marginals-chosen",
@@ -124,14 +122,15 @@ def test_noise_is_enough_is_in_all_that_is_released_and_is_stated(name: str, cas
     assert problems_of_stated_noise(name, case) == []
 
 
-CELLS, COUNTS = "laplace_strict-zero_out-cell_sums", "perturbed_histogram-{}-histogram"
+COUNTS = "perturbed_histogram-{}-histogram"
+BINS = COUNTS.format("zero_out")
 
 
-def _scaled(by: Fraction) -> LaplaceStrict:
-    """Laplace's sums of cells under noise of so many times the scale that its sensitivity was worked out for."""
+def _scaled(by: Fraction) -> PerturbedHistogram:
+    """Counts of bins under noise of so many times the scale that its sensitivity was worked out for."""
 
-    class Scaled(LaplaceStrict):
-        def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
+    class Scaled(PerturbedHistogram):
+        def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(query, "scale_of", lambda job: by * scale_of(job))
                 reply, rounds = None, super().rounds(job, settings, model, recorder, learned)
@@ -144,17 +143,17 @@ def _scaled(by: Fraction) -> LaplaceStrict:
     return Scaled()
 
 
-class Understated(LaplaceStrict):
-    """States that neighbours move its sums by an eighth of what they do, and asks for that noise."""
+class Understated(PerturbedHistogram):
+    """States that neighbours move its counts by an eighth of what they do, and asks for that noise."""
 
     def queries(self, job: Job, settings: Any) -> tuple[NoisyQuery, ...]:
         return tuple(_understated(query) for query in super().queries(job, settings))
 
-    def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
-        sums, drawn = (yield Pass(BaseCells(model), "sum")), list[Draws]()
+    def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
+        sums, drawn = (yield Pass(BinCounts(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
-            found = yield Defined.by_content(model).sums(sums, _understated(cell_sums(model.scale)), number)
-            drawn.append(Draws({"sums": found[None]}))
+            found = yield Defined.by_content(model).sums(sums, _understated(bin_counts(model.scale)), number)
+            drawn.append(Draws({"counts": found}))
         return released_sets(recorder, drawn, 0.0)
 
 
@@ -171,7 +170,7 @@ TOO_LITTLE = {
 def test_noise_below_the_sensitivity_is_found_out(what: str, case_of: Cases) -> None:
     """Control: each costs so many times the budget, and the message says so."""
     broken, times = TOO_LITTLE[what]
-    (line,) = problems_of_scale("it", case_of(CELLS), broken)
+    (line,) = problems_of_scale("it", case_of(BINS), broken)
     assert line.startswith(
         f"it: two neighbouring files cost {12 * times:.4g}, and the job's epsilon is 12: compare the scale"
     )
@@ -179,8 +178,8 @@ def test_noise_below_the_sensitivity_is_found_out(what: str, case_of: Cases) -> 
 
 @pytest.mark.parametrize("share", [8, 2], ids=["an eighth of the scale", "all of epsilon in each of two sets"])
 def test_less_noise_than_was_promised_is_refused_when_it_is_asked_for(share: int, case_of: Cases) -> None:
-    with pytest.raises(LossExceeded, match="query 'sums of base cells' exceeds the promise"):
-        problems_of_scale("it", case_of(CELLS), _scaled(Fraction(1, share)))
+    with pytest.raises(LossExceeded, match="query 'counts of bins' exceeds the promise"):
+        problems_of_scale("it", case_of(BINS), _scaled(Fraction(1, share)))
 
 
 def test_weights_that_are_not_clipped_when_a_file_is_read_are_found_out(
@@ -188,12 +187,12 @@ def test_weights_that_are_not_clipped_when_a_file_is_read_are_found_out(
 ) -> None:
     """No mechanism clips a weight at its public bounds: a weight of four times the bound costs four times the budget."""
     monkeypatch.setattr("dpdist.testing.losses.taken_in", lambda job, records: records)
-    (line,) = problems_of_scale("it", case_of(CELLS))
+    (line,) = problems_of_scale("it", case_of("laplace_composed-public"))
     assert line.startswith("it: two neighbouring files cost 48, and the job's epsilon is 12: compare the scale")
 
 
 def test_a_share_of_the_budget_that_is_lost_is_found_out(case_of: Cases) -> None:
-    (line,) = problems_of_scale("it", case_of(CELLS), _scaled(Fraction(100)))
+    (line,) = problems_of_scale("it", case_of(BINS), _scaled(Fraction(100)))
     assert line.startswith("it: no neighbouring files cost more than 0.12 of epsilon = 12")
 
 
@@ -216,56 +215,56 @@ def test_noise_that_is_too_little_under_substitution_alone_is_refused(case_of: C
         problems_of_scale("it", exchanged, OfOneRecord())
 
 
-class Rewritten(LaplaceStrict):
-    """Rounds over sums of cells that are written out here, with a fault."""
+class Rewritten(PerturbedHistogram):
+    """Rounds over counts of bins that are written out here, with a fault."""
 
-    def __init__(self, noisy: Callable[[Floats, Defined, CellSums, int], Any]) -> None:
+    def __init__(self, noisy: Callable[[Floats, Defined, Histogram, int], Any]) -> None:
         self.noisy = noisy
 
-    def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
-        sums, drawn = (yield Pass(BaseCells(model), "sum")), list[Draws]()
+    def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
+        sums, drawn = (yield Pass(BinCounts(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             found = yield from self.noisy(sums, Defined.by_content(model), model, number)
-            drawn.append(Draws({"sums": found[None]}))
+            drawn.append(Draws({"counts": found}))
         return released_sets(recorder, drawn, 0.0)
 
 
-def _as_it_should(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    return (yield own.sums(sums, cell_sums(model.scale), number))
+def _as_it_should(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
+    return (yield own.sums(sums, bin_counts(model.scale), number))
 
 
-def _not_added(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    yield own.sums(sums, cell_sums(model.scale), number)
+def _not_added(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
+    yield own.sums(sums, bin_counts(model.scale), number)
     return sums
 
 
-def _added_to_counts_alone(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    noisy = yield own.sums(sums, cell_sums(model.scale), number)
-    return np.column_stack([noisy[:, 0], sums[:, 1]])
+def _added_to_the_first_alone(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
+    noisy = yield own.sums(sums, bin_counts(model.scale), number)
+    return np.column_stack([noisy[:, :1], sums[:, 1:]])
 
 
-def _one_number(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    return (yield own.sums(sums, cell_sums(model.scale), 1))
+def _one_number(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
+    return (yield own.sums(sums, bin_counts(model.scale), 1))
 
 
 def _drawn_once() -> Callable[..., Any]:
     kept = list[Floats]()
 
-    def noisy(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
+    def noisy(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
         if number == 1:
-            kept[:] = [(yield own.sums(sums, cell_sums(model.scale), 1))]
+            kept[:] = [(yield own.sums(sums, bin_counts(model.scale), 1))]
         return kept[0]
 
     return noisy
 
 
-def _one_noise(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    """The noise of the weights is worked out, and added to the products too."""
-    noisy = yield own.sums(sums[:, 0], cell_sums(model.scale), number)
-    return np.column_stack([noisy, sums[:, 1] + (noisy - sums[:, 0])])
+def _one_noise(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
+    """The noise of the first bin is worked out, and added to the others too."""
+    noisy = yield own.sums(sums[:, :1], bin_counts(model.scale), number)
+    return sums + (noisy - sums[:, :1])
 
 
-EXACT = "it: under the same noisy answers 'sums' of set {} differs between neighbouring files: it takes exact sums"
+EXACT = "it: under the same noisy answers 'counts' of set {} differs between neighbouring files: it takes exact sums"
 NO_EFFECT = "it: query {} changes nothing that is released: is its answer used?"
 SHARED = "it: one noisy answer is in sets 1, 2, and its specification says that records were protected 2 times"
 FAULTS: dict[str, tuple[Callable[..., Any], list[str]]] = {
@@ -278,17 +277,17 @@ FAULTS: dict[str, tuple[Callable[..., Any], list[str]]] = {
             *(f"it: no noisy answer changes set {k}: it is released without noise" for k in (1, 2)),
         ],
     ),
-    "noise is added to one of two sums": (_added_to_counts_alone, [EXACT.format(k) for k in (1, 2)]),
+    "noise is added to one bin": (_added_to_the_first_alone, [EXACT.format(k) for k in (1, 2)]),
     "two sets ask for one noise": (_one_number, ["it: noise number 1 is asked for by two queries: give each a number"]),
     "two sets release one answer": (_drawn_once(), [SHARED]),
-    "two sums have one noise": (_one_noise, [EXACT.format(k) for k in (1, 2)]),
+    "all bins have one noise": (_one_noise, [EXACT.format(k) for k in (1, 2)]),
 }
 
 
 @pytest.mark.parametrize("what", FAULTS)
 def test_what_is_wrong_with_the_answers_is_told(what: str, case_of: Cases) -> None:
     noisy, due = FAULTS[what]
-    found = problems_of_answers("it", case_of(CELLS), Rewritten(noisy))
+    found = problems_of_answers("it", case_of(BINS), Rewritten(noisy))
     assert len(found) == len(due)
     assert [line for line, start in zip(found, due, strict=True) if not line.startswith(start)] == []
 
@@ -299,24 +298,23 @@ def test_a_scale_that_measurements_misstate_is_told(case_of: Cases, monkeypatch:
     def halved(*given: Any) -> Any:
         return (each._replace(scales=[scale / 2 for scale in each.scales]) for each in right(*given))
 
-    case = case_of(CELLS)
+    case = case_of(BINS)
     monkeypatch.setattr(post, "figures", halved)
     assert problems_of_stated_noise("it", case) == [
         f"it: measurements.parquet states discrete_laplace of scale {case.model.scale / 2} on '{name}', "  # type: ignore[attr-defined]
         f"and the noise was discrete_laplace of scale {case.model.scale}"  # type: ignore[attr-defined]
-        for name in ("a", "b")
+        for name in ("count_in_bin",)
     ]
 
 
 def test_a_law_that_measurements_misstate_is_told(case_of: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
     right = post.figures
     monkeypatch.setattr(post, "figures", lambda *given: (each._replace(law=GAUSSIAN) for each in right(*given)))
-    found = problems_of_stated_noise("it", case_of(CELLS))
-    assert [line.partition(" of scale")[0] for line in found] == ["it: measurements.parquet states discrete_gaussian"] * 2
+    found = problems_of_stated_noise("it", case_of(BINS))
+    assert [line.partition(" of scale")[0] for line in found] == ["it: measurements.parquet states discrete_gaussian"]
 
 
 def test_noise_of_another_scale_than_the_release_states_is_told(case_of: Cases) -> None:
-    """In its measurements, in its released object and in its statement: the noise itself has twice the scale."""
-    found = problems_of_stated_noise("it", case_of(CELLS), _scaled(Fraction(2)))
-    assert [line.split(" ")[1] for line in found] == ["measurements.parquet", "measurements.parquet", "the", "the"]
-    assert found[3] == "it: the statement says 'noise of scale 2/ε of a set', and no noise of that scale was asked for"
+    """In its measurements and in its released object: the noise itself has twice the scale."""
+    found = problems_of_stated_noise("it", case_of(BINS), _scaled(Fraction(2)))
+    assert [line.split(" ")[1] for line in found] == ["measurements.parquet", "the"]

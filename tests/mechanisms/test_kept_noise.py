@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from public_files import public_files
 from small_release import JOB as STRICT
 from small_release import survey as strict_survey
-from test_reference_tables import job as tables_job
-from test_reference_tables import survey
+from strict_survey import job as tables_job
+from strict_survey import survey
 
 import dpdist
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import UNFIT
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.job import Job
+from dpdist.mechanisms.tables import post
+from dpdist.mechanisms.tables.limits import TableLimits
 
 PLAIN = ("[laplace_composed, laplace_finest, reference_only]", "[]")
 
@@ -41,15 +44,22 @@ def published(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sums(workspace: Path) -> Floats:
-    """Released sums of every cell."""
+    """Released sums of the first measurement, of all records."""
     said = json.loads((workspace / "public" / "released" / "set-1.json").read_text())
-    return np.array(said["strata"]["all"]["sums"]["values"])
+    return np.array(said["strata"]["all"]["noisy"][0])
 
 
 def recoded(patch: pytest.MonkeyPatch) -> None:
     """Code that clips elsewhere, as another version or an experiment may."""
-    patch.setattr("dpdist.reference.limits.TAIL", 3)
-    patch.setattr("dpdist.reference.limits.QUANTILES", np.array([0.5, 0.75, 0.9]))
+    post._system_of.cache_clear()
+    patch.setattr("dpdist.mechanisms.tables.limits.CANDIDATES", 3)
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    """Limits of another test's code are not remembered."""
+    yield
+    post._system_of.cache_clear()
 
 
 def unbound(patch: pytest.MonkeyPatch) -> None:
@@ -68,6 +78,7 @@ def test_unbound_noise_under_changed_code_would_tell_exact_sums(
     exact = {}
     for name, code in (("as released", lambda _: None), ("recoded", recoded)):
         with monkeypatch.context() as patch:
+            post._system_of.cache_clear()
             code(patch)
             patch.setattr("dpdist.privacy.noise.whole_laplace", lambda _, size: np.zeros(size))
             dpdist.run(job, tmp_path / name)
@@ -87,6 +98,7 @@ def test_a_replay_under_changed_code_is_refused(
         with pytest.raises(WorkspaceError, match=r"limits, units or bins\); the exact sums(?s:.*)code that drew it"):
             dpdist.run(job, tmp_path / "ws", replay=published / "confidential")
     assert not (tmp_path / "ws" / "public").exists()
+    post._system_of.cache_clear()
     dpdist.run(job, tmp_path / "again", replay=published / "confidential")
     assert public_files(tmp_path / "again") == public_files(published)
 
@@ -109,12 +121,12 @@ def test_sums_that_changed_alone_are_refused(
     job: Job, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limits are the same; a record is rounded otherwise."""
-    from dpdist.mechanisms.reference_tables import query
+    right = TableLimits.contributions
 
-    cone = query.cone
-    monkeypatch.setattr(
-        query, "cone", lambda limits, cell, *values: cone(limits, cell, *values) + (np.arange(len(cell)) == 7)[:, None]
-    )
+    def other(limits: TableLimits, base: Ints, *values: Any) -> Floats:
+        return right(limits, base, *values) + (np.arange(len(base)) == 7)[:, None]
+
+    monkeypatch.setattr(TableLimits, "contributions", other)
     with pytest.raises(WorkspaceError, match="something else: the exact sums\n"):
         dpdist.run(job, tmp_path / "ws", replay=published / "confidential")
 
@@ -173,7 +185,7 @@ def test_a_published_release_is_never_made_again_under_other_noise(
     before = public_files(tmp_path / "ws")
     damage(confidential)
     for _ in range(2):
-        with pytest.raises(WorkspaceError, match=r"confidential/noise/strata-00000\d-001.npz is (missing|damaged)") as told:
+        with pytest.raises(WorkspaceError, match=r"noise/strata-00000\d-00\d.npz is (missing|damaged)") as told:
             dpdist.run(said, tmp_path / "ws")
         assert told.value.exit_code == 2
         assert "restore it from a copy" in told.value.remedy
@@ -196,7 +208,7 @@ def test_a_release_whose_public_folder_is_elsewhere_is_not_made_again_under_othe
         (tmp_path / "ws" / "confidential" / "strata.parquet").unlink()
     else:
         shutil.rmtree(tmp_path / "ws" / "public")
-    with pytest.raises(WorkspaceError, match=r"confidential/noise/strata-00000\d-001.npz is missing"):
+    with pytest.raises(WorkspaceError, match=r"confidential/noise/strata-00000\d-00\d.npz is missing"):
         dpdist.run(said, tmp_path / "ws")
 
 

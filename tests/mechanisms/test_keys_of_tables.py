@@ -365,7 +365,7 @@ TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
             "leave epsilon out",
         ),
         (MEASURED, {"predictors": {"protect": {}}}, "neighbours have the same sample counts", "add_remove"),
-        (MEASURED, {"mechanism": {"name": "tables", "strategy": "auto"}}, "has no strategy", "leave it out"),
+        (MEASURED, {"mechanism": {"name": "tables", "strategy": "auto"}}, "unknown key", "strategy"),
         (MEASURED, {"mechanism": {"name": "tables", "shrinkage": False}}, "has no shrinkage", "leave it out"),
         (MEASURED, {"mechanism": {"name": "tables", "fallback": "pool"}}, "depends on the records", "take refuse"),
         (MEASURED, {"mechanism": {"name": "tables", "weights": "linear"}}, "leaves every privacy weight at 1", "leave"),

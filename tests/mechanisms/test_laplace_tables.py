@@ -463,7 +463,7 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
     [
         ([("mechanism:", "model: {family: lognormal}\nmechanism:")], "'laplace' fits no likelihood"),
         ([("mechanism:", "model: {family: cell_sums}\nmechanism:")], "'cell_sums' is no likelihood"),
-        ([("{name: laplace}", "{name: laplace, sensitivity: public}")], "take laplace_composed or laplace_strict"),
+        ([("{name: laplace}", "{name: laplace, sensitivity: public}")], "take laplace_composed or tables"),
         ([PUBLIC[0]], "state outside: clip"),
         ([PUBLIC[0], ("  weight: {bounds: [1, 60]}\n", "")], "needs public bounds of the weight"),
         (
@@ -488,6 +488,6 @@ def test_what_such_tables_cannot_be_is_refused(edits: list[tuple[str, str]], tol
 
 def test_other_mechanisms_have_neither_key() -> None:
     for key in ("sensitivity: public", "consistency: least_squares"):
-        said = text(("{name: laplace}", f"{{name: laplace_strict, {key}}}"), PUBLIC[1])
+        said = text(("{name: laplace}", f"{{name: tables, {key}}}"), PUBLIC[1])
         with pytest.raises(JobError, match=f"has no {key.split(':')[0]}"):
             dpdist.parse_job(said)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pyreadstat
 import pytest
 from csvw import TableGroup
-from test_reference_tables import JOB, Named, job, survey
+from strict_survey import JOB, Named, job, survey
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -174,15 +174,10 @@ def test_columns_that_are_no_single_values_or_stand_twice_are_refused(files: Pat
 
 LEAVE = "\nmicrodata: {columns: [age]}"
 OTHER = "outcome: salary\nmodel: {family: lognormal, predictors: [field, sex]}\nmechanism: {name: weighted_e}"
-FIT = "outcome: salary\nmechanism: {name: reference_tables}"
+FIT = "outcome: salary\nmechanism: {name: tables}"
 PATH = 'path: {files}/before.parquet, period: "2020", provenance: public-use file of 2020'
 WRONG = {
-    "no donors": ((FIT, OTHER + LEAVE), "copies no further columns of a reference", "reference_tables or tables}"),
-    "a package": (
-        ("name: reference_tables", "name: table_package"),
-        "'table_package' copies no further",
-        "reference_tables or tables}",
-    ),
+    "no donors": ((FIT, OTHER + LEAVE), "copies no further columns of a reference", "tables}"),
     "an earlier release": ((PATH, "release: earlier"), "an earlier release holds field, sex, salary, weight alone", "path"),
     "histograms": ((PATH, 'histogram: {epsilon: "1/3"}'), "histograms hold field, sex, salary, weight alone", "path"),
     "twice": (("[age]", "[age, age]"), "'age' is named twice", "delete one"),

@@ -77,7 +77,7 @@ def installed(site: Path, fresh: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def counts_job(name: str = "yes_no_counts", **changes: object) -> Said:
     """A small job of an outcome with two values."""
-    job = said("laplace_strict", "substitution", "cell_sums")
+    job = said("tables", "substitution", "cell_sums")
     columns = {name: job["columns"][name] for name in ("field", "sex")}
     columns["voted"] = {"bounds": [0, 1], "codes": {"no": 0, "yes": 1}}
     tables = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
@@ -118,7 +118,7 @@ LIES = """    @property
         return {}
 
     def published(self, job):
-        return {"name": "laplace_strict", "third_party": {"distribution": "dpdist", "version": "9"}}
+        return {"name": "tables", "third_party": {"distribution": "dpdist", "version": "9"}}
 
     def guarantee("""
 
@@ -147,7 +147,7 @@ def test_a_plugin_that_makes_another_mechanism_of_its_section_is_refused(
     def _other(cls, value, handler):
         from dpdist.job import SPECS
 
-        return SPECS["laplace_strict"](name="laplace_strict")
+        return SPECS["tables"](name="tables")
 
     def guarantee("""
     file = mutated(site, fresh, tmp_path, "spec.py", "    def guarantee(", validator)
@@ -238,7 +238,7 @@ def test_a_model_without_recounted_takes_no_noisy_counts_and_nothing_is_spent(
 
 
 def test_a_plugin_is_loaded_only_where_a_job_names_it(installed: pytest.MonkeyPatch) -> None:
-    parsed(said("laplace_strict", "substitution", "cell_sums"))
+    parsed(said("tables", "substitution", "cell_sums"))
     assert not any(name.startswith("dpdist_counts") for name in sys.modules)
     assert plugins.declared.cache_info().currsize == 0
     parsed(counts_job())
@@ -318,7 +318,7 @@ KINDS = {
         ["capped_totals", "yes_no_counts"],
         SPEC,
         "is no class derived from MechanismSpec",
-        "laplace_strict",
+        "tables",
         lambda name, _: parsed(counts_job(name) if name not in SPECS else said(name, "substitution", "cell_sums")),
         r"mechanism\.name",
     ),
@@ -624,7 +624,7 @@ def lines_job(folder: Path) -> Said:
     """A small job whose input and reference are files of JSON lines."""
     for number, name in enumerate(("current", "earlier")):
         write_lines(pa.Table.from_pandas(survey(number)), folder / f"{name}.jsonl")
-    job = said("reference_tables", "substitution", "cell_sums")
+    job = said("tables", "substitution", "cell_sums")
     earlier = job["reference"] | {"path": str(folder / "earlier.jsonl")}
     return job | {"input": {"path": str(folder / "current.jsonl")}, "reference": earlier}
 

@@ -29,7 +29,7 @@ columns:
   weight: {bounds: [1, 3000], outside: clip}
 survey: {weight: weight}
 outcome: salary
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1"}
 tables:
   - {name: salaries, by: [field, sex], statistics: [count, {mean: salary}, {total: salary}]}

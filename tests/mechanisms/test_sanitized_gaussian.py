@@ -179,7 +179,10 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
         ('rho: "1", delta: "1e-6"', (", noise: gaussian", ""), "spends no rho"),
         (
             'epsilon: "1", delta: "1e-6"',
-            ("model: {family: lognormal}\nmechanism: {name: sanitized_statistics", "mechanism: {name: reference_tables"),
+            (
+                "model: {family: lognormal}\nmechanism: {name: sanitized_statistics",
+                "mechanism: {name: laplace_composed, sensitivity: public",
+            ),
             "has no noise",
         ),
     ],

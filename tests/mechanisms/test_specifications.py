@@ -19,16 +19,16 @@ from dpdist.job.mechanism import Guarantee, Noisy
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.testing.mechanisms import problems, record_dependent
 
-STRICT = said("laplace_strict", "substitution", "cell_sums")
+STRICT = said("modips", "substitution", "sufficient")
 UNBOUNDED = "a weight without public bounds"
 
 
 class New(Noisy):
     """A strict mechanism of sums under noise that says nothing of weights."""
 
-    name: Literal["laplace_strict"] = "laplace_strict"
-    package: ClassVar[str] = "dpdist.mechanisms.laplace_cells"
-    statistics: ClassVar[str | None] = "cell_sums"
+    name: Literal["perturbed_histogram"] = "perturbed_histogram"
+    package: ClassVar[str] = "dpdist.mechanisms.perturbed_histogram"
+    statistics: ClassVar[str | None] = "histogram"
     tabulates: ClassVar[bool] = True
 
     def guarantee(self, job: object) -> Guarantee:
@@ -55,7 +55,7 @@ def test_a_strict_noisy_mechanism_asks_for_the_bounds_of_weights_unless_it_says_
 
 
 def test_the_contract_names_a_mechanism_that_accepts_weights_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "laplace_strict"
+    name = "perturbed_histogram"
     assert problems(name, MECHANISMS[name], [under(New())]) == []
     assert problems(name, MECHANISMS[name], [under(Careless())]) == [
         f"{name}: it is strict, and a job with '{UNBOUNDED}', which depends on the records, is accepted: refuse it"
@@ -63,8 +63,8 @@ def test_the_contract_names_a_mechanism_that_accepts_weights_without_bounds(monk
 
 
 FOREIGN = [
-    ("laplace_strict", "bins", "null"),
-    ("laplace_strict", "shrinkage", "true"),
+    ("tables", "bins", "null"),
+    ("tables", "shrinkage", "true"),
     ("weighted", "drift", "0.25"),
     ("weighted", "noise", "laplace"),
 ]
@@ -75,7 +75,7 @@ FOREIGN = [
 def test_a_constant_of_another_mechanism_is_refused_by_name_at_its_default_too(
     mechanism: str, constant: str, value: str
 ) -> None:
-    family = "cell_sums" if mechanism == "laplace_strict" else "bernoulli"
+    family = "residuals" if mechanism == "tables" else "bernoulli"
     job = said(mechanism, "zero_out", family)
     assert parse_job(json.dumps(job)).mechanism.name == mechanism
     foreign: Said = job | {"mechanism": job["mechanism"] | {constant: json.loads(json.dumps(_value(value)))}}
@@ -116,7 +116,7 @@ def published(folder: Path, **changes: Any) -> Path:
     [
         {"model": {"family": "lognormal", "outcome": "salary"}},
         {"model": {"family": "cell_sums"}},
-        {"mechanism": {"name": "laplace_strict", "bins": None, "fallback": "refuse"}},
+        {"mechanism": {"name": "tables", "bins": None, "fallback": "refuse"}},
     ],
     ids=["outcome within the model", "statistics as a family", "constants of all mechanisms"],
 )
@@ -128,7 +128,7 @@ def test_a_release_of_an_earlier_form_is_said_to_be_one_with_what_to_do(changes:
 
 
 def test_a_job_that_is_damaged_is_not_said_to_be_of_an_earlier_form(tmp_path: Path) -> None:
-    assert read_job(published(tmp_path), "job.json").mechanism.name == "laplace_strict"
+    assert read_job(published(tmp_path), "job.json").mechanism.name == "modips"
     with pytest.raises(Damaged, match="synthetic_sets") as refused:
         read_job(published(tmp_path, synthetic_sets="many"), "job.json")
     assert refused.value.remedy == ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.reference.calibration import LARGEST_WEIGHT_RATIO, Domain, agree
+from dpdist.mechanisms.tables.calibration import LARGEST_WEIGHT_RATIO, Domain, agree
 
 VALUES = st.lists(st.tuples(st.floats(0.01, 1e4), st.floats(0, 100), st.floats(-50, 50)), min_size=1, max_size=40)
 DOMAINS = (Domain(0.0, 100.0), Domain(-50.0, 50.0))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpdist.core.records import Floats
 from dpdist.estimation.donors import FEWEST, MOST, Donors, donors_from_table, donors_table
-from dpdist.reference.calibration import Domain, _least, agree
+from dpdist.mechanisms.tables.calibration import Domain, _least, agree
 
 CODES = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.int32)
 TOP = 150_000.0

@@ -27,14 +27,14 @@ columns:
   weight: {bounds: [1, 50], outside: clip}
 survey: {weight: weight}
 outcome: pay
-mechanism: {name: laplace_strict}
+mechanism: {name: laplace_composed, sensitivity: public}
 budget: {epsilon: "1", adjacency: substitution}
 tables:
   - {name: t, by: [region, state], statistics: [count, {mean: pay}]}
 hierarchies: {place: [region, state]}
 """
 REGION = {"Ohio": "South", "Texas": "South", "Utah": "West"}
-REFERENCE = "mechanism: {name: reference_tables}\nreference: {path: FOLDER/before.parquet}"
+REFERENCE = "mechanism: {name: tables}\nreference: {path: FOLDER/before.parquet}"
 MAP = "hierarchies: {place: {columns: [region, state], within: {state: {Ohio: South, Texas: South, Utah: South}}}}"
 
 
@@ -76,7 +76,7 @@ def refused(folder: Path, *edits: tuple[str, str]) -> str:
 
 def test_a_plan_shows_the_map_that_public_records_give_and_that_nothing_is_measured_by_it(folder: Path) -> None:
     """Control: without a hierarchy the plan has no such line."""
-    assert "place: region (2) > state (3); checked, and 'laplace_strict' does not measure by them" in plan_of(folder)
+    assert "place: region (2) > state (3); checked, and 'laplace_composed' does not measure by them" in plan_of(folder)
     assert "hierarchies" not in plan_of(folder, ("hierarchies: {place: [region, state]}\n", ""))
     assert validate(parse_job(text(folder))).nestings[0].parents[0].tolist() == [0, 0, 1]
 
@@ -116,7 +116,7 @@ def test_protected_counts_take_the_map_that_is_stated_and_never_look_at_the_file
 def test_a_reference_that_does_not_nest_is_refused(folder: Path) -> None:
     """Control: with the file's own places it is not."""
     before = pd.read_parquet(folder / "before.parquet")
-    edit = ("mechanism: {name: laplace_strict}", REFERENCE)
+    edit = ("mechanism: {name: laplace_composed, sensitivity: public}", REFERENCE)
     alike = before.assign(region=before["state"].map(REGION))
     alike.to_parquet(folder / "before.parquet")
     assert validate(parse_job(text(folder, edit))).nestings[0].parents[0].tolist() == [0, 0, 1]
@@ -127,7 +127,7 @@ def test_a_reference_that_does_not_nest_is_refused(folder: Path) -> None:
 def test_priorities_without_an_effect_are_named(folder: Path) -> None:
     """Control: a plan without priorities has no such caution."""
     weighted = ("{mean: pay}]}", "{mean: pay}], error: 0.5}")
-    assert "'laplace_strict' measures all tables alike: the priority, or error, of t has no effect" in plan_of(
+    assert "'laplace_composed' measures all tables alike: the priority, or error, of t has no effect" in plan_of(
         folder, weighted
     )
     assert "measures all tables alike" not in plan_of(folder)

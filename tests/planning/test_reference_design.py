@@ -33,7 +33,7 @@ columns:
   weight: {{bounds: [1, 100], outside: clip}}
 survey: {{weight: weight, design_strata: [stratum], {design}}}
 outcome: [pay, hours]
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "8", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet, period: "1", provenance: public}}
 tables:

@@ -37,7 +37,7 @@ OTHERS = {
     "clamped": ("bounded", "clamped"),
     "no lower bound": ("[100, 200]", "[0, 200]"),
     "no weight": ("survey: {weight: weight}", "survey: {}"),
-    "another mechanism": ("modips, law: normal, truncation: bounded", "laplace_strict"),
+    "another mechanism": ("modips, law: normal, truncation: bounded", "tables"),
 }
 
 

@@ -46,8 +46,8 @@ def test_what_histograms_leave_for_the_table_is_a_budget_too(first: str) -> None
     """Noise of so small a rest saturates, and its sums then stand in the release to a thousandth of a record."""
     more = f'reference: {{histogram: {{epsilon: "{first}"}}}}'
     with pytest.raises(JobError, match="less than 1e-6 for the table"):
-        parse_job(job_text("reference_tables", "1", more))
-    parse_job(job_text("reference_tables", "1", 'reference: {histogram: {epsilon: "0.999"}}'))
+        parse_job(job_text("tables", "1", more))
+    parse_job(job_text("tables", "1", 'reference: {histogram: {epsilon: "0.999"}}'))
 
 
 @pytest.mark.parametrize("draw", [whole_laplace, whole_gaussian])
@@ -74,7 +74,7 @@ HANGING = ["1e9_99999999", "1e999_9999", "1_000", "1e+9_9", "1e-9_99999999", "0x
 @pytest.mark.parametrize("text", [*HANGING, "1e99999", "9" * (LONGEST + 1), "1/0", "nan", "inf"])
 def test_a_number_is_looked_at_as_text_before_it_is_computed(text: str) -> None:
     """In a process of its own, which a hanging computation does not outlive."""
-    text_of_job = job_text("laplace_strict", text)
+    text_of_job = job_text("tables", text)
     run = subprocess.run(
         [sys.executable, "-c", f"from dpdist.job.loading import parse_job\nparse_job({text_of_job!r})"],
         capture_output=True,
@@ -89,7 +89,7 @@ def test_a_number_is_looked_at_as_text_before_it_is_computed(text: str) -> None:
     ("text", "value"), [("10.8", "54/5"), ("1/3", "1/3"), ("1e-3", "1/1000"), (".5", "1/2"), ("+2", "2")]
 )
 def test_numbers_as_people_write_them_stay(text: str, value: str) -> None:
-    assert parse_job(job_text("laplace_strict", text)).budget.epsilon == Fraction(value)
+    assert parse_job(job_text("tables", text)).budget.epsilon == Fraction(value)
 
 
 def test_of_secret_sizes_no_advance_of_protection_is_heard() -> None:

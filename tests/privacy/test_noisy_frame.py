@@ -22,7 +22,7 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [0, 1000], outside: clip}}
 outcome: salary
-mechanism: {{name: laplace_strict}}
+mechanism: {{name: laplace_composed, sensitivity: public}}
 budget: {{epsilon: "1", adjacency: {adjacency}}}
 predictors: {{protect: {{{columns}epsilon: "1/2"}}}}
 survey: {{design_strata: [region]}}

@@ -27,7 +27,7 @@ columns:
   weight: {bounds: [1, 10], outside: clip}
 survey: {weight: weight, lonely_psu: certainty}
 outcome: cost
-mechanism: {name: laplace_strict}
+mechanism: {name: laplace_composed, sensitivity: public}
 budget: {epsilon: "1", adjacency: substitution}
 tables: [{name: t, by: [ward, sex], statistics: [count, {mean: cost}]}]
 ledger: {total: "1"}
@@ -63,8 +63,8 @@ def test_validate_and_plan_say_how_many_counts_are_small_and_what_helps(
 
 
 def test_what_helps_is_what_the_mechanism_takes(tmp_path: Path) -> None:
-    """`reference_tables` hides counts without `predictors`; under histograms it has a reference to name first."""
-    text = JOB.replace("{name: laplace_strict}", "{name: reference_tables}")
+    """`tables` hides counts without `predictors`; under histograms it has a reference to name first."""
+    text = JOB.replace("{name: laplace_composed, sensitivity: public}", "{name: tables}") + "frame_minimum: 3\n"
     with pytest.raises(JobError) as caught:
         dpdist.run(parse_job(text), tmp_path / "ws", survey(tmp_path))
     (problem,) = caught.value.problems
@@ -85,7 +85,7 @@ def test_a_run_refuses_them_before_it_spends_or_writes(tmp_path: Path) -> None:
 
 
 PACKAGE = (
-    JOB.replace("{name: laplace_strict}", "{name: table_package}")
+    JOB.replace("{name: laplace_composed, sensitivity: public}", "{name: tables}")
     .replace('ledger: {total: "1"}\n', "")
     .replace(
         "tables: [{name: t, by: [ward, sex],", "tables: [{name: w, by: [ward], statistics: [count]}, {name: t, by: [sex],"
@@ -196,7 +196,7 @@ def test_secret_sizes_have_no_small_counts(tmp_path: Path) -> None:
     survey(tmp_path).rename(tmp_path / "earlier.parquet")
     table = pd.read_parquet(tmp_path / "earlier.parquet")
     table.assign(cost=table["cost"] / 2).to_parquet(tmp_path / "clinic.parquet")
-    secret = JOB.replace("laplace_strict", "reference_tables").replace("adjacency: substitution", "adjacency: add_remove")
+    secret = JOB.replace("adjacency: substitution", "adjacency: add_remove")
     whole = pd.concat([table] * 4)
     cells = pd.MultiIndex.from_product([list("abcd"), list("fm")], names=["ward", "sex"]).to_frame(index=False)
     pd.concat([whole, cells.assign(cost=500.0, weight=2.0)]).to_parquet(tmp_path / "earlier.parquet")

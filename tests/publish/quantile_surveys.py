@@ -86,7 +86,7 @@ class Survey(NamedTuple):
         return found
 
 
-REFERENCE_TABLES = "reference_tables"
+REFERENCE_TABLES = "tables"
 
 
 def job_of(

@@ -18,8 +18,8 @@ from dpdist.job import Job
 from dpdist.opening.verifying import problems
 
 CASES: dict[str, dict[str, Any]] = {
-    "strict sums": said("laplace_strict", "zero_out", "cell_sums"),
-    "reference": said("reference_tables", "zero_out", "reference_cells"),
+    "strict sums": said("tables", "zero_out", "cell_sums"),
+    "reference": said("tables", "zero_out", "reference_cells"),
     "posterior": said("weighted", "zero_out", "lognormal"),
     "statistics": said("sanitized_statistics", "zero_out", "lognormal"),
 }
@@ -73,7 +73,7 @@ SPENT = ("released/set-1.json", "released/promise.json", "released/seed", "relea
     [
         ({"budget": {"epsilon": "13"}}, "budget"),
         ({"tables": [{"name": "t", "by": ["sex"], "statistics": ["count"]}]}, "tables"),
-        ({"synthetic_sets": 3}, "synthetic_sets"),
+        ({"hierarchies": {"places": ["field", "sex"]}}, "hierarchies"),
     ],
 )
 def test_what_does_not_follow_says_what_it_would_spend(

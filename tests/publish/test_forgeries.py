@@ -29,11 +29,11 @@ from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 
 PACKAGE, HISTOGRAMS, SECRET = (
-    "table_package-zero_out-package",
-    "table_package-histogram",
-    "table_package-add_remove-package",
+    "tables-zero_out-residuals",
+    "tables-histogram",
+    "tables-add_remove-residuals",
 )
-MODIPS, DRAWS, CELLS = "modips-bounded", "weighted-zero_out-lognormal", "laplace_strict-zero_out-cell_sums"
+MODIPS, DRAWS, CELLS = "modips-bounded", "weighted-zero_out-lognormal", "laplace_composed-public"
 Forger = Callable[[Path], object]
 MEASURED, SET, PROMISE, STATEMENT = "measurements.parquet", "released/set-1.json", "released/promise.json", "statement.json"
 
@@ -109,10 +109,10 @@ def one_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def whole_parts(described: dict[str, Any]) -> None:
-    """Shares of a package's tables, in the released object itself: each has the whole budget."""
+    """Parts of the tables, in the released object itself: each has the whole budget."""
     for stratum in described["strata"].values():
-        assert len(stratum["shares"]) > 1
-        stratum["shares"] = [1.0] * len(stratum["shares"])
+        assert len(stratum["parts"]) > 1
+        stratum["parts"] = dict.fromkeys(stratum["parts"], "1")
 
 
 def scaled(value: Any, factor: float) -> Any:
@@ -288,7 +288,7 @@ def test_shares_above_the_budget_are_refused_though_all_else_follows(name: str, 
     edited(SET, whole_parts)(folder)
     vouch(folder)
     publish(read_released(folder / "released"), folder)
-    assert any("of query 'sums over groups of base cells'" in line for line in verified(folder).problems)
+    assert any("of query 'sums of residuals by tables' cells'" in line for line in verified(folder).problems)
 
 
 def test_a_folder_of_other_versions_is_compared_and_each_difference_is_named(public: Callable[[str], Path]) -> None:

@@ -16,7 +16,7 @@ from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError
 from dpdist.publish.differences import period_differences, satterthwaite
 
-LOCAL = JOB.replace("strata: [field]\n", "").replace("{name: laplace_strict}", "{name: laplace}")
+LOCAL = JOB.replace("strata: [field]\n", "").replace("{name: tables}", "{name: laplace}")
 LOCAL = LOCAL.replace("  weight: {bounds: [1, 60], outside: clip}\n", "")
 
 
@@ -62,8 +62,8 @@ def test_one_period_and_figures_without_errors_and_other_tables_are_refused(
     bare = release(tmp_path, "bare", LOCAL.replace('"2021"', '"2020"'), 3)
     with pytest.raises(AnalysisError, match="'laplace' gives none") as refused:
         period_differences(bare, releases[0])
-    assert "reference_tables" in str(refused.value)
-    assert "laplace_strict" in str(refused.value)
+    assert "tables" in str(refused.value)
+    assert "tables" in str(refused.value)
     other = release(tmp_path, "other", JOB.replace('"2021"', '"2019"').replace("by: [field, sex]", "by: [field]"), 4)
     with pytest.raises(AnalysisError, match="no table in common"):
         period_differences(other, releases[0])
@@ -89,7 +89,7 @@ columns:
   salary: {bounds: [0, 400000], outside: clip}
 survey: {weight: weight}
 outcome: salary
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 reference: {path: REFERENCE, provenance: simulated}
 budget: {epsilon: "2", adjacency: substitution}
 tables: [{name: pay, by: [field, sex], statistics: [count, {mean: salary}]}]

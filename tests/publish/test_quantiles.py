@@ -1,4 +1,4 @@
-"""Quantiles without a reference are released from noisy histograms, or refused; those of heaped answers hold the truth."""
+"""Quantiles of donors moved to estimated means; those of heaped answers hold the truth."""
 
 from __future__ import annotations
 
@@ -9,37 +9,11 @@ from typing import cast
 
 import numpy as np
 import pytest
-from quantile_surveys import Survey, by_replicate, job_of, released_quantiles
+from quantile_surveys import Survey, by_replicate, released_quantiles
 
-import dpdist
-from dpdist.core.errors import DataError
-from dpdist.mechanisms.reference_tables.points import OfDonors
-from dpdist.mechanisms.table_package.post import PackageCells
+from dpdist.mechanisms.tables.post import ResidualCells
+from dpdist.mechanisms.tables.synthetic import OfDonors
 from dpdist.models.protocol import Draws
-
-LIGHT = Survey(light=0.03)
-"""Noise leaves cells of the first area unidentified, and every group has such a cell."""
-
-
-def test_a_quantile_over_cells_that_noise_leaves_unidentified_is_released_with_room_for_them(tmp_path: Path) -> None:
-    """It was blank, and so were all margins over it."""
-    published = released_quantiles(tmp_path, LIGHT, 1, reference=False)
-    assert published["estimate"].notna().all()
-    assert ((published["lower"] <= published["estimate"]) & (published["estimate"] <= published["upper"])).all()
-    assert ((published["upper"] - published["lower"]) / published["estimate"]).max() < 1.0
-
-
-def test_a_quantile_of_cells_that_share_histograms_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
-    """Control: the same table with enough records is planned."""
-    job, _ = job_of(tmp_path, Survey(cell_records=100), reference=False)
-    with pytest.raises(DataError) as refused:
-        dpdist.validate(job)
-    (problem,) = refused.value.problems
-    assert problem.where == "tables[0] (groups): median of income, quantile 0.25 of income, quantile 0.9 of income"
-    assert "4 base cells" in problem.fault
-    assert "coarser columns" in problem.remedy
-    dpdist.validate(job_of(tmp_path, Survey(), reference=False)[0])
-
 
 HEAPED = Survey(heaped=True, drift=0.03)
 REPLICATES = 25
@@ -73,7 +47,7 @@ def test_intervals_of_quantiles_in_a_package_hold_the_truth(
     large.
     """
     survey = Survey(cell_records=cell_records, drift=0.05)
-    published = released_quantiles(tmp_path, survey, 3, reference=True, mechanism="table_package")
+    published = released_quantiles(tmp_path, survey, 3, reference=True, mechanism="tables")
     assert np.mean(list(by_replicate(published))) >= 0.8
     assert np.mean(list(by_replicate(published, shift))) < 0.5
     assert ((published["upper"] - published["lower"]) / published["truth"]).median() < widest
@@ -88,7 +62,7 @@ def test_shares_of_a_package_follow_errors_of_a_mean_wherever_it_was_released(me
     donors = np.random.default_rng(1).gamma(4.0, 25.0, 2000)
     donors *= 100.0 / donors.mean()
     cells = cast(
-        PackageCells, SimpleNamespace(bounds=((0.0, 1e6),), design=SimpleNamespace(pattern=np.zeros(1, dtype=int)))
+        ResidualCells, SimpleNamespace(bounds=((0.0, 1e6),), design=SimpleNamespace(pattern=np.zeros(1, dtype=int)))
     )
     points, standing = [[np.column_stack([np.ones(2000), donors])]], np.array([2000.0])
     row, value = np.zeros(1, dtype=np.int64), np.array([mean])
@@ -113,13 +87,3 @@ def test_quantiles_of_heaped_answers_are_answers(tmp_path: Path) -> None:
         assert on_heap.mean() > 0.6, name
     smooth = released_quantiles(tmp_path, Survey(), 1, reference=True)
     assert not np.isin(smooth["estimate"] % 1_000.0, 0.0).any(), "control"
-
-
-@pytest.mark.long
-def test_intervals_without_a_reference_hold_the_truth_where_cells_are_unidentified(tmp_path: Path) -> None:
-    """Control: a truth that is a fifth smaller is held far less."""
-    published = released_quantiles(tmp_path, LIGHT, 15, reference=False)
-    held, allowed = coverage(by_replicate(published))
-    assert LOW - allowed <= held <= HIGH + allowed
-    control, allowed = coverage(by_replicate(published, shift=0.8))
-    assert control + allowed < LOW

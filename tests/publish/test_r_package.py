@@ -29,9 +29,7 @@ pytestmark = pytest.mark.system
 PACKAGE = ROOT / "r"
 NEEDED = "R with jsonlite, survey, mitools, testthat, tibble, knitr, rmarkdown and openssl is needed: see .ci/run"
 SETS = (
-    JOB.replace(
-        "mechanism: {name: laplace_strict}", "model: {family: lognormal, predictors: [sex]}\nmechanism: {name: weighted}"
-    )
+    JOB.replace("mechanism: {name: tables}", "model: {family: lognormal, predictors: [sex]}\nmechanism: {name: weighted}")
     .replace('epsilon: "3"', 'epsilon: "12"')
     .replace("  weight: {bounds: [1, 60], outside: clip}\n", "")
     + "synthetic_sets: 3\npresentation: {formats: [csv]}\n"

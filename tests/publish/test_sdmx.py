@@ -119,7 +119,7 @@ def test_what_is_not_to_be_published_is_not_free_for_publication(tmp_path: Path,
 
     assert status(JOB, "strict") == {"F"}, "control"
     changed = {
-        "{name: laplace_strict}": "{name: laplace, sensitivity: local}",
+        "{name: tables}": "{name: laplace, sensitivity: local}",
         "strata: [field]\n": "",
         "  weight: {bounds: [1, 60], outside: clip}\n": "",
     }
@@ -172,7 +172,7 @@ columns:
   weight: {bounds: [1, 60], outside: clip}
 survey: {weight: weight}
 outcome: salary
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "8"}
 tables:
   - {name: a-b, by: [c, b], statistics: [count, {mean: salary}]}

@@ -25,7 +25,7 @@ from dpdist.publish.interval_limits import Ranges, farthest_means
 
 MODIPS = (
     JOB.replace("strata: [field]\n", "")
-    .replace("laplace_strict", "modips, law: normal")
+    .replace("{name: tables", "{name: modips, law: normal")
     .replace('{epsilon: "3"}', '{epsilon: "3", adjacency: ADJACENCY}\nPREDICTORS')
 )
 PROTECT = 'predictors: {protect: {epsilon: "1"}}'

@@ -85,16 +85,12 @@ SAID: dict[str, dict[str, str]] = {
     "perturbed_histogram": SHARES | {"model": "null", "clip": ", outside: clip", "more": ""},
     "laplace": {"bounded": ""},
     "laplace_composed": {"mechanism": "laplace_composed, sensitivity: public"},
-    "laplace_strict": {"strata": "strata: [field]"},
-    "reference_tables": {"more": REFERENCE},
-    "table_package": {"more": REFERENCE},
     "tables": {"more": REFERENCE},
     "sanitized_statistics": {"model": LOGNORMAL, "more": REFERENCE},
     "modips": {"mechanism": "modips, law: normal"},
     "flat_laplace": {"mechanism": "flat_laplace, bins: {salary: 4}", "strata": "strata: [field]"},
     "universal_histogram": ROOMS | {"mechanism": "universal_histogram, layers: 2, bins: {salary: 4}"},
     "steps": ROOMS | {"mechanism": "steps, layers: 2, bins: {salary: 4}"},
-    "weight_regularisation": {"strata": "strata: [field]"},
     "marginals": CODED,
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
@@ -166,8 +162,7 @@ def test_a_statement_says_what_its_class_claims(mechanism: str, adjacency: str) 
         assert "2.719" in screen["in words"]
         assert ("requires exact draws" in words) == (said["guarantee"] == "strict for exact draws")
     if said["guarantee"].startswith("strict") and adjacency in ("zero_out", "add_remove"):
-        cheap = dict.fromkeys(("laplace_strict", "laplace_composed", "weight_regularisation"), "1")
-        dearer = {**cheap, "modips": "5/3"}.get(mechanism, "2")
+        dearer = {"laplace_composed": "1", "modips": "5/3"}.get(mechanism, "2")
         assert said["substitution_epsilon"] == dearer
         assert f"ε = {dearer}" in screen["exchange"]
         assert ("at the same x" in screen["exchange"]) == (adjacency == "zero_out")
@@ -182,7 +177,7 @@ def test_under_secret_sizes_nothing_is_said_to_be_public_that_is_not(mechanism: 
         assert phrase not in texts[adjacency]
         assert phrase in texts["zero_out"]
     assert "public membership" not in texts[adjacency]
-    assert "public membership" in json.dumps(statement_of(job("laplace_strict")))
+    assert "public membership" in json.dumps(statement_of(job("tables", strata="strata: [field]")))
 
 
 @pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name not in BY_SUMS])
@@ -194,7 +189,7 @@ def test_an_exchange_anywhere_is_refused_where_public_counts_show_it(mechanism: 
 def test_an_exchange_anywhere_is_of_substitution() -> None:
     for adjacency in ("zero_out", "add_remove"):
         with pytest.raises(JobError, match=f"{adjacency} exchanges no record"):
-            job("reference_tables", f"{adjacency}, exchange: anywhere")
+            job("tables", f"{adjacency}, exchange: anywhere")
 
 
 @pytest.mark.parametrize("more", ["strata: [field]", "rake: [{by: [field], totals: {arts: 1, law: 2}}]"])
@@ -204,8 +199,8 @@ def test_an_exchange_anywhere_keeps_sizes_secret(more: str) -> None:
     text = more if key == "strata" else f"{REFERENCE}\n{more}"
     for adjacency in SECRET:
         with pytest.raises(JobError, match=r"keeps sizes secret|public number of records"):
-            job("reference_tables", adjacency, **{key: text})
-    job("reference_tables", "substitution", **{key: text})
+            job("tables", adjacency, **{key: text})
+    job("tables", "substitution", **{key: text})
 
 
 RULES = [rule for rule in WEIGHT_RULES if rule != "none"]
@@ -250,7 +245,7 @@ def test_a_statement_speaks_to_the_users_of_a_release(name: str, adjacency: str)
 
 def test_what_a_user_is_told_of_a_design_and_of_a_misfit_names_no_remedy() -> None:
     """Control: the text of a plan, which names one."""
-    clustered = job("laplace_strict", survey="survey: {weight: weight, psu: psu}")
+    clustered = job("tables", survey="survey: {weight: weight, psu: psu}")
     fit = GoodnessOfFit("lognormal", (Misfit("count", 9, 0.1, 3.0, 9.0, "arts"),))
     design, misfit = *design_left_out(clustered), *fit.cautions(clustered)
     assert not any(TO_A_CUSTODIAN.search(caution.text) for caution in (design, misfit))
@@ -270,8 +265,7 @@ def test_a_statement_lists_the_constants_that_have_an_effect(mechanism: str, wei
     """Of the weight rule too. A mechanism without privacy weights has no entry of them."""
     said = statement_of(job("weighted", mechanism=mechanism))["mechanism"]
     assert said == {"name": "weighted", "weights": weights, "fallback": "refuse"}
-    assert set(statement_of(job("laplace_strict"))["mechanism"]) == {"name", "fallback"}
-    assert set(statement_of(job("reference_tables"))["mechanism"]) == {"name", "fallback", "shrinkage"}
+    assert set(statement_of(job("tables"))["mechanism"]) == {"name", "fallback", "noise"}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -315,7 +309,7 @@ def test_budgets_under_which_noise_would_pass_whole_numbers_are_refused(epsilon:
 
 def test_no_set_has_less_than_the_least_budget() -> None:
     """Control: half as many sets."""
-    text = JOB.format(**{**PLAIN, **SAID["laplace_strict"], "mechanism": "laplace_strict", "adjacency": "zero_out"})
+    text = JOB.format(**{**PLAIN, **SAID["modips"], "adjacency": "zero_out"})
     text = text.replace('epsilon: "1"', 'epsilon: "4e-6"')
     with pytest.raises(JobError, match="5 sets leave less than 1e-6"):
         parse_job(text + "synthetic_sets: 5\n")
@@ -324,10 +318,10 @@ def test_no_set_has_less_than_the_least_budget() -> None:
 
 def test_what_the_job_states_to_be_public_is_printed() -> None:
     sentence = "how many people answered; others have no record"
-    said = statement_of(job("reference_tables", more=f"{REFERENCE}\nassumed_public: ['{sentence}']"))
+    said = statement_of(job("tables", more=f"{REFERENCE}\nassumed_public: ['{sentence}']"))
     assert f"the job states: {sentence}" in said["public"]
     with pytest.raises(JobError, match=r"a control character in 'a \\x1b"):
-        job("reference_tables", more=f'{REFERENCE}\nassumed_public: ["a \\e[31m word"]')
+        job("tables", more=f'{REFERENCE}\nassumed_public: ["a \\e[31m word"]')
 
 
 BROKEN: dict[str, tuple[dict[str, object], str]] = {

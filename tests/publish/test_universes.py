@@ -15,7 +15,7 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.job.loading import parse_job
-from dpdist.packages.workload import PackageTable, Workload
+from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.release import run
 from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS, survey
 
@@ -66,11 +66,9 @@ def figures(public: Path, table: str, by: list[str], estimator: str = "parameter
 @pytest.mark.parametrize(
     ("mechanism", "reference", "adjacency"),
     [
-        ("table_package", True, "substitution"),
-        ("table_package", True, "add_remove"),
-        ("table_package", False, "substitution"),
-        ("reference_tables", True, "substitution"),
-        ("laplace_strict", False, "substitution"),
+        ("tables", True, "substitution"),
+        ("tables", True, "add_remove"),
+        ("tables", False, "substitution"),
     ],
 )
 def test_a_universe_has_what_a_table_by_its_columns_holds(
@@ -113,7 +111,7 @@ def test_a_universe_has_what_a_table_by_its_columns_holds(
 def test_every_product_names_a_universe(tmp_path: Path) -> None:
     """SDMX has a code for two levels together, and one level's own. Control: the table of all records has neither."""
     keys = {"presentation": {"sdmx": {"agency": "XX", "version": "1.0"}, "columns": {"work": {"label": "Work status"}}}}
-    run(parse_job(job(tmp_path, "laplace_strict", reference=None, **keys)), tmp_path / "made")
+    run(parse_job(job(tmp_path, "tables", reference=None, **keys)), tmp_path / "made")
     public = tmp_path / "made" / "public"
     named = "Work status: full or part"
     assert f"the universe of employed: {named}" in json.loads((public / "statement.json").read_text())["public"]
@@ -148,7 +146,7 @@ def test_a_universe_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
     universe, by, fault, remedy = REFUSED[case]
     table = {"name": "t", "by": by, "universe": universe, "statistics": ["count"]}
     with pytest.raises(JobError) as caught:
-        parse_job(job(tmp_path, "table_package", tables=[table]))
+        parse_job(job(tmp_path, "tables", tables=[table]))
     assert any(fault in problem.fault and remedy in problem.remedy for problem in caught.value.problems), caught.value
 
 
@@ -168,9 +166,9 @@ def test_cells_of_a_package_are_those_of_its_tables() -> None:
     frame = Frame(dict(zip(names, codes.T.astype(np.int32), strict=True)), levels, count.astype(np.int64), (), ())
     universes = {"work": ["work0", "work2"], "age": ["age1", "age2", "age3"]}, {"age": ["age2"]}
     tables = (
-        PackageTable("t", (1, 0), True, 1.0, ((0, (0, 2)), (2, (1, 2, 3)))),
-        PackageTable("u", (1,), False, 1.0, ((2, (2,)),)),
-        PackageTable("v", (0, 2), True, 1.0, ((2, (2,)),)),
+        WorkloadTable("t", (1, 0), True, 1.0, ((0, (0, 2)), (2, (1, 2, 3)))),
+        WorkloadTable("u", (1,), False, 1.0, ((2, (2,)),)),
+        WorkloadTable("v", (0, 2), True, 1.0, ((2, (2,)),)),
     )
     workload = Workload(codes, sizes, count, tables, names)
     for table, universe in zip(tables, (*universes, universes[1]), strict=True):

@@ -25,15 +25,18 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.opening.verifying import problems, verified
 
+COUNTED = JOB.replace("{name: tables", "{name: perturbed_histogram, bins: 5").replace("survey: {weight: weight}\n", "")
+COUNTED = COUNTED.replace("by: [field, sex]", "by: [field]").replace("  sex: {levels: [f, m]}\n", "")
+COUNTED = COUNTED.replace("  weight: {bounds: [1, 60], outside: clip}\n", "") + "synthetic_sets: 2\n"
 PROOF, JOB_FILE, PROMISE = "released/proof.json", "released/job.json", "released/promise.json"
 
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sets, so that the query is asked twice: ε = 3, in noise of 4/3 units of the bounds on each sum."""
+    """Two sets, so that the query is asked twice: ε = 3, in noise of scale 2/3 on each count."""
     folder = tmp_path_factory.mktemp("proof")
     with named("proof"):
-        dpdist.run(JOB + "synthetic_sets: 2\n", folder / "ws", survey(300))
+        dpdist.run(COUNTED, folder / "ws", survey(300))
     return folder / "ws" / "public"
 
 
@@ -77,15 +80,15 @@ def less_epsilon_in_all_words(public: Path) -> None:
     """A forger who changes job, promise and statement alike, and leaves the noise as it was drawn."""
     edited(public / JOB_FILE, lambda job: job["budget"].update(epsilon="2"))
     for name in ("statement.json", PROMISE):
-        twice = {"epsilon": "2", "epsilon_per_set": "1", "substitution_epsilon": "2"}
+        twice = {"epsilon": "2", "epsilon_per_set": "1", "substitution_epsilon": "4"}
         edited(public / name, lambda statement, twice=twice: statement.update(twice))
 
 
 def less_epsilon_in_the_record_too(public: Path) -> None:
     less_epsilon_in_all_words(public)
-    total = {"epsilon": "2", "substitution_epsilon": "2"}
+    total = {"epsilon": "2", "substitution_epsilon": "4"}
     edited(public / PROOF, lambda proof: proof["total"].update(total))
-    edited(public / PROOF, lambda proof: proof["queries"][0].update(scale="2097152"))
+    edited(public / PROOF, lambda proof: proof["queries"][0].update(scale="1"))
 
 
 def of_query(**edits: object) -> Callable[[Path], None]:
@@ -105,12 +108,12 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a smaller ε, also in the job": (less_epsilon_in_all_words, f'{PROOF}: total {{"epsilon": "3", '),
     "a smaller ε everywhere, but not in the noise": (
         less_epsilon_in_the_record_too,
-        "measurements.parquet: discrete_laplace noise of scale 1398101.33 in steps of its lattice",
+        "measurements.parquet: discrete_laplace noise of scale 0.666666667 in steps of its lattice",
     ),
-    "another scale": (of_query(scale="5592405"), f'{PROOF}: scale of query 1 "5592405"'),
+    "another scale": (of_query(scale="3/4"), f'{PROOF}: scale of query 1 "3/4"'),
     "another sensitivity": (
-        of_query(distance={"off": "1048576", "same_x": "2097152", "anywhere": "4194304"}),
-        f'{PROOF}: distance of query 1 {{"off": "1048576", "same_x": "2097152", "anywhere": "4194304"}}',
+        of_query(distance={"off": "1", "same_x": "1", "anywhere": "2"}),
+        f'{PROOF}: distance of query 1 {{"off": "1", "same_x": "1", "anywhere": "2"}}',
     ),
     "a query asked once": (of_query(times=1), f"{PROOF}: times of query 1 1"),
     "a query dropped": (
@@ -128,7 +131,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no record in the file": (lambda public: (public / PROOF).write_text("[]") and None, f"{PROOF}: a JSON list"),
     "figures of less noise": (
         lambda public: shifted(public, "scale", 0.5),
-        "measurements.parquet: discrete_laplace noise of scale 699050.667 in steps of its lattice",
+        "measurements.parquet: discrete_laplace noise of scale 0.333333333 in steps of its lattice",
     ),
     "figures of more sets": (
         lambda public: shifted(public, "set", 0.0) or doubled(public),
@@ -137,7 +140,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["table_package-two-tables", "table_package-gaussian", "table_package-add_remove-package"])
+@pytest.mark.parametrize("name", ["tables-two-tables", "tables-gaussian", "tables-add_remove-residuals"])
 def test_parts_of_a_budget_that_sum_above_it_are_refused(name: str, tmp_path: Path) -> None:
     """One table of a package has a tenth less noise than its part; control: as released, no scale is left unchecked."""
     write_inputs(tmp_path)
@@ -153,7 +156,7 @@ def test_parts_of_a_budget_that_sum_above_it_are_refused(name: str, tmp_path: Pa
     scale = pa.array(np.where(last, 0.9, 1.0) * table["scale"].to_numpy())
     pq.write_table(table.set_column(place, "scale", scale), public / "measurements.parquet")
     vouch(public)
-    assert any("of query 'sums over groups of base cells'" in str(fault) for fault in problems(public))
+    assert any("of query 'sums of residuals by tables' cells'" in str(fault) for fault in problems(public))
 
 
 def doubled(public: Path) -> None:
@@ -201,5 +204,5 @@ def test_a_release_without_a_record_is_one_of_an_earlier_version(public: Path) -
 def test_the_record_follows_from_the_job_and_not_from_the_file(released: Path, tmp_path: Path) -> None:
     """Other people, other outcomes and weights at the bounds: the same bytes."""
     other = pd.DataFrame({"field": ["arts", "law"] * 20, "sex": ["f", "m"] * 20, "salary": 200_000.0, "weight": 60.0})
-    dpdist.run(JOB + "synthetic_sets: 2\n", tmp_path / "ws", other)
+    dpdist.run(COUNTED, tmp_path / "ws", other)
     assert (tmp_path / "ws" / "public" / PROOF).read_bytes() == (released / PROOF).read_bytes()

@@ -78,8 +78,8 @@ def test_another_limit_withholds_others_and_none_withholds_nothing() -> None:
 
 def test_a_share_is_as_large_as_its_complement_and_a_difference_goes_with_its_figures() -> None:
     statistics = "[{share: field}, {mean: salary}, {difference: {mean: salary}, from: {field: arts}}]"
-    text = BY_FIELD.replace("[count, {mean: salary}]", statistics).replace("laplace_strict", "reference_tables")
-    text = text.replace("reference_tables}", "reference_tables}\nreference: {path: x.csv}")
+    text = BY_FIELD.replace("[count, {mean: salary}]", statistics)
+    text = text.replace("{name: tables}", "{name: tables}\nreference: {path: x.csv}")
     near_nothing = [(np.nan, np.nan), (1.0, 30.0), (0.5, 20.0)]
     shares = [(0.02, 0.3), (0.5, 0.51), (1.0, 0.0)]
     plain = {"share across field": shares, "difference of mean of salary from field arts": near_nothing}

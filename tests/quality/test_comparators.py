@@ -55,7 +55,7 @@ def test_an_evaluation_says_why_a_figure_is_blank(tmp_path: Path) -> None:
     earlier = earlier[(earlier["field"] != "law") | (earlier["sex"] != "m")]
     earlier.to_parquet(tmp_path / "earlier.parquet")
     job = json.dumps({"path": str(tmp_path / "earlier.parquet"), "period": "2020", "provenance": "earlier survey"})
-    text = JOB.replace("strata: [field]\n", "").replace("laplace_strict", "table_package") + f"reference: {job}\n"
+    text = JOB.replace("strata: [field]\n", "") + f"reference: {job}\n"
     text += "compare: [reference_only]\npublish: always\n"
     (tmp_path / "job.yaml").write_text(text)
     dpdist.run(tmp_path / "job.yaml", tmp_path / "ws", survey(800))

@@ -36,7 +36,7 @@ columns:
   salary: {{bounds: [0, 200000], outside: clip}}
 survey: {{weight: weight}}
 outcome: salary
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "{epsilon}", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet, period: "2020", provenance: public-use file of 2020}}
 tables:

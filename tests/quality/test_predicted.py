@@ -49,7 +49,7 @@ columns:
   weight: {bounds: [0.5, 300], outside: clip}
 survey: {weight: weight}
 outcome: income
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 reference: {path: earlier.parquet, provenance: simulated, period: "2022"}
 budget: {epsilon: "1", adjacency: substitution}
 tables: [{name: incomes, by: [region], statistics: [count, {mean: income}]}]

@@ -16,7 +16,7 @@ from dpdist.core.public_files import canonical, release_id
 
 Spoil = Callable[[Path], None]
 JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"
-POINTS, FRAME, MANIFEST = "released/reference.parquet", "released/frame.parquet", "manifest.json"
+POINTS, FRAME, MANIFEST = "released/donors.parquet", "released/frame.parquet", "manifest.json"
 
 
 def named(public: Path, manifest: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""What earlier versions made is opened, verified, published again, referred to and charged; later formats are refused.
+"""What earlier versions made is opened, verified, referred to and charged; later formats are refused. It is published
+again where its mechanism is still there.
 
 The folders of tests/fixtures were made by the version in their name, and are never made again.
 """
@@ -26,6 +27,7 @@ from dpdist.core.errors import DpdistError, JobError, WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import MANIFEST, SIGNATURE, canonical, release_id
+from dpdist.job.former import AGAIN
 from dpdist.opening.verifying import problems
 from dpdist.publish.schemas import manifest_schema, statement_schema
 from dpdist.survey.released_reference import read_earlier
@@ -84,7 +86,42 @@ def test_its_signature_is_that_of_the_key_beside_it(version: Path) -> None:
     assert problems(version / "tables", key) == [f"{SIGNATURE}: no such file"]
 
 
-def test_it_is_published_again_with_the_same_figures(earlier: Path) -> None:
+PUBLISHED = [folder for folder in MADE if folder.name == "records"]
+"""Releases whose mechanism this version has."""
+
+
+def test_of_a_mechanism_that_is_no_more_it_is_not_published_again_and_says_who_can(tmp_path: Path) -> None:
+    """One sentence, before anything is written; opened and verified it is still, and what was not checked is said."""
+    (folder,) = [folder for folder in MADE if folder not in PUBLISHED]
+    shutil.copytree(folder, tmp_path / "workspace" / "public")
+    before = {path: path.read_bytes() for path in (tmp_path / "workspace").rglob("*") if path.is_file()}
+    with pytest.raises(WorkspaceError, match=r"of mechanism 'reference_tables', which dpdist 0\.3 has no more") as refused:
+        dpdist.publish(tmp_path / "workspace")
+    assert refused.value.remedy == AGAIN
+    after = {path: path.read_bytes() for path in (tmp_path / "workspace").rglob("*") if path.is_file()}
+    assert {path: content for path, content in after.items() if path.suffix != ".lock"} == before
+    done = CliRunner().invoke(app, ["verify", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "dpdist 0.2 has 'reference_tables', and makes them again" in " ".join(done.output.split())
+    shown = CliRunner().invoke(app, ["report", str(tmp_path / "workspace")])
+    assert "reference_tables" in json.loads((folder / "released" / "job.json").read_text())["mechanism"]["name"]
+    assert shown.exit_code == 0, shown.output
+
+
+def test_a_claim_of_a_mechanism_that_is_no_more_must_still_follow_from_its_job(tmp_path: Path) -> None:
+    """Control: the folder as it is has no fault."""
+    (folder,) = [folder for folder in MADE if folder not in PUBLISHED]
+    public = tmp_path / "public"
+    shutil.copytree(folder, public)
+    assert problems(public) == []
+    restate(public, epsilon="2")
+    assert problems(public)[0].startswith('statement.json: epsilon "2"')
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=named)
+def test_it_is_published_again_with_the_same_figures(folder: Path, tmp_path: Path) -> None:
+    earlier = tmp_path / "workspace"
+    shutil.copytree(folder, earlier / "public")
     before = tables(earlier / "public")
     claims = ("guarantee", "epsilon", "adjacency", "protected_by", "metered")
     old = json.loads((earlier / "public" / STATEMENT).read_text(encoding="utf-8"))
@@ -130,11 +167,16 @@ def test_it_is_referred_to_and_its_charge_counts(
 
 
 def test_an_earlier_job_file_means_the_same(tmp_path: Path) -> None:
-    """Every fixture's job is the one that its manifest has, published always: then the default, which is written now."""
+    """The job of a mechanism that is still there is the one that its manifest has, published always: then the default,
+    which is written now. One of a former mechanism differs in that, and in what it spends before, and says so."""
     for folder in MADE:
         job = dpdist.load_job(folder.parent / f"{folder.name}.yaml")
         stored = json.loads((folder / "released" / "job.json").read_text(encoding="utf-8"))
-        assert json.loads(json.dumps(job.public | {"publish": "always"})) == stored | {"publish": "always"}
+        stored |= {"publish": "always"}
+        if folder not in PUBLISHED:
+            assert [one.code for one in job.of_alias] == ["former_mechanism"]
+            stored |= {"mechanism": job.public["mechanism"], "reference": job.public["reference"]}
+        assert json.loads(json.dumps(job.public | {"publish": "always"})) == json.loads(json.dumps(stored))
 
 
 def vouch(public: Path, **edits: object) -> None:
@@ -214,4 +256,6 @@ def test_public_files_follow_their_schemas(earlier: Path) -> None:
             jsonschema.validate(content, schema, jsonschema.Draft202012Validator)
             with pytest.raises(jsonschema.ValidationError, match=needed):
                 jsonschema.validate({key: value for key, value in content.items() if key != needed}, schema)
+        if json.loads((earlier / "public" / STATEMENT).read_text())["mechanism"]["name"] != "weighted":
+            break
         dpdist.publish(earlier)

@@ -86,7 +86,7 @@ def test_always_is_written_and_publishes_what_the_verdict_refuses(folder: Path) 
     assert dpdist.parse_job(CLIPPED) == dpdist.parse_job(CLIPPED + UNLESS)
 
 
-LOCAL = JOB.replace("laplace_strict", "laplace").replace("strata: [field]\n", "").replace("60], outside: clip", "60]")
+LOCAL = JOB.replace("{name: tables", "{name: laplace").replace("strata: [field]\n", "").replace("60], outside: clip", "60]")
 """Noise by the file's own sensitivities: no standard errors are published, so there is no verdict on them."""
 
 
@@ -237,7 +237,7 @@ def test_beside_approval_every_release_is_held_for_a_key(folder: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_spent(more: str, words: str) -> None:
-    job = JOB.replace("mechanism: {name: laplace_strict}\n", "") if "mechanism" in more else JOB
+    job = JOB.replace("mechanism: {name: tables}\n", "") if "mechanism" in more else JOB
     with pytest.raises(JobError, match=words) as refused:
         dpdist.parse_job(job + more)
     assert "publish" in {problem.where for problem in refused.value.problems}

@@ -43,7 +43,7 @@ runtime: {{executor: serial}}
 Named = Callable[[str], AbstractContextManager[None]]
 
 
-def job(folder: Path, adjacency: str = "add_remove", mechanism: str = "reference_tables") -> Path:
+def job(folder: Path, adjacency: str = "add_remove", mechanism: str = "tables") -> Path:
     rng = np.random.default_rng(1)
     for name, sizes in (("now", SIZES), ("before", (1500, 1500))):
         salary, weight = rng.uniform(1e4, 1e5, sum(sizes)), rng.uniform(1.0, 3.0, sum(sizes))
@@ -76,9 +76,7 @@ def command(*said: str) -> str:
     return done.output
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "noise"), [("reference_tables", "sizes"), ("table_package", "sizes"), ("tables", "sizes of tables")]
-)
+@pytest.mark.parametrize(("mechanism", "noise"), [("tables", "sizes of tables")])
 def test_no_file_no_line_and_no_screen_of_a_run_tells_a_secret_size(
     mechanism: str, noise: str, tmp_path: Path, noise_of: Named
 ) -> None:

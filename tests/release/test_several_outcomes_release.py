@@ -270,9 +270,9 @@ def test_an_audit_takes_several_outcomes(finished: Path) -> None:
         ([("sampler: {draws: 300}", "sampler: {name: stan}")], "sampler.name", "take exact"),
         ([("{name: weighted}", "{name: censor_uw}")], "mechanism.name", "'censor_uw' takes one outcome"),
         (
-            [(MODEL, ""), ("{name: weighted}", "{name: laplace_strict}")],
+            [(MODEL, ""), ("{name: weighted}", "{name: laplace_composed, sensitivity: public}")],
             "mechanism.name",
-            "'laplace_strict' takes one outcome",
+            "'laplace_composed' takes one outcome",
         ),
         ([("{name: weighted}", "{name: weighted, weights: cluster}")], "mechanism.weights", "'cluster' weights by"),
         ([("[salary, hours]", "[salary, salary]")], "outcome", "named twice"),

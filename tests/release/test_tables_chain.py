@@ -136,35 +136,9 @@ def test_publishing_and_verifying_recompute_the_release(chain: Path) -> None:
     assert problems(chain / "ws3" / "public") == []
 
 
-def test_a_release_of_reference_tables_is_a_reference(chain: Path, tmp_path: Path) -> None:
-    """Its points are as many records as have its errors: fewer at ε = .05. At ε = 1,000 there are nearly its file's."""
-    records = []
-    for epsilon in ("0.05", "1000"):
-        folder = tmp_path / epsilon
-        folder.mkdir()
-        budget = {"epsilon": epsilon, "adjacency": "substitution"}
-        tables = [{"name": "t", "by": ["c0", "c1", "c2"], "statistics": ["count", {"mean": "y0"}]}]
-        keys: dict[str, Any] = {"mechanism": {"name": "reference_tables"}, "tables": tables, "budget": budget}
-        reference = {"path": str(chain / "public.parquet"), "period": "2020"}
-        dpdist.run(job(folder / "before", 1, reference, **keys), folder / "before" / "ws")
-        reference = {"release": str(folder / "before" / "ws" / "public")}
-        dpdist.run(job(folder / "after", 2, reference, budget=budget, tables=tables), folder / "ws")
-        told = json.loads((folder / "ws" / "public" / "statement.json").read_text())["reference"]
-        assert Fraction(told["chain_epsilon"]) == 2 * Fraction(epsilon)
-        records.append(pq.read_metadata(folder / "ws" / "public" / "released" / "donors.parquet").num_rows)
-    assert 48 <= records[0] < 0.9 * records[1]
-
-
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an earlier link's period": ({"period": "2021"}, "release of period 2021, the job's own"),
     "another adjacency": ({"budget": {"epsilon": "1", "adjacency": "zero_out"}}, "another budget.adjacency"),
-    "another mechanism": (
-        {
-            "mechanism": {"name": "reference_tables"},
-            "tables": [{"name": "t", "by": ["c0", "c1", "c2"], "statistics": ["count"]}],
-        },
-        "does not learn",
-    ),
 }
 
 

@@ -162,7 +162,7 @@ columns:
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
 outcome: salary
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet}}
 tables: [{{name: salaries, by: [field], statistics: [count, {{mean: salary}}]}}]

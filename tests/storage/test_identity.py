@@ -19,7 +19,7 @@ def test_what_is_not_stated_differs_from_what_is_stated_as_nothing() -> None:
 
 def test_the_version_counts_where_noise_is_kept_and_nowhere_else() -> None:
     """The remedy names the version that resumes, if nothing else differs and it is known."""
-    for mechanism, counts in (("reference_tables", True), ("weighted", False)):
+    for mechanism, counts in (("tables", True), ("weighted", False)):
         job = {**JOB, "mechanism.name": mechanism}
         here, there, unknown = (Identity(job, "a", version) for version in ("0.2.0", "0.1.0", "not stated"))
         assert here.differences(there) == (["version of dpdist (0.1.0 there, 0.2.0 here)"] if counts else [])

@@ -27,7 +27,7 @@ columns:
   {weight}: {{bounds: {weights}, outside: clip}}
 survey: {{weight: {weight}, {design}}}
 outcome: {outcome}
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet, period: "1", provenance: the other half of a public file}}
 tables: [{{name: t, by: [{by[0]}, {by[1]}], statistics: [count, {{mean: {outcome}}}]}}]

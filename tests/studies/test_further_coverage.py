@@ -26,8 +26,8 @@ from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.estimation.linear import Figures, Units, figures_of
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.on_reference import KnowsDonors
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.public_bounds import expectations
@@ -77,8 +77,7 @@ ARMS: dict[str, dict[str, Any]] = {
         **{"mechanism": "weighted", "weights": "fixed_point", "epsilon": "10.8", "sets": 3},
         "model": LOGNORMAL | {"synthesis": "fbp"},
     },
-    "reference_tables": {"mechanism": "reference_tables", "epsilon": "2", "reference": True},
-    "laplace_strict": {"mechanism": "laplace_strict", "epsilon": "20"},
+    "tables": {"mechanism": "tables", "epsilon": "2", "reference": True},
     "sanitized_statistics": {
         **{"mechanism": "sanitized_statistics", "model": {"family": "lognormal"}, "epsilon": "4"},
         "reference": True,
@@ -110,12 +109,10 @@ CODED[CAUSES[1]] = CODED["universal_histogram"] | {"weighted": False}
 def job_of(arm: str, seed: int) -> Job:
     said, own = yaml.safe_load(JOB), ARMS[arm]
     statistics = yaml.safe_load(ALL)
-    one = own["mechanism"] in ("laplace_strict", "sanitized_statistics")
+    one = own["mechanism"] == "sanitized_statistics"
     if one:
         said["outcome"], statistics = "salary", [each for each in statistics if "ratio" not in each]
         del said["columns"]["hours"]
-    if own["mechanism"] == "laplace_strict":
-        statistics = [each for each in statistics if "share" in each or "mean" in str(each)]
     if own["mechanism"] == "weighted":
         del said["columns"]["weight"]
 
@@ -161,7 +158,7 @@ def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObje
             if earlier is not None:
                 taught = reference_sampler(job, sampler)
                 learned = learned_from(job, model, taught, own.child("reference"), label, earlier, len(here))
-            if isinstance(learned, ReferenceSummary) and learned.donors is not None:
+            if isinstance(learned, KnowsDonors) and learned.donors is not None:
                 donors[label] = learned.donors
             rounds = mechanism.protect(job, model, Unwatched(), learned)
             fit = run_rounds(rounds, model, sampler, own, label, [here], noise=noise_of(own))

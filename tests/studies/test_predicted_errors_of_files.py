@@ -64,7 +64,7 @@ def of_trucks(folder: Path) -> Job:
         f"\nreference: {{path: {folder}/public.parquet, provenance: simulated}}\ninput: {{path: {folder}/current.parquet}}"
     )
     return parse_job(
-        OF_TRUCKS.replace("laplace_strict}", "reference_tables}" + paths).replace("by: [state, type]", "by: [type]")
+        OF_TRUCKS.replace("{name: tables}", "{name: tables}" + paths).replace("by: [state, type]", "by: [type]")
     )
 
 
@@ -83,7 +83,7 @@ def paths_in(folder: Path) -> str:
 
 def of_survey(name: str, folder: Path) -> Job:
     halved = [pd.read_parquet(folder / f"{half}.parquet") for half in ("public", "current")]
-    return survey_job(SURVEYS[name], "reference_tables", paths_in(folder), *halved)
+    return survey_job(SURVEYS[name], "tables", paths_in(folder), *halved)
 
 
 def of_simulated(name: str, folder: Path) -> Job:
@@ -101,7 +101,7 @@ def package(folder: Path) -> Job:
         | {"salary": {"bounds": [0, 150_000], "outside": "clip"}, "weight": {"bounds": [0.1, 20_000], "outside": "clip"}},
         "survey": {"weight": "weight"},
         "outcome": "salary",
-        "mechanism": {"name": "table_package"},
+        "mechanism": {"name": "tables"},
         "budget": {"epsilon": "1", "adjacency": "substitution"},
         "reference": {"path": f"{folder}/public.parquet", "provenance": "the other half"},
         "public_frame": {"accepted": "the file is public"},

@@ -49,7 +49,7 @@ columns:
   weight: {bounds: [1, 200], outside: clip}
 survey: {weight: weight}
 outcome: income
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "2", adjacency: substitution}
 reference: {path: earlier.parquet, provenance: the public file of 2022}
 tables: [{name: incomes, by: [region], statistics: [count, {mean: income}]}]
@@ -87,7 +87,7 @@ def test_every_mechanism_is_run_or_refused_with_a_reason(rehearsed: tuple[Path, 
     met = {each.candidate.label.partition(" ")[0].strip(",") for each in made.trials}
     refused = {each.label.partition(" ")[0].strip(",") for each in made.refused}
     assert met | refused == set(MECHANISMS)
-    assert {"reference_tables", "laplace_strict", "sanitized_statistics", "weighted"} <= met
+    assert {"tables", "sanitized_statistics", "weighted"} <= met
     assert all(each.reason for each in made.refused)
     assert not {"unweighted"} & met
 
@@ -101,7 +101,7 @@ def test_rehearsal_csv_has_every_cell_of_every_mechanism(rehearsed: tuple[Path, 
     assert set(rows["cell"]) == {"north", "south", "east", "Total"}
     assert set(rows["statistic"]) == {"count", "mean of income"}
     assert rows["covered"].isin([True, False]).all()
-    assert (rows.set_index("mechanism")["guarantee"]["reference_tables"] == "strict").all()
+    assert (rows.set_index("mechanism")["guarantee"]["tables"] == "strict").all()
     again = pd.read_csv(folder / "out" / "confirmation.csv")
     assert made.trials[0].candidate.label in set(again["mechanism"])
 
@@ -147,7 +147,7 @@ def test_records_that_the_job_leaves_out_do_not_unbalance_thirds(tmp_path: Path)
     rows.loc[rows.index % 4 == 0, "income"] = np.nan
     rows.to_parquet(tmp_path / "earlier.parquet")
     text = JOB.replace("1000000], outside: clip", "1000000], missing: drop").replace("200], outside: clip", "200]")
-    text = text.replace("{name: reference_tables}", "{name: weighted}\nmodel: {family: lognormal, predictors: [region]}")
+    text = text.replace("{name: tables}", "{name: weighted}\nmodel: {family: lognormal, predictors: [region]}")
     text = text.replace("reference: {path: earlier.parquet, provenance: the public file of 2022}\n", "")
     text = text.replace("  weight: {", "  status: {levels: [in, out]}\n  weight: {")
     job = parse_job(text + "universe: [{column: status, keep: [in]}]\n")
@@ -343,7 +343,7 @@ def test_a_mechanism_is_as_good_as_its_worst_statistic() -> None:
 
 def test_a_job_without_a_public_file_names_the_option() -> None:
     text = JOB.replace("reference: {path: earlier.parquet, provenance: the public file of 2022}", "")
-    job = parse_job(text.replace("reference_tables", "laplace_strict"))
+    job = parse_job(text)
     with pytest.raises(JobError, match=r"no public file to rehearse on[^\n]*\n.*\n.*--public"):
         public_source(job, None)
 
@@ -375,10 +375,10 @@ def test_as_little_is_changed_as_a_mechanism_needs() -> None:
     """A clipped weight is refused by a likelihood's mechanism; unclipped it is allowed."""
     runs, _ = of(JOB)
     assert runs["weighted (lognormal)"].terms["columns"]["weight"] == {"bounds": [1.0, 200.0]}
-    assert runs["laplace_strict"].terms["columns"]["weight"]["outside"] == "clip"
+    assert runs["tables"].terms["columns"]["weight"]["outside"] == "clip"
 
 
-SEVERAL = JOB.replace("reference_tables}", "laplace_strict}\nsynthetic_sets: 3\nstrata: [region]")
+SEVERAL = JOB.replace("{name: tables}", "{name: tables}\nsynthetic_sets: 3\nstrata: [region]")
 SEVERAL = SEVERAL.replace("reference: {path: earlier.parquet, provenance: the public file of 2022}\n", "")
 
 
@@ -391,10 +391,10 @@ def of(text: str) -> tuple[dict[str, Candidate], dict[str, str]]:
 def test_a_job_with_several_sets_and_strata_still_tries_the_mechanisms_of_one_set() -> None:
     """They keep the job's clipped weight: one change does not bring another."""
     runs, _ = of(SEVERAL)
-    for label in ("reference_tables", "laplace_composed"):
+    for label in ("tables", "laplace_composed"):
         assert runs[label].terms["columns"]["weight"]["outside"] == "clip"
         assert runs[label].terms.get("synthetic_sets", 1) == 1
-    assert runs["laplace_strict"].terms["synthetic_sets"] == 3
+    assert runs["tables"].terms["synthetic_sets"] == 3
 
 
 def test_what_a_recommendation_changes_is_listed() -> None:
@@ -406,10 +406,10 @@ def test_what_a_recommendation_changes_is_listed() -> None:
         "mechanism.sensitivity: not there → public",
         "synthetic_sets: 3 → left out",
     )
-    assert runs["laplace_strict"].changed == ()
-    assert "reference: not there → {path: earlier.parquet" in " ".join(runs["reference_tables"].changed)
+    assert runs["tables"].changed == ()
+    assert "reference: not there → {path: earlier.parquet" in " ".join(runs["tables"].changed)
     own, _ = of(JOB)
-    assert own["reference_tables"].changed == ()
+    assert own["tables"].changed == ()
 
 
 GATED = JOB + "accept: {epsilon: '0.2', gates: [{measure: median, of: count, limit: 0.2}]}\n"
@@ -418,14 +418,14 @@ GATED = JOB + "accept: {epsilon: '0.2', gates: [{measure: median, of: count, lim
 def test_a_recommended_job_keeps_its_gates_and_loads() -> None:
     """What could not be gated is not tried, and says so; what is tried has the budget that gates leave."""
     runs, refused = of(GATED)
-    assert runs["reference_tables"].recommended["accept"]["epsilon"] == "0.2"
+    assert runs["tables"].recommended["accept"]["epsilon"] == "0.2"
     for each in runs.values():
         assert job_of(each.recommended).accept is not None
         assert job_of(each.terms).budget.epsilon == Fraction("1.8")
     assert "gates" in refused["weighted (lognormal)"] or "accept" in refused["weighted (lognormal)"]
     ungated, _ = of(JOB)
     assert "weighted (lognormal)" in ungated
-    assert job_of(ungated["reference_tables"].terms).budget.epsilon == 2
+    assert job_of(ungated["tables"].terms).budget.epsilon == 2
 
 
 def test_modips_is_tried_with_every_law_that_the_outcome_can_have() -> None:
@@ -561,7 +561,7 @@ def test_a_simulated_job_recommends_a_simulated_reference() -> None:
     ground = public_reference(job, None)
     assert ground == {"simulate": job.input.simulate.model_copy(update={"seed": 2018}).model_dump(mode="json")}  # type: ignore[union-attr]
     runs, _ = candidates(job, "earlier.parquet", ground)
-    strict = next(each for each in runs if each.label == "reference_tables")
+    strict = next(each for each in runs if each.label == "tables")
     assert strict.recommended["reference"] == ground
     assert job_of(strict.recommended).reference is not None
     assert public_reference(parse_job(JOB), None)["path"] == "earlier.parquet"

@@ -31,7 +31,7 @@ columns:
   {weight}: {{bounds: {weights}, outside: clip}}
 survey: {{weight: {weight}{design}}}
 outcome: {outcome}
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: {folder}/public.parquet, provenance: a public file}}
 tables: [{{name: one, by: [{by[0]}, {by[1]}], statistics: [count, {{mean: {outcome}}}]}}]

@@ -27,7 +27,7 @@ from dpdist.studies.rehearsal_trials import trial
 pytestmark = [pytest.mark.slow]
 Named = Callable[[str], AbstractContextManager[None]]
 SPLITS = 6
-ARMS = ("reference_tables", "reference_tables, histograms")
+ARMS = ("tables", "tables, histograms")
 """Where a design effect comes from the reference, the second one is refused, for it has none."""
 JOB = """
 dataset: thirds
@@ -37,7 +37,7 @@ columns:
   {weight}: {{bounds: {weights}, outside: clip}}
 survey: {{weight: {weight}{design}}}
 outcome: {outcome}
-mechanism: {{name: reference_tables}}
+mechanism: {{name: tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: earlier.parquet, provenance: a third of a public file}}
 public_frame: {{accepted: the files are public}}

@@ -99,7 +99,7 @@ def release(survey: Survey, folder: Path, before: pd.DataFrame | None, now: pd.D
         before.to_parquet(folder / "before.parquet")
         reference = f"reference: {{path: {folder}/before.parquet, provenance: the file's other part}}"
     now.to_parquet(folder / "now.parquet")
-    asked = job(survey, "reference_tables", reference, *both)
+    asked = job(survey, "tables", reference, *both)
     public = dpdist.run(asked, folder / "ws", input=folder / "now.parquet", counted=False)
     rows = pd.read_parquet(public / "tables" / "one.parquet").query("estimator == 'parameters'")
     rows = rows[[*survey.by, "statistic", "lower", "upper", "standard_error"]]
@@ -169,7 +169,7 @@ def clipped(survey: Survey, folder: Path, now: pd.DataFrame, quantile: float) ->
     found = {}
     for part in (quantile, 1.0):
         top, high = (float(now[column].quantile(part)) for column in (survey.outcome, "weight"))
-        asked = job(survey._replace(top=top, weights=(survey.weights[0], high)), "laplace_strict", "", now)
+        asked = job(survey._replace(top=top, weights=(survey.weights[0], high)), "tables", "", now)
         dpdist.run(asked, folder / str(part), input=folder / "now.parquet", counted=False)
         found[part] = pd.read_parquet(folder / str(part) / "confidential" / "evaluation" / "one.parquet")
     own, direct = found[quantile], found[1.0].set_index([*survey.by, "statistic"])

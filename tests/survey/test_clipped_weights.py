@@ -28,7 +28,7 @@ columns:
   weight: {bounds: [2, 200], outside: clip}
 survey: {weight: weight}
 outcome: y
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "1"}
 tables: [{name: t, by: [field], statistics: [count, {mean: y}]}]
 """
@@ -66,9 +66,9 @@ def test_direct_estimates_have_the_weights_and_the_outcome_of_the_file(tmp_path:
     assert coded.outcomes[:, 0].tolist() == np.clip(rows()["y"], 0.0, 1.0).tolist()
 
 
-@pytest.mark.parametrize("mechanism", ["laplace_strict", "weight_regularisation", "modips, law: normal"])
+@pytest.mark.parametrize("mechanism", ["tables", "modips, law: normal"])
 def test_a_run_stores_clipped_weights_and_compares_with_the_files_own(mechanism: str, tmp_path: Path) -> None:
-    job = parse_job(JOB.replace("laplace_strict", mechanism))
+    job = parse_job(JOB.replace("{name: tables", f"{{name: {mechanism}"))
     few = rows(np.where(WEIGHTS > 1e6, 1000.0, WEIGHTS))
     dpdist.run(job, tmp_path / "ws", few)
     stored = np.concatenate([block.weight for block in each_block(Workspace.of_place(tmp_path / "ws").records)])
@@ -99,7 +99,7 @@ def test_what_the_domain_says_of_weights_is_what_is_refused(what: str) -> None:
     old, new, words, beyond = DOMAINS[what]
     text = JOB.replace(old, new)
     if new != old:  # strict mechanisms clip weights
-        text = text.replace("laplace_strict", "laplace")
+        text = text.replace("{name: tables", "{name: laplace")
     job = parse_job(text)
     (line,) = [line for line in domain(job) if line.startswith("weight: ")]
     assert line == f"weight: not missing, finite, above 0, {words}"

@@ -166,7 +166,7 @@ columns:
   salary: {bounds: [0, 1000], outside: clip}
 survey: {weight: weight}
 outcome: salary
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 reference: {path: reference.csv}
 tables: [{name: t, by: [âge], statistics: [count]}]

@@ -34,7 +34,7 @@ columns:
   income: {bounds: [0, 1000000], outside: clip}
 survey: {weight: weight}
 outcome: income
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 reference: {path: earlier.parquet}
 tables: [{name: t, by: [region, sex], statistics: [count, {mean: income}]}]

@@ -76,7 +76,7 @@ BY = "tables: [{name: t, by: [NAME], statistics: [count]}]\n"
 ALL = "tables: [{name: t, statistics: [count]}]\n"
 PLAIN = "tables: [{name: t, by: [region], statistics: [count]}]\n"
 UNIVERSE = "universe: [{column: NAME, keep: [KEEP]}]\n"
-STRICT = TABLES.replace("MECHANISM", "laplace_strict")
+STRICT = TABLES.replace("MECHANISM", "tables")
 
 
 def design(text: str, survey: str, more: str = PLAIN) -> str:
@@ -106,7 +106,7 @@ USES: dict[str, tuple[str, str]] = {
     "privacy unit of texts": ("town", STRICT + PLAIN + "privacy_unit: {column: town, most: 4}\n"),
     "hierarchy": (
         "sector",
-        TABLES.replace("MECHANISM", "table_package")
+        TABLES.replace("MECHANISM", "tables")
         + BY.replace("NAME", "region, sector")
         + "hierarchies: {places: {columns: [region, sector], within: {sector: {a: n, b: s}}}}\n"
         + "public_frame: {accepted: test}\n",
@@ -114,7 +114,7 @@ USES: dict[str, tuple[str, str]] = {
     "public weights": (
         "class",
         design(
-            TABLES.replace("MECHANISM", "table_package"),
+            TABLES.replace("MECHANISM", "tables"),
             "design_weights: {by: [class], weights: {x: 5, y: 6}}",
             BY.replace("NAME", "class"),
         ),

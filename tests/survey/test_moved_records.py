@@ -27,7 +27,7 @@ columns:
   w: {bounds: [0.001, 100000], outside: clip}
 survey: {weight: w}
 outcome: pay
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 reference: {path: reference.parquet, period: "2022"}
 tables:

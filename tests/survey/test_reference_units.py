@@ -25,7 +25,7 @@ columns:
   pay: {bounds: [0, 50000], outside: clip}
 survey: {weight: w}
 outcome: pay
-mechanism: {name: reference_tables}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 reference: {path: then.parquet, period: "2022"}
 tables:
@@ -120,7 +120,7 @@ def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_
     planned = CliRunner().invoke(app, ["plan", "job.yaml"])
     assert "for 'pay', 0 of the records for 'w' (confidential" in " ".join(planned.output.split())
     secret = text.replace('epsilon: "1", adjacency: substitution', 'epsilon: "1", adjacency: add_remove')
-    secret += 'predictors: {protect: {epsilon: "1/4"}}\n'
+    secret += "predictors: {protect: {}}\n"
     Path("job.yaml").write_text(secret, encoding="utf-8")
     for verb in ("validate", "plan"):
         shown = CliRunner().invoke(app, [verb, "job.yaml"])

@@ -17,8 +17,8 @@ from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.ledger.charging import charge_of
-from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.opening.verifying import problems
 from dpdist.survey.batches import checked_batches
 from dpdist.survey.findings import Findings
@@ -33,7 +33,7 @@ columns:
   weight: {bounds: [1, 10], outside: clip}
 survey: {weight: weight}
 outcome: cost
-mechanism: {name: laplace_strict}
+mechanism: {name: tables}
 budget: {epsilon: "1", adjacency: substitution}
 tables: [{name: t, by: [region], statistics: [count, {mean: cost}]}]
 """
@@ -119,9 +119,8 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
     assert any("1/5 of it" in line for line in said["assumptions"])
     assert said["headline"].startswith("cost and weight of all records of one household;")
     assert problems(tmp_path / "ws" / "public") == []
-    measured = pd.read_parquet(tmp_path / "ws" / "public" / "measurements.parquet")
-    assert (measured["scale"] == 10.0).all()
-    assert (measured["sensitivity"] == 10.0).all()
+    proof = json.loads((tmp_path / "ws" / "public" / "released" / "proof.json").read_text())
+    assert proof["records_of_unit"] == 5
     assert opened.statement["privacy_unit"] == "household"
     guarantee = mechanism_of(job(UNIT)).promise(job(UNIT)).total
     charge = charge_of(job(UNIT), guarantee, "run")
@@ -148,7 +147,7 @@ NOT_STRICT = [
 def test_what_is_not_strict_refuses_a_unit_and_names_what_is(mechanism: str, model: str) -> None:
     """Weights of a file have no bound for several records. Control: the same job without a unit is taken."""
     text = (
-        JOB.replace("laplace_strict", mechanism)
+        JOB.replace("{name: tables", f"{{name: {mechanism}")
         .replace("salary", "cost")
         .replace("weight: {bounds: [1, 10], outside: clip}", "")
     )
@@ -161,7 +160,7 @@ def test_what_is_not_strict_refuses_a_unit_and_names_what_is(mechanism: str, mod
     parse_job(text)
     with pytest.raises(JobError, match="privacy_unit") as caught:
         parse_job(text + UNIT)
-    strict = ("censor_uw", "centred", "perturbed_histogram", "laplace_strict", "reference_tables", "modips")
+    strict = ("censor_uw", "centred", "perturbed_histogram", "tables", "tables", "modips")
     assert all(name in str(caught.value) for name in strict)
     assert "take a strict mechanism" in str(caught.value)
 
@@ -179,7 +178,7 @@ def test_a_budget_too_small_for_one_of_many_records_is_refused() -> None:
 
 def test_histograms_too_small_for_one_of_many_records_are_refused() -> None:
     """Control: the same part of the budget for households of five."""
-    text = JOB.replace("laplace_strict", "reference_tables") + 'reference: {histogram: {epsilon: "0.001"}}\n'
+    text = JOB + 'reference: {histogram: {epsilon: "0.001"}}\n'
     assert job(UNIT, text)
     with pytest.raises(JobError, match="records of a unit leave less"):
         job(UNIT.replace("most: 5", "most: 10000"), text)
@@ -187,7 +186,7 @@ def test_histograms_too_small_for_one_of_many_records_are_refused() -> None:
 
 def test_a_reference_needs_no_unit_and_a_chain_keeps_its_own(tmp_path: Path) -> None:
     """The reference is public: it has no such column. A later release under another unit is refused."""
-    text = JOB.replace("laplace_strict", "reference_tables")
+    text = JOB
     public = pd.read_parquet(survey(tmp_path, 60, seed=2)).drop(columns="household")
     public.to_parquet(tmp_path / "before.parquet")
     first = job(UNIT + f'reference: {{path: {tmp_path / "before.parquet"}, period: "0"}}\n', text)
@@ -206,8 +205,8 @@ def test_gates_are_measured_under_the_noise_of_a_household() -> None:
     gates = 'accept: {epsilon: "1/3", gates: [{measure: largest, of: count, limit: 0.2}]}\n'
     one, five = job(gates), job(gates + UNIT)
     assert gate_scale(five) == 5 * gate_scale(one)
-    scales = [CellSums.build(said, FRAME, slice(0, 2)).scale for said in (one, five)]
-    assert scales[1] == 5 * scales[0] == 5 * Fraction(2 * 2**20) / Fraction(2, 3)
+    queries = [joint_query(said, "laplace") for said in (one, five)]
+    assert queries[1].scale == 5 * queries[0].scale
 
 
 AMBIGUOUS = [

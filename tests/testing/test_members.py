@@ -19,9 +19,7 @@ from dpdist.testing import check_mechanism, check_reader, check_weight_rule
 KEYS: dict[str, dict[str, Any]] = {
     "unweighted": {},
     "laplace_composed": {},
-    "laplace_strict": {},
-    "weight_regularisation": {},
-    "reference_tables": {},
+    "tables": {},
     "perturbed_histogram": {},
     "modips": {"mechanism": {"law": "bernoulli"}},
     "flat_laplace": {},

@@ -241,7 +241,7 @@ def constant_weights(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(path, "the job has no weight", "name survey.weight, or leave weights_constant_in out")
     elif not job.mechanism.donates:
         fault = f"'{job.mechanism.name}' has no records whose weights are those of a cell"
-        yield Contradiction(path, fault, f"take mechanism: {{name: reference_tables}}, {out}")
+        yield Contradiction(path, fault, f"take mechanism: {{name: tables}}, {out}")
     elif {*columns} != {*job.cell_columns} | {*job.strata}:
         fault = f"tables and strata cross {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
         yield Contradiction(path, fault, f"name exactly these columns, {out}")
@@ -293,7 +293,7 @@ def predictors(job: Job) -> Iterator[Contradiction]:
             fault = (
                 f"sums of '{job.mechanism.name}' measure all numbers of records, and those by {', '.join(left)} stay public"
             )
-            remedy = "leave columns out, which protects all; or take reference_tables and state a part of budget.epsilon"
+            remedy = "leave columns out, which protects all"
             yield Contradiction((*PROTECTED, "columns"), fault, remedy)
 
 
@@ -302,7 +302,7 @@ def _noisy_frame(job: Job) -> Iterator[Contradiction]:
         by_sums = job.mechanism.sizes_by_sums
         where: Where = (*PROTECTED, "epsilon") if by_sums else ("predictors",)
         out = "leave epsilon out, and all columns are protected within the whole budget" if by_sums else "leave it out"
-        remedy = f"{out}, or take laplace_strict, perturbed_histogram or reference_tables"
+        remedy = f"{out}, or take perturbed_histogram"
         yield Contradiction(where, f"'{job.mechanism.name}': {reason}", remedy)
     yield from _columns_exist(job)
     yield from _protected_columns(job)

@@ -141,7 +141,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     if not job.fits_likelihood:
         return
     ways = "strata or model.predictors" if family_facts(job).predictors else "strata"
-    remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}}"
+    remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: tables}}"
     for i, table in enumerate(job.tables):
         places: list[Where] = [*(("by", j) for j in range(len(table.by))), *(("universe", name) for name in table.universe)]
         for place, name in zip(places, (*table.by, *table.universe), strict=True):
@@ -189,9 +189,7 @@ def promises(job: Job) -> Iterator[Contradiction]:
         yield from _secret_sizes(job)
     elif anywhere and not job.noisy_frame:
         fault = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
-        yield Contradiction(
-            ("budget", "exchange"), fault, f"take tables, reference_tables or table_package, {PROTECT}, or leave it out"
-        )
+        yield Contradiction(("budget", "exchange"), fault, f"take tables, {PROTECT}, or leave it out")
     elif job.sizes_in_sums:
         fault = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
         yield Contradiction(("budget", "adjacency"), fault, f"use zero_out or substitution, or {PROTECT}")

@@ -39,7 +39,6 @@ import numpy as np
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.job import Adjacency, Job, NoiseName
-from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
 from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho, root_above
 
 REACH = 2.5
@@ -142,8 +141,13 @@ def gaussian_scale(rho: Fraction, adjacency: Adjacency) -> Fraction:
     return root_above(SENSITIVITY_2[adjacency] ** 2 / (2 * rho))
 
 
+def laplace_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
+    """Scale b in units of 1/UNIT for ε, Δ/ε."""
+    return (MOVED.same_x if adjacency == "substitution" else MOVED.off) / epsilon
+
+
 def scale_of(job: Job, law: NoiseName) -> Fraction:
     """Scale of the noise on a sum, in units of 1/UNIT."""
     if law == "gaussian":
         return gaussian_scale(record_rho(job, job.rho_of_tables), job.budget.adjacency)
-    return noise_scale(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency)
+    return laplace_scale(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency)

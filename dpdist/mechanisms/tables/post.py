@@ -22,8 +22,6 @@ from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.estimation.history import PeriodTotals, remembered
 from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
-from dpdist.mechanisms.reference_tables.cells import ReferenceRecords, public_weights
-from dpdist.mechanisms.reference_tables.points import Drawn, OfDonors
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
@@ -34,14 +32,15 @@ from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, worth_of
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
+from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
 from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS
+from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.models.design import counted, patterns
-from dpdist.models.on_reference import ErrorsOfCells
+from dpdist.models.on_reference import ErrorsOfCells, ReferenceRecords
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
-from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
 __all__ = ["DEFINITIONS", "QUERIES", "WORDS", "ResidualCells", "figures", "model_of"]
@@ -85,7 +84,7 @@ class ResidualCells(PublicModel):
     """Levels of the tables' columns in every cell, (cell, column)."""
     count: Floats
     """Sample records of every cell, public; 1 in every cell if they are secret."""
-    tables: tuple[PackageTable, ...]
+    tables: tuple[WorkloadTable, ...]
     statistics: tuple[tuple[str, tuple[Statistic, ...]], ...]
     """Statistics of every table, by its name."""
     joint: NoisyQuery
@@ -130,7 +129,7 @@ class ResidualCells(PublicModel):
         codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         tables = tuple(
-            PackageTable(
+            WorkloadTable(
                 *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
                 tuple(
                     sorted(
@@ -152,7 +151,7 @@ class ResidualCells(PublicModel):
             joint,
             joint.moved.by(neighbour_of(job)),
             bool(job.survey.one_weight_in),
-            public_weights(job),
+            weight_bounds(job),
             tuple(k for k, name in enumerate(columns) if any(name in rake.by for rake in job.rake)),
             tuple(
                 tuple(columns.index(name) for name in hierarchy.columns if name in columns)
@@ -163,7 +162,7 @@ class ResidualCells(PublicModel):
             secret=job.sizes_in_sums,
             period=job.period,
             largest=mechanism.objective != MEAN_SQUARE,
-            bins=BinnedColumns.of(public_weights(job) if weighted else None, bounds) if job.on_histograms else None,
+            bins=BinnedColumns.of(weight_bounds(job) if weighted else None, bounds) if job.on_histograms else None,
             of_counts=counts_query(job, mechanism.noise) if job.on_histograms else None,
         )
 
@@ -618,6 +617,14 @@ def _posterior_of(problem: _Problem) -> Posterior:
     return problem.model._posterior(problem.model.released_system(problem.theta), problem.theta["noisy"][0])[0]
 
 
+def weight_bounds(job: Job) -> tuple[float, float]:
+    """Public bounds of the measured weight: 1 and 1 without one, 0 and infinity where the job states none."""
+    if job.survey.measured_weight is None:
+        return 1.0, 1.0
+    declared = job.columns.get(job.survey.measured_weight)
+    return (0.0, np.inf) if declared is None or declared.bounds is None else declared.bounds
+
+
 def model_of(job: Job) -> type[ResidualCells]:
     """The model of every job under the mechanism."""
     return ResidualCells
@@ -630,12 +637,12 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
     if model.secret:
         statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
     ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.tables_in_turn)])[:-1]
-    cells = [*[()] * model.secret, (), *model.tables_in_turn]
+    cells, within = [*[()] * model.secret, (), *model.tables_in_turn], _of_stratum(release, stratum)
     for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=True)):
         of_number = model.secret and number == 0
         shown = ["records"] if of_number else statistics
         yield Figures(
-            cells=model.groups(by),
+            cells=[within | cell for cell in model.groups(by)],
             statistics=shown,
             values=sums[:, : len(shown)],
             scales=[model.joint.share("", part).scale] * len(shown),
@@ -645,10 +652,17 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
             sensitivity=float(model.moved / UNIT),
         )
     if model.bins is not None:
-        yield from _of_bins(release, model, theta)
+        yield from _of_bins(release, model, stratum, theta)
 
 
-def _of_bins(release: ReleaseView, model: ResidualCells, theta: Draws) -> Iterator[Figures]:
+def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:
+    """The stratum's levels, which all its measurements have."""
+    frame = release.frame
+    row = frame.rows_of(stratum).start
+    return {name: str(frame.levels[name][frame.codes[name][row]]) for name in frame.strata}
+
+
+def _of_bins(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy counts of every column's bins, with the bins' centres and half-widths."""
     assert model.bins is not None
     assert model.of_counts is not None
@@ -659,7 +673,7 @@ def _of_bins(release: ReleaseView, model: ResidualCells, theta: Draws) -> Iterat
         ends = np.concatenate([bins.cuts[:1], bins.cuts])
         middle, half = (ends[1:] + ends[:-1]) / 2.0, (ends[1:] - ends[:-1]) / 2.0
         yield Figures(
-            cells=[{}] * len(middle),
+            cells=[_of_stratum(release, stratum)] * len(middle),
             statistics=[f"count in bins of {name}"],
             values=of_column[:, None],
             scales=[model.of_counts.scale],

@@ -6,10 +6,23 @@ from dataclasses import dataclass
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
-from dpdist.mechanisms.reference_tables.words import DECLARED, MICRODATA, ONE_WEIGHT
 from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.outputs import ReleaseView
 
+ONE_WEIGHT = (
+    "All records of a combination of {} have one weight, as the job states of the survey. So outcomes, not weights, are "
+    "moved until a cell has its released means."
+)
+DECLARED = (
+    "No sum has a record's weight, and no noise is in it: it is the one that the job declares. Records of the reference "
+    "were given these weights, too."
+)
+MICRODATA = (
+    "By the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
+    "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where "
+    f"a cell has fewer than {FEWEST} donors, the donor may be of another cell. No figure of these columns was measured on "
+    "the current file. What has changed since the reference is not in them, and no standard error or interval is theirs."
+)
 OF_WEIGHT = (
     "the sum of (w - p - c) / L, with w the weight, p its prediction, c the cell's centre and L its weight_cap; a record's "
     "residuals are scaled to an L1 norm of at most 1"
@@ -62,6 +75,7 @@ DENSITY_OF_OUTCOMES = f"{LEFT}{{outcome}}, times {{weight}}, which is public"
 DONOR = f"A synthetic record takes its {{}} from one record of the reference (released/{DONORS})."
 TILTED = "Weights are adjusted until each base cell has its estimates; where that is impossible, outcomes are adjusted."
 UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are adjusted to the estimates."
+VARYING = "Weights that are equal in all records of a design stratum are not equal in synthetic records of it."
 
 
 FAR_CELLS, FAR_COMMON = 0.03, 0.08
@@ -80,6 +94,8 @@ class TablesWords(Words):
     def cautions_of(self, release: ReleaseView) -> list[str]:
         names = ("Weights", *(f"Values of {name}" for name in release.job.outcomes))
         texts = list[str]()
+        if release.job.on_histograms:  # no file came before
+            return texts
         for label, described in release.sets[0].items():
             where = f"{label}: " if len(release.sets[0]) > 1 else ""
             for k, (name, cells, common) in enumerate(zip(names, *described.get("drift", ((), ())), strict=False)):
@@ -103,7 +119,7 @@ class TablesWords(Words):
             how = ONE_WEIGHT.format(", ".join(survey.one_weight_in))
             how = how if survey.design_weights is None else f"{how} {DECLARED}"
         elif survey.weight is not None:
-            donated, how = "weight and outcome", TILTED
+            donated, how = "weight and outcome", f"{TILTED} {VARYING}" if survey.design_strata else TILTED
         if release.job.on_histograms:
             return [BY_LAW, bounds, MADE_UP[0], how, MADE_UP[1]]
         return [posterior, bounds, DONOR.format(donated), of_cell, how, agree]

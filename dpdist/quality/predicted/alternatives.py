@@ -67,7 +67,7 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
         problem = Problem(
             "--alternatives",
             fault,
-            "table_package or tables with a reference, without strata and rake",
+            "tables with a reference, without strata and rake",
             "change the job and plan it again",
         )
         raise JobError(job.dataset, [problem])

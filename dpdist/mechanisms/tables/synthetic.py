@@ -1,0 +1,336 @@
+"""For `tables.post`: synthetic records and distributions, from public donors moved to estimated means.
+
+First, one common scale moves outcomes of all cells, so that donors have the tables' grand mean. This removes drift
+between periods. The remaining differences are mostly sampling error and noise. Exponentially tilted weights of the donors
+remove them. All of this is post-processing of the released object, which includes the donors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Ints, rows_of_groups
+from dpdist.estimation.donors import Donors, DonorsByCell
+from dpdist.mechanisms.tables.calibration import Domain, agree
+from dpdist.mechanisms.tables.heaps import Heaps, spread
+from dpdist.models.copula.model import kind_of
+from dpdist.models.design import Design
+from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws, StratumModel
+
+
+class BaseCells(Protocol):
+    """Base cells of a stratum, (cell,), with public sizes and the outcomes' public bounds."""
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]: ...
+
+    @property
+    def codes(self) -> Codes: ...
+
+    @property
+    def count(self) -> Floats: ...
+
+    @property
+    def weighted(self) -> bool: ...
+
+    def pattern(self, frame_row: Codes) -> Codes: ...
+
+
+class DonorCells(BaseCells, Protocol):
+    """Base cells with the released parameter `means`: mean weight and mean outcomes, (cell, 1 + outcome)."""
+
+    @property
+    def one_weight(self) -> bool: ...
+
+    @property
+    def first(self) -> list[int]: ...
+
+    @property
+    def design(self) -> Design: ...
+
+
+class ReleasedCells(DonorCells, StratumModel, Protocol):
+    """`DonorCells` as the model of a stratum."""
+
+
+class Drawn(NamedTuple):
+    """A stratum's cells, its donors after the common scale, and the domain in which every outcome's values may move."""
+
+    cells: DonorCells
+    donors: DonorsByCell
+    domains: tuple[Domain, ...]
+
+    @classmethod
+    def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int, by_law: Donors | None) -> Drawn:
+        """The cells with the reference's records as donors, or with those of a law that noisy counts give."""
+        donors = by_law or release.donors[release.frame.stratum_labels[stratum]]
+        columns = release.job.outcome_columns.values()
+        domains = tuple(
+            Domain.of(
+                values, bounds, column.whole or kind_of(column) == "binary" or (by_law is not None and _on(values, bounds))
+            )
+            for values, bounds, column in zip(donors.outcomes.T, cells.bounds, columns, strict=True)
+        )
+        means = release.theta(cells, stratum, 0)["means"][0]
+        scaled = _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains)
+        return cls(cells, scaled.by_cell(cells.codes), domains)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+        """Outcomes and weights whose means are their cells' released means, and the positions of their donors."""
+        cell, means, donors = self.cells.pattern(frame_row), theta["means"][0], self.donors.records
+        weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
+        donor = np.empty(len(frame_row), dtype=np.int64)
+        present, number = np.unique(cell, return_inverse=True)
+        for k, rows in zip(present.tolist(), rows_of_groups(number, len(present)), strict=True):
+            donor[rows] = drawn = self.donors.drawn(k, len(rows), rng)
+            weight[rows], outcomes[rows] = agree(
+                *(donors.weight[drawn], donors.outcomes[drawn], means[k, 0], means[k, 1:]),
+                *(self.domains, self.cells.weighted and not self.cells.one_weight),
+            )
+            if self.cells.one_weight:
+                weight[rows] = means[k, 0]
+        return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight, donor
+
+
+def _on(values: Floats, bounds: tuple[float, float]) -> bool:
+    """True if all values of an outcome are at its public bounds, as for a yes-or-no outcome."""
+    return bool(np.isin(values, bounds).all())
+
+
+def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains: tuple[Domain, ...]) -> Donors:
+    """Moves outcomes of all cells by one scale, so that donors have the grand mean of the released table.
+
+    `counts` are released counts (cell,), to which donors are weighted; `means` are released means (cell, outcome).
+    Heaped values do not move, and round figures stay round. If no scale gives the mean, the outcome does not change.
+    """
+    held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
+    present = held > 0
+    if not counts[present].any():  # far too low noise: there is no weight, so no mean to agree with
+        return donors
+    weight = donors.weight * np.divide(counts, held, out=np.zeros_like(held), where=present)[donors.cell]
+    aims = np.average(means[present], weights=counts[present], axis=0)
+    moved = []
+    for values, aim, domain in zip(donors.outcomes.T, aims, domains, strict=True):
+        scaled = domain.scaled(values, weight, float(aim))
+        moved.append(values if scaled is None else domain.rounded(scaled, values))
+    return replace(donors, outcomes=np.column_stack(moved))
+
+
+STEP = 0.05
+"""Step of the numerical derivative of a distribution function, as a share of the mean or of the standard deviation."""
+MOST_SHARES = 1_000_000
+"""Shares that are computed together."""
+
+
+@dataclass(frozen=True)
+class Transported:
+    """The points (weight, outcome) of every outcome and cell, (point, 2) each.
+
+    `standing` (cell,) is the number of records that a cell's points represent.
+    """
+
+    cells: DonorCells
+    points: Sequence[Sequence[Floats]]
+    standing: Floats
+    heaps: Sequence[Heaps | None] = ()
+    """Heaps of every outcome in the reference's records; None if these are not released."""
+
+    @cached_property
+    def _steps(self) -> list[_Steps]:
+        """Distribution functions by outcome, with ties spread where answers are heaped."""
+        heaps = self.heaps or [None] * len(self.points)
+        return [
+            _Steps.of([points if of_outcome is None else np.column_stack(spread(*points.T)) for points in cells])
+            for of_outcome, cells in zip(heaps, self.points, strict=True)
+        ]
+
+    @cached_property
+    def _means(self) -> Floats:
+        """Mean outcomes of the points, (outcome, cell)."""
+        means = [[np.average(points[:, 1], weights=points[:, 0]) for points in cells] for cells in self.points]
+        return np.array(means, dtype=np.float64)
+
+    @cached_property
+    def sizes(self) -> Floats:
+        """Means of outcomes that a move to another mean scales, otherwise their standard deviations, (outcome, cell)."""
+        sizes = self._means.copy()
+        for outcome, cells in enumerate(self.points):
+            for k in np.flatnonzero(~self._scaled(np.arange(len(cells)), outcome)).tolist():
+                points = cells[k]
+                weight = points[:, 0] / points[:, 0].mean()
+                sizes[outcome, k] = np.sqrt(np.average((points[:, 1] - sizes[outcome, k]) ** 2, weights=weight))
+        return sizes
+
+    def answers(self, value: Floats, outcome: int) -> Floats:
+        """Answers with the ranks of the given quantiles of the spread distribution, of any shape."""
+        heaps = self.heaps[outcome] if self.heaps else None
+        return value if heaps is None else heaps.answers(value)
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
+        cell, shares = self.cells.design.pattern[row].astype(np.int64), np.empty((len(theta), len(row)))
+        at_once = max(1, MOST_SHARES // len(theta))
+        for start in range(0, len(row), at_once):
+            few = slice(start, start + at_once)
+            shares[:, few] = self._moved(cell[few], theta["means"][:, cell[few], 1 + outcome], value[few], outcome)
+        if "shape" in theta.values:
+            shares = shares + theta["shape"][:, cell] * self.errors(cell, value, outcome)
+        low, top = self.cells.bounds[outcome]
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, np.clip(shares, 0.0, 1.0)))
+
+    def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """`until` for other means, (pair,): `mean` (row,) are the mean outcomes of the stratum's frame rows."""
+        means = np.zeros((1, len(self.standing), 1 + len(self.points)))
+        means[0, self.cells.design.pattern, 1 + outcome] = mean
+        return np.asarray(self.until(Draws({"means": means}), row, value, outcome)[0])
+
+    def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
+        """Shares of the weight at or below the values, after the points' move to other means; (draw, pair)."""
+        before = self._means[outcome, cell]
+        ratio = np.divide(before, mean, out=np.ones_like(mean), where=mean > 0)
+        scaled = np.where(mean > 0, value * ratio, np.inf)  # a mean of nothing has no outcome above 0
+        moved = np.where(self._scaled(cell, outcome), scaled, value + before - mean)
+        return self._steps[outcome].until(cell, moved)
+
+    def _scaled(self, cell: Ints, outcome: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether a move to another mean scales a cell's outcomes, (pair,); if not, it adds."""
+        return np.asarray((self.cells.bounds[outcome][0] >= 0) & (self._means[outcome, cell] > 0))
+
+    def errors(self, cell: Ints, value: Floats, outcome: int) -> Floats:
+        """Standard deviations of the points' shares at or below each value, given the mean, (pair,)."""
+        steps, size, scaled = self._steps[outcome], self.sizes[outcome, cell], self._scaled(cell, outcome)
+        share = steps.until(cell, value)
+        ends = [np.where(scaled, value / (1.0 + step), value - step * size) for step in (STEP, -STEP)]
+        slope = (steps.until(cell, ends[1]) - steps.until(cell, ends[0])) / (2.0 * STEP)
+        points, running, means = self._squares[outcome]
+        reached, first = points.place(cell, value), points.begin[cell]
+        below = np.where(reached > first, running[:, reached - 1], 0.0) / (points.begin[cell + 1] - first)
+        square = below[0] * (1.0 - 2.0 * share) + 2.0 * slope * below[1]
+        square += share**2 * means[0, cell] - 2.0 * share * slope * means[1, cell] + slope**2 * means[2, cell]
+        return np.where(size > 0.0, np.sqrt(np.maximum(square, 0.0)), 0.0) / np.sqrt(self.standing[cell])
+
+    @cached_property
+    def _squares(self) -> list[tuple[_Steps, Floats, Floats]]:
+        """By outcome: the points in order, running sums of (v², v² u) over a cell's points, (2, point), and means of
+        (v², v² u, v² u²), (3, cell).
+
+        v is a weight over the cell's mean weight. u is an outcome's distance from the mean, over the cell's size.
+        """
+        made = []
+        for cells, means, sizes in zip(self.points, self._means, self.sizes, strict=True):
+            running, whole = [], []
+            for points, mean, size in zip(cells, means, sizes, strict=True):
+                weight, outcome = points[np.argsort(points[:, 1], kind="stable")].T
+                square = (weight / weight.mean()) ** 2
+                u = (outcome - mean) / size if size > 0.0 else np.zeros(len(outcome))
+                running.append(np.cumsum([square, square * u], axis=1))
+                whole.append([square.mean(), (square * u).mean(), (square * u**2).mean()])
+            made.append((_Steps.of(cells), np.concatenate(running, axis=1), np.array(whole).T))
+        return made
+
+
+def heaps_of(release: ReleaseView) -> list[Heaps | None]:
+    """Heaps of every outcome in the released records of the reference; empty without such records."""
+    donors = list(release.donors.values())
+    if not donors:
+        return []
+    weight = np.concatenate([part.weight for part in donors])
+    return [Heaps.of(weight, values) for values in np.concatenate([part.outcomes for part in donors]).T]
+
+
+@dataclass(frozen=True)
+class OfDonors(Transported):
+    """The distributions of base cells' donors, moved to the estimated means, and linear in errors of these.
+
+    A base cell of few records may have an error as large as its estimate, which the errors of others make up for in a
+    table's cell. That holds where shares are linear in them.
+    """
+
+    theta: Draws = field(kw_only=True)
+    """The released parameters."""
+
+    @classmethod
+    def of_cells(cls, release: ReleaseView, cells: ReleasedCells, stratum: int) -> Self:
+        """The distributions of a release with donors."""
+        donors = release.donors[release.frame.stratum_labels[stratum]].by_cell(cells.codes)
+        held = [donors.of_cell(cell) for cell in range(len(cells.codes))]
+        weight, outcomes = donors.records.weight, donors.records.outcomes.T
+        points = [[np.column_stack([weight[few], values[few]]) for few in held] for values in outcomes]
+        standing = np.array([len(few) for few in held], dtype=np.float64)
+        return cls(cells, points, standing, heaps_of(release), theta=release.theta(cells, stratum, 0))
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        centre = super().until(self.theta, row, value, outcome)
+        if "products" not in theta.values:
+            return centre
+        cell = self.cells.design.pattern[row].astype(np.int64)
+        mean, size = self.theta["means"][0, cell, 1 + outcome], self._released_sizes[outcome, cell]
+        ends = [
+            super(OfDonors, self).until(self._at(STEP * sign * self._released_sizes), row, value, outcome)
+            for sign in (1.0, -1.0)
+        ]
+        slope = np.divide(ends[0] - ends[1], 2.0 * STEP * size, out=np.zeros_like(centre), where=size > 0.0)
+        weight, product = theta["weights"][:, cell], theta["products"][:, cell, outcome]
+        moved = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - mean
+        shape = theta["shape"][:, cell] * self.errors(cell, value, outcome) if "shape" in theta.values else 0.0
+        return np.asarray(centre + slope * moved + shape)
+
+    @cached_property
+    def _released_sizes(self) -> Floats:
+        """`sizes` after the move: released means of outcomes that a move scales, which may be far below the donors'."""
+        cells = np.arange(len(self.standing))
+        scaled = np.array([self._scaled(cells, outcome) for outcome in range(len(self.points))])
+        return np.where(scaled, np.maximum(self.theta["means"][0, :, 1:].T, 0.0), self.sizes)
+
+    def _at(self, added: Floats) -> Draws:
+        """The released means, and as much more as `added`, (outcome, cell)."""
+        means = self.theta["means"].copy()
+        means[0, :, 1:] += added.T
+        return Draws({"means": means})
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Distribution functions of cells with steps: all outcomes, in rising order within a cell, the share of the cell's
+    weight up to each, and where each cell begins, (cell + 1,).
+    """
+
+    outcome: Floats
+    share: Floats
+    begin: Ints
+
+    @classmethod
+    def of(cls, cells: Sequence[Floats]) -> Self:
+        parts = []
+        for points in cells:
+            order = np.argsort(points[:, 1], kind="stable")
+            weight = np.cumsum(points[order, 0])
+            parts.append((points[order, 1], weight / weight[-1]))
+        outcome, share = map(np.concatenate, zip(*parts, strict=True))
+        return cls(outcome, share, np.cumsum([0, *map(len, cells)]))
+
+    def until(self, cell: Ints, value: Floats) -> Floats:
+        """The share of each cell's weight at or below a value; cells (pair,), values (pair,) or (draw, pair)."""
+        place = self.place(cell, value)
+        return np.where(place > self.begin[cell], self.share[place - 1], 0.0)
+
+    def place(self, cell: Ints, value: Floats) -> Ints:
+        """The position after a cell's last outcome at or below a value, in the shape of the values."""
+        low, high = (np.broadcast_to(ends, value.shape) for ends in (self.begin[cell], self.begin[cell + 1]))
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            below = open_ & ~(self.outcome[np.minimum(middle, len(self.outcome) - 1)] > value)
+            low, high = np.where(below, middle + 1, low), np.where(open_ & ~below, middle, high)
+        return np.asarray(low)
