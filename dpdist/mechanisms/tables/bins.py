@@ -24,13 +24,15 @@ RATIO = 2.0**0.5
 """Ratio of the distances at which a bin ends."""
 REACH = 3e6
 """Ratio of the largest distance to that at which the innermost bin ends."""
-NEXT, HIDING = 2.5, 20.0
-"""Counts, in scales of the noise, above which a bin of one value is believed, and below which it hides others."""
+LEAST = 5.0
+"""Count, in scales of the noise, above which a bin of one value is believed."""
 SPREADS, CLEAR = (0.15, 0.4, 0.7, 1.0, 1.5, 2.2, 3.0), 7.0
 """Standard deviations of logarithms at which a curve may begin, and the likeness, in scales, that noise alone has not."""
-DEVIATION, LENGTH = 0.5, 1.5
-"""Standard deviation of log counts about a parabola, and the log distance over which it changes."""
-STEPS = 25
+SEEN = 9.0
+"""Count, in scales, above which a bin tells where a curve may begin."""
+DEVIATIONS, LONE = ((0.5, 1.5), (0.6, 0.5)), 0.3
+"""Standard deviations of log counts about a parabola, with the log distances over which they change, and of each bin."""
+STEPS = 40
 """Steps of Gauss and Newton."""
 
 
@@ -57,11 +59,19 @@ class Curve(NamedTuple):
         best = int(likeness.argmax())
         if likeness[best] <= clear * scale:
             return None
-        middle, spread = middles[best], spreads[best]
-        t, start = (place - middle) / spread, np.log(likeness[best] * shapes[best].max())
-        deviation = DEVIATION * scipy.linalg.cholesky(
-            np.exp(-0.5 * ((place[:, None] - place) / LENGTH) ** 2) + 1e-9 * np.eye(len(place)), lower=True
-        )
+        middle, spread, total = middles[best], spreads[best], likeness[best] * float(shapes[best].sum())
+        seen = np.where(noisy > SEEN * scale, noisy, 0.0)
+        if seen.sum() > 0.0:
+            # A law of several parts has the spread of all.
+            of_seen = float(np.average(place, weights=seen))
+            wider = float(np.sqrt(np.average((place - of_seen) ** 2, weights=seen)))
+            if wider > spread:
+                middle, spread, total = of_seen, wider, float(seen.sum())
+        t = (place - middle) / spread
+        start = np.log(total / np.exp(-0.5 * t**2).sum())
+        apart = place[:, None] - place
+        covariance = sum(size**2 * np.exp(-0.5 * (apart / reach) ** 2) for size, reach in DEVIATIONS)
+        deviation = scipy.linalg.cholesky(covariance + LONE**2 * np.eye(len(place)), lower=True)
         beta, of_prior = np.zeros(3 + len(place)), np.concatenate([[2.0, 1.0, 0.7], np.ones(len(place))])
 
         def log_counts(beta: Floats) -> Floats:
@@ -132,14 +142,13 @@ class Bins(NamedTuple):
     def shares(self, noisy: Floats, scale: float, rng: np.random.Generator | None = None) -> Floats:
         """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode, or a draw of them.
 
-        Where noise may have made all, the likeliest curve is taken. Where one value is seen and noise may hide others,
-        bounds have as many as it hides.
+        Where noise may have made all, the likeliest curve is taken. Where one value is seen, bounds have what noise hides.
         """
-        counts = np.where(self.alone & (noisy > NEXT * scale), noisy, 0.0)
+        counts = np.where(self.alone & (noisy > LEAST * scale), noisy, 0.0)
         found = self.curves(noisy, scale)
         for side, curve in found if found or counts.any() else self.curves(noisy, scale, 0.0):
             counts[side] = np.exp(curve.log_counts) if rng is None else curve.drawn(1, rng)[0]
-        if np.count_nonzero(counts) < 2 and counts.max() < HIDING * scale:
+        if np.count_nonzero(counts) < 2:
             counts = np.where(self.alone, np.maximum(counts, scale), counts)
         return np.asarray(counts / counts.sum())
 
