@@ -48,11 +48,12 @@ class FigureBounds(NamedTuple):
         Bounds of weights and outcomes, and sample counts, are public. If sample counts are noisy, a count is only known
         to be at least 0.
         """
-        models = [released.model(stratum) for stratum in range(len(released.frame.stratum_labels))]
-        if not isinstance(models[0], Unbiased) or released.job.rake:  # bounds of weights do not hold for raked weights
+        first = released.model(0)
+        if not isinstance(first, Unbiased) or released.job.rake:  # bounds of weights do not hold for raked weights
             return None
         ends = [np.empty(len(released.frame)) for _ in range(2)]
-        for stratum, model in enumerate(models):
+        for stratum in range(len(released.frame.stratum_labels)):
+            model = released.model(stratum)
             assert isinstance(model, Unbiased)
             drawn = [model.weight_ends(released.theta(model, stratum, k)) for k in range(len(released.sets))]
             for end, row_ends in zip(ends, np.mean(drawn, axis=0), strict=True):
@@ -64,7 +65,7 @@ class FigureBounds(NamedTuple):
             least, most = (np.asarray(cells.membership @ (released.frame.count * end)) for end in ends)
         means = np.full(len(cells), low_y), np.full(len(cells), high_y)
         low, high = total_ends(least, most, low_y, high_y)
-        return cls((least, means[0], low), (most, means[1], high), models[0].only_noise)
+        return cls((least, means[0], low), (most, means[1], high), first.only_noise)
 
     def within(self, points: Sequence[Floats]) -> list[Floats]:
         """Counts, means and totals, each set into its own bounds."""

@@ -149,11 +149,14 @@ def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[Block]:
 
     Every call yields the same records.
     """
+    whole = any(column.whole for column in released.job.outcome_columns.values())
     for stratum in batch:
         label = released.frame.stratum_labels[stratum]
         for number, block in enumerate(_of_model(released, released.model(stratum), stratum, k)):
-            rng = released.seed.generator("whole numbers", label, number, k + 1)
-            yield block._replace(outcome=whole_numbers(released.job, block.outcome, rng))
+            if whole:
+                rng = released.seed.generator("whole numbers", label, number, k + 1)
+                block = block._replace(outcome=whole_numbers(released.job, block.outcome, rng))
+            yield block
 
 
 def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats:
