@@ -143,8 +143,8 @@ def test_records_agree_with_the_tables() -> None:
 
 def test_the_statement_says_how_rounds_are_paid() -> None:
     said = " ".join(MECHANISMS["marginals"].promise(job(said=ADAPTIVE)).assumptions)
-    assert "the rest for rounds" in said
-    assert "The last round takes all that is left." in said
+    assert "the rest is spent in rounds" in said
+    assert "the last round spends the remainder" in said
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def test_the_power_is_1_where_nothing_is_near_the_clamp_and_falls_with_it():
 def test_a_centred_clamp_promises_the_budget_for_exact_draws():
     promise = Centred().promise(job("centred", "1"))
     assert (promise.total.name, promise.total.epsilon) == ("strict for exact draws", 1)
-    assert any("on the reference alone" in assumption for assumption in promise.assumptions)
+    assert any("use the reference only" in assumption for assumption in promise.assumptions)
 
 
 RULES = ["linear", "inverse", "scalar", "fixed_point", "cluster"]

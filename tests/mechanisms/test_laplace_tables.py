@@ -273,7 +273,7 @@ def test_what_is_said_of_the_guarantee(spaces: dict[str, Path]) -> None:
         said = statement(spaces[variant])
         assert (said["guarantee"], said["epsilon"], said["adjacency"]) == ("none", None, None)
         assert "no privacy guarantee" in said["guarantee_in_words"]
-        assert any("those of the file at hand" in line for line in said["assumptions"])
+        assert any("those of this file" in line for line in said["assumptions"])
         assert said["standard_errors"][0].startswith("There are none")
         assert published(spaces[variant])["standard_error"].isna().all()
     said = statement(spaces["public"])

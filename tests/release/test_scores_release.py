@@ -108,7 +108,7 @@ def test_the_guarantee_is_asymptotic_with_weights_frozen_on_the_reference(worksp
     said = json.loads((workspace / "public" / "statement.json").read_text())
     assert (said["guarantee"], said["epsilon"], said["epsilon_per_set"]) == ("asymptotic", "10.8", "3.6")
     assert any("fixed function of the record" in text for text in said["assumptions"])
-    assert any("no bound over every file" in text for text in said["assumptions"])
+    assert any("no bound for every file" in text for text in said["assumptions"])
     assert any("distributions.parquet" in text for text in said["public"])
     strata = pd.read_parquet(workspace / "confidential" / "strata.parquet")
     assert (strata["database_bound"] <= 1.8).all()

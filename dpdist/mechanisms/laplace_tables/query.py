@@ -33,21 +33,19 @@ FINE_SCALE = Fraction(2**36)
 This noise hides the first lattice: it is uniform on its steps to 1e-4.
 """
 LOCAL = (
-    "Noise has the scale Δ/ε of local sensitivities Δ, those of the file at hand. They are kept confidential, but the "
-    "noise itself tells of them: another file would have had other noise. Where all weights or outcomes of a table are "
-    "alike there is no noise at all. Here ε = {} scaled the noise and is no privacy loss."
+    "Noise has scale Δ/ε with local sensitivities Δ, those of this file. They are confidential, but the noise "
+    "reveals them: it would differ for another file, and it is absent where all weights or outcomes of a table are "
+    "equal. ε = {} scales the noise and is not a privacy loss."
 )
-FULL = "Every figure has all of ε, though one record enters several: their noise does not compose to ε."
+FULL = "Every figure has the full ε although a record enters several, so the noise of all figures does not compose to ε."
 SHARED = "ε is divided by the number of figures that one record enters."
 COMPOSED = (
-    "Weights and outcomes are clipped to public bounds. A record enters every cell that it falls into, over all tables "
-    "and margins. It enters by a weight and, where a table needs it, a centred product. Their L1 distance from any other "
-    "values' in the same cell, or from none, is at most 2 units of the bounds (1 for weights alone). All sums have "
-    "discrete Laplace noise of that scale, times the number of these cells, over ε."
+    "Weights and outcomes are clipped to public bounds. Each record adds a weight and, where needed, a centred "
+    "product to all its cells, over all tables and margins. The L1 sensitivity of a cell is at most 2 units of the "
+    "bounds (1 for weights alone), when a record's values are left out or changed. All sums have discrete Laplace "
+    "noise with this scale times the number of cells, over ε."
 )
-ANYWHERE = (
-    "A record that is exchanged leaves its cells and enters others: the noise has twice the scale that is said above."
-)
+ANYWHERE = "An exchanged record leaves its cells and enters others, so the noise has twice the scale stated above."
 
 
 @dataclass(frozen=True)

@@ -43,15 +43,15 @@ from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 SAMPLED = (
-    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of their public bound, both simulated. How weights vary was not released: their sum errs as if they were 0 "
-    "or at the bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
+    "Estimator `parameters`: simulated noise on the fitted tables, and samples of as many records as the sum of "
+    "weights in units of their public bound. The variation of weights was not released; they are treated as 0 or at "
+    "the bound. A bias from setting counts to 0 is estimated from noise on the fitted tables."
 )
 CLIPPED = "What clipping and pairs that were not measured bring is in no error."
 UNCLIPPED = (
-    "Counts hold what lies beyond the weights' public bound, estimated from the reference's weights. Errors hold the "
-    "sampling of both files there, and a drift whose standard deviation is a quarter of what is added. What pairs that "
-    "were not measured bring is in no error."
+    "Counts include an estimate of weights beyond the public bound, from the reference. Standard errors include the "
+    "sampling of both files there, and a drift with a standard deviation of a quarter of what is added. They do not "
+    "include relations of pairs that were not measured."
 )
 SAMPLED_AS_THE_REFERENCE = (
     "Estimator `parameters`: the noise once more on the fitted tables, and samples, both simulated. A sample has as many "
@@ -59,13 +59,13 @@ SAMPLED_AS_THE_REFERENCE = (
     "public bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
 )
 EXTENDED = (
-    "The reference's weights are multiplied by one factor, under which their mean below the bound is the file's. Every "
-    "noisy count is then multiplied by the ratio of the reference's weights in its cell to the same weights clipped at "
-    "the bound. Cells with few of its records lean on all."
+    "The reference's weights are multiplied by one factor, so that their mean below the bound equals the file's. "
+    "Every noisy count is then multiplied by the ratio of the reference's weights in its cell to the same weights "
+    "clipped at the bound. Cells with few reference records borrow from all."
 )
 AGREED = (
-    "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables. "
-    "The distribution of greatest entropy with these tables is a tree of pairs. Columns that no pair joins are "
+    "Noisy tables are adjusted to non-negative counts with one total, and a column's margins are averaged over its "
+    "tables. The maximum-entropy distribution with these tables is a tree of pairs: columns that no pair joins are "
     "independent given those between them."
 )
 LAID_OUT = (
@@ -81,10 +81,11 @@ WITH_VALUES = (
 
 
 UNEXPLAINED = (
-    "What clipping brings, and what the network leaves out, is in no error. The errors take the network as it was chosen."
+    "Standard errors do not include the effects of clipping, or of relations that the network leaves out, and take "
+    "the chosen network as given."
 )
 ALONG_NETWORK = (
-    "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its "
+    "Noisy tables are adjusted to non-negative counts with one total, and a column's margins are averaged over its "
     "tables. Given its parents, a column is independent of the other columns before it.",
     "Synthetic records hold all columns. Their weights are scaled until every column's margin is the fitted one. "
     "Counts of several columns can differ from the fitted tables in marginals.parquet, in whose errors no bias is.",

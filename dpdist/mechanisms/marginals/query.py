@@ -42,45 +42,46 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
 ENTERED = (
-    "A record enters one cell of every measured table, by its weight in units of the weight's public upper bound, to "
-    "which it is clipped; without weights by 1. Switching it off moves a table by at most 1 unit in L1, and any other "
-    "values of its columns and weight by at most 2. All cells have discrete Laplace noise."
+    "Each record adds its weight, clipped at the public bound and divided by it (1 without weights), to one cell of "
+    "every measured table. The L1 sensitivity of a table is 1 when a record is left out, and 2 when its columns and "
+    "weight change. All cells have discrete Laplace noise."
 )
-LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
+LISTED = "The job names the tables. Each of k tables has a share ε/k, so noise with k times the scale of a single table."
 CHOSEN = (
-    "A third of ε is for each column's table, a third for the choice of pairs of columns, a third for the pairs' tables. "
-    "Pairs are chosen one after another: each time the largest score under discrete Laplace noise. A score is how far a "
-    "pair's table is from what the noisy tables of its columns say, in L1. It moves by no more than the table does."
+    "A third of ε measures each column's table, a third chooses pairs of columns, and a third measures the pairs' "
+    "tables. Pairs are chosen one by one, by the largest score with discrete Laplace noise. A score is the L1 "
+    "distance of a pair's table from the product of its noisy margins, and has the sensitivity of the table."
 )
 ADAPTIVE = (
-    "A third of ε is for each column's table, the rest for rounds. A round takes a quarter of its ε to choose a pair of "
-    "columns, and the rest to measure its table. The largest score under discrete Laplace noise is chosen. A score is how "
-    "far a pair's table is from what the noisy tables then say, in L1, less the noise to expect. It moves by no more than "
-    "the table does. Where a table tells no more than its noise, later rounds take twice the ε. The last round takes "
-    "all that is left."
+    "A third of ε measures each column's table, and the rest is spent in rounds. A round spends a quarter of its ε "
+    "to choose a pair of columns, by the largest score with discrete Laplace noise, and the rest to measure its "
+    "table. A score is the L1 distance of a pair's table from the current fit, less the expected noise, and has the "
+    "sensitivity of the table. If a table is no more informative than its noise, later rounds spend twice as much; "
+    "the last round spends the remainder."
 )
 OUTRIGHT = (
     "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
     "are measured, and nothing is chosen"
 )
 OF_NETWORK = (
-    "The job's first column has a table of its own. Every other column has one with its parents, which are columns before "
-    "it. To share {share} of ε, the noise of {tables} tables has {tables} times the scale of one."
+    "The first column in the job has a table of its own, and every other column one with its parents, which are "
+    "earlier columns. Each of {tables} tables has an equal share of {share} of ε, so noise with {tables} times the "
+    "scale of a single table."
 )
 PARENTS_CHOSEN = (
-    "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε: each time the largest score under "
-    "discrete Laplace noise. A score is half the L1 distance of a table from independence of the column and its parents. A "
-    "record that is switched off moves it by at most 2 units, an exchange by at most 4."
+    "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε, each by the largest score "
+    "with discrete Laplace noise. A score is half the L1 distance of a table from independence of the column and "
+    "its parents. Its sensitivity is 2 units when a record is left out, and 4 when it changes."
 )
 REFERRED = (
-    "The reference's weights tell what lies beyond the weights' public bound. They are used after noise, and change no "
-    "query."
+    "What lies beyond the weights' public bound is estimated from the reference's weights, after noise: no query "
+    "depends on them."
 )
 OF_VALUES = (
-    "Beside tables, sums of values are measured: {sums}. A record adds its weight, in units of the weight's bound, times "
-    "the position of its value, from −1 at the lowest level to 1 at the highest. Leaving it out moves each of these "
-    "sums by at most 1 unit in L1, and any other values by at most 2, as a table. They count as tables in the split of "
-    "ε: together they have {part} of it, and discrete Laplace noise of scale {scale} units on every sum."
+    "Sums of values are measured, too: {sums}. Each record adds its weight, in units of its bound, times the "
+    "position of its value, from −1 at the lowest level to 1 at the highest. The L1 sensitivity of a sum is 1 unit "
+    "when a record is left out, and 2 when it changes, as for a table. Sums count as tables in the split of ε: "
+    "together they have {part} of it, and discrete Laplace noise with scale {scale} units."
 )
 
 

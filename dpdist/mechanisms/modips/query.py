@@ -24,34 +24,38 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
 MOMENTS_SANITIZED = (
-    "A record enters its cell by 1 − v and vu, v its weight and u its outcome (or log outcome) in half widths of the "
-    "public bounds. It enters the file by v(u² − 1/2); without weights by u and u² − 1/2. Switching it off moves these "
-    "sums by at most 3/2 in L1, and other values at the same x by at most 5/2. All have discrete Laplace noise."
+    "Each record adds 1 − v and vu to its cell, and v(u² − 1/2) to the file, where v is its weight and u its "
+    "outcome (or log outcome) in half widths of the public bounds; without weights, it adds u and u² − 1/2. The L1 "
+    "sensitivity of these sums is 3/2 when a record's values are left out, and 5/2 when they change. All have "
+    "discrete Laplace noise."
 )
 LOCATION_SANITIZED = (
-    "A record enters its cell by 1 − v and vu, v its weight and u its outcome in half widths of the public bounds; without "
-    "weights by u. Switching it off moves these sums by at most 1 in L1, and other values at the same x by at most 2. Both "
-    "have discrete Laplace noise. The variance is the job's, and stated to be public."
+    "Each record adds 1 − v and vu to its cell, where v is its weight and u its outcome in half widths of the "
+    "public bounds; without weights, it adds u. The L1 sensitivity of these sums is 1 when a record's values are "
+    "left out, and 2 when they change. Both have discrete Laplace noise. The variance comes from the job, which "
+    "declares it public."
 )
 LEVELS_SANITIZED = (
-    "A record enters its cell by 1 − v and its cell's level by v, v its weight; without weights by 1. Switching it off "
-    "moves these sums by at most 1 in L1, and another level at the same x by at most 2. All have discrete Laplace noise."
+    "Each record adds 1 − v to its cell and v to its cell's level, where v is its weight (1 without weights). The "
+    "L1 sensitivity of these sums is 1 when a record's values are left out, and 2 when they change. All have "
+    "discrete Laplace noise."
 )
 SANITIZATION = {
     "conjoint": "All sums have noise of one scale, for their L1 sensitivity and a sanitization's ε.",
-    "individual": "Each kind of sum has an equal part of a sanitization's ε, and noise for its own sensitivity.",
+    "individual": ("Each kind of sum has an equal share of a sanitization's ε, and noise for its own sensitivity."),
 }
 TRUNCATION = {
     "clamped": "A noisy sum beyond its public domain is set to the nearest end, which is post-processing.",
     "bounded": (
-        "Noisy sums follow the law truncated to their public domains. Its scale is the sensitivity over "
-        "C log((1 + e^(ε/C))/2), C the number of sums that one record can move. That pays for the truncation."
+        "Noisy sums are drawn from Laplace distributions truncated to their public domains, with scale "
+        "sensitivity/(C log((1 + e^(ε/C))/2)) for C sums that one record can change. This scale accounts for the "
+        "truncation."
     ),
     "renormalised": "",
 }
 NESTED = "By post-processing, {} synthetic sets follow from every sanitization."
 MOVES_UNCLAIMED = (
-    "A record that changes cells is not covered: public counts show it, and nothing is claimed for the noisy sums."
+    "A change of cells is not covered: public counts would show it, and there is no bound for the noisy sums either."
 )
 
 

@@ -24,18 +24,19 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
 COUNTED = (
-    "Outcomes cross to cells that levels and public bounds fix. Let v be a record's weight over the public bound, at most "
-    "1 (1 without weights). A record adds v to one node of every layer of a tree over the cells, and 1 − v to one sum. "
-    "Switched off it moves a layer by 1 in L1, with other values at the same x by 2. All counts have discrete Laplace "
-    "noise of that scale over the layer's ε, cells without a record too."
+    "Levels and public bounds of the outcomes define the cells of a partition. Let v be a record's weight over its "
+    "public bound, at most 1 (1 without weights). Each record adds v to one node in every layer of a tree over the "
+    "cells, and 1 − v to one sum. The L1 sensitivity of a layer is 1 when a record's values are left out, and 2 "
+    "when they change. All counts, including those of empty cells, have discrete Laplace noise with scale "
+    "sensitivity/ε of their layer."
 )
 LAYERS = "The tree has {layers} layers, each with an equal part of {share} of a set's ε."
 SELECTED = (
-    "Attributes that split the tree are selected node by node, the one with the least AIC under discrete Laplace noise. "
-    "This takes {share} of a set's ε, in equal parts for {selections} selections on every branch. One record moves the "
-    "AIC of a node's attributes by 0 to 2, as the number of levels is public."
+    "Attributes that split the tree are selected node by node, by the smallest AIC with discrete Laplace noise. "
+    "This takes {share} of a set's ε, in equal parts for {selections} selections on every branch. The AIC of a node "
+    "has sensitivity 2, as the number of levels is public."
 )
-MOVES = "A record that changes strata is not covered: public counts show it, and nothing is claimed for the noisy counts."
+MOVES = "A change of strata is not covered: public counts would show it, and there is no bound for the noisy counts either."
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
 COUNTS = (
-    "The bins are fixed by public bounds and sizes. A record that is switched off changes one bin's count by 1, one that "
-    "is exchanged two. Every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε."
+    "Bins depend on public bounds and sample counts only. Leaving out a record's values changes one bin's count by "
+    "1, and changing them changes two. All counts have discrete Laplace noise with scale 1/ε (2/ε under "
+    "substitution), with ε that of a set."
 )
 
 

@@ -8,39 +8,33 @@ from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
 from dpdist.privacy.weight_rules import HALF_EXCEED
 
-UNMEASURED = (
-    "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files."
-)
+UNMEASURED = "Exact losses under {} privacy weights, recomputed without a record, have not been measured on other files."
 """Text for a rule without measured losses. Every rule of dpdist has them."""
 REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
-OBSERVED = "The bound is the one observed on this file over S posterior draws; it is not a bound over every file."
+OBSERVED = "The bound is an estimate from this file over S posterior draws, not a bound for every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
 REFUSAL_SHOWS = (
-    "A release is refused if its bound is above the target or a fit does not converge (fallback: refuse). So it depends on "
-    "the records that this release was made at all. No ε covers that."
+    "A release is refused if its bound exceeds the target or a fit does not converge (fallback: refuse). That this "
+    "release exists thus depends on the records, and ε does not cover it."
 )
-FALLBACK_SHOWS = "Whether the declared fallback was taken depends on the records and can be seen in the release."
+FALLBACK_SHOWS = "Use of the declared fallback depends on the records and can be seen in the release."
 CLAMPED = (
-    "Each record multiplies a set's posterior by a factor. Its logarithm is clamped to ±ε/2, where ε is that of one set. "
-    "Under substitution it is clamped to ±ε/4. This holds for any data. [G] states ±ε/2 for substitution too, but that "
-    "guarantees only 2ε."
+    "The logarithm of each record's factor in a set's posterior is clamped to ±ε/2, with ε that of one set, and to "
+    "±ε/4 under substitution, whatever the data are. [G] states ±ε/2 for substitution, too, but that guarantees "
+    "only 2ε."
 )
 WEIGHTS_MOVE = (
-    "With fixed privacy weights, the clamp would give a strict guarantee. These privacy weights are computed from the "
+    "With fixed privacy weights the clamp would give a strict guarantee. Here they are computed from the "
     "confidential file, so one record can change the weights of all others."
 )
 CENTRED = (
-    "Log likelihoods are centred at the reference's fit. This fit, the power of the likelihood and the clamp were fixed on "
-    "the reference alone, before the current file's outcomes were used. The check for a spurious mode of the posterior "
-    "also used the reference alone."
+    "Log likelihoods are centred at the reference's fit. This fit, the power of the likelihood, the clamp and the "
+    "check for a spurious mode of the posterior use the reference only."
 )
-FROZEN = (
-    "A record's privacy weight is a fixed function of the record: the weight rule's value under fits of the reference "
-    "alone."
-)
+FROZEN = "A record's privacy weight is a fixed function of the record: the weight rule's value under fits to the reference."
 SCORED = (
-    "Every record's scores lie within the reference's range. Parameters have no such range, so no bound over every file "
-    "follows."
+    "Records' scores lie within the reference's range, but parameters have no such range, so there is no bound for "
+    "every file."
 )
 WORDS = Words()
 """None: the texts of the likelihood and of its draws are used."""

@@ -20,20 +20,20 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
 SANITIZED = (
-    "A record enters one base cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
-    "by the reference. It enters the pooled second moments by the square of this distance. The L1 norm of both, in their "
-    "shares of the budget, is at most 1. So switching a record off moves all sums by at most 1, and other values at the "
-    "same x by at most 2. All have discrete Laplace noise of that scale over ε."
+    "Each record adds the distance of its logarithms from the cell's reference mean, whitened and winsorised by the "
+    "reference, to its base cell, and the square of this distance to pooled second moments. In their shares of the "
+    "budget, both together have an L1 norm of at most 1. So the L1 sensitivity is 1 when a record's values are left "
+    "out, and 2 when they change. All have discrete Laplace noise with scale sensitivity/ε."
 )
 SANITIZED_GAUSSIAN = (
-    "A record enters one base cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
-    "by the reference. It enters the pooled second moments by the square of this distance. The L2 norm of both, in their "
-    "shares of ρ, is at most 1. So switching a record off moves all sums by at most 1, and other values at the same x by "
-    "at most 7/4. All have discrete Gaussian noise of σ = that over √(2ρ)."
+    "Each record adds the distance of its logarithms from the cell's reference mean, whitened and winsorised by the "
+    "reference, to its base cell, and the square of this distance to pooled second moments. In their shares of ρ, "
+    "both together have an L2 norm of at most 1. So the L2 sensitivity is 1 when a record's values are left out, "
+    "and 7/4 when they change. All have discrete Gaussian noise with σ = sensitivity/√(2ρ)."
 )
 LOGNORMAL_SHAPE = (
-    "Whitening and what winsorising loses come from the reference alone. Within cells logarithms are taken as normal: the "
-    "bias of another law is in no standard error."
+    "Whitening, and the correction for winsorising, come from the reference. Logarithms are assumed normal within "
+    "cells; standard errors do not include the bias of another distribution."
 )
 SETS_ARE_FREE = "one noisy statistic, from which every synthetic set follows by post-processing"
 
