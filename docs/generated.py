@@ -27,6 +27,7 @@ from dpdist.core.formats import JOB, PROOF, RELEASE, STATEMENT
 from dpdist.job import SAMPLERS, SPECS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
+from dpdist.job.mechanism import MechanismSpec
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.publish.schemas import DRAFT, manifest_schema, proof_schema, statement_schema
 from dpdist.quality.evaluate import TABLES
@@ -114,9 +115,15 @@ def job_file() -> Iterator[str]:
     schema = Job.model_json_schema()
     first = sorted(schema["properties"], key=lambda key: ORDER.index(key) if key in ORDER else len(ORDER))
     yield from _section("The keys of a job", schema | {"properties": {key: schema["properties"][key] for key in first}})
+    shared = MechanismSpec.model_json_schema()["properties"]
+    del shared["name"]
+    text = "Keys of every mechanism, beside its own. They are refused where there are no privacy weights, or no stratum can fail."
+    yield from _section("Mechanisms", {"description": text, "properties": shared})
     for name in sorted(schema["$defs"]):
-        if "properties" in schema["$defs"][name]:
-            yield from _section(name, schema["$defs"][name])
+        part = schema["$defs"][name]
+        if "properties" in part:
+            own = {key: said for key, said in part["properties"].items() if said != shared.get(key)}
+            yield from _section(name, part | {"properties": own})
 
 
 def _section(title: str, part: dict[str, Any]) -> Iterator[str]:
@@ -127,19 +134,19 @@ def _section(title: str, part: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     required = part.get("required", ())
     for key, said in part["properties"].items():
-        default = "must be given" if key in required else _default(said)
+        default = "required" if key in required else _default(said)
         yield f"| `{key}` | {_kind(said)} | {default} | {_line(said.get('description', ''))} |"
     yield ""
 
 
 def _default(said: dict[str, Any]) -> str:
+    """Blank where the key may simply be left out: it is then unset, empty, or has the defaults of its own section."""
     value = said.get("default")
-    if isinstance(value, dict):
-        return "its own defaults"
-    shown = {None: "unset", True: "true", False: "false"}.get(value) if not isinstance(value, list) else None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:,.10g}"
-    return shown or ("none" if value == [] else f"`{value}`")
+    if value is None or value == [] or isinstance(value, dict):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,.10g}" if isinstance(value, int | float) else f"`{value}`"
 
 
 def _kind(said: dict[str, Any]) -> str:
