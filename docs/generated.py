@@ -117,7 +117,7 @@ def job_file() -> Iterator[str]:
     yield from _section("The keys of a job", schema | {"properties": {key: schema["properties"][key] for key in first}})
     shared = MechanismSpec.model_json_schema()["properties"]
     del shared["name"]
-    text = "Keys of every mechanism, beside its own. They are refused where there are no privacy weights, or no stratum can fail."
+    text = "Keys of every mechanism, beside its own. Some refuse them: `validate` says so."
     yield from _section("Mechanisms", {"description": text, "properties": shared})
     for name in sorted(schema["$defs"]):
         part = schema["$defs"][name]
