@@ -193,7 +193,7 @@ def _sums_audited(
 def _lost_by_record(job: Job) -> float:
     """What one record may lose by the sums: ρ under Gaussian noise, otherwise ε."""
     if job.mechanism.gaussian:
-        return float(record_rho(job, job.rho_of_release))
+        return float(record_rho(job, job.rho.release))
     return float(record_epsilon(job, job.epsilon_per_set * job.synthetic_sets))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, exp, floor, log, log1p, log10, sqrt
@@ -114,6 +115,28 @@ class ReleaseBudget(Frozen):
         if self.delta is None:
             raise ValueError("a budget without delta has no rho")
         return self.rho if self.rho is not None else rho_of(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A release's ε or ρ in exact parts, which add up to the total."""
+
+    total: Fraction
+    gates: Fraction
+    frame: Fraction
+    """Of noisy sample counts."""
+    histograms: Fraction
+    """Of the current file, in place of a reference."""
+
+    @property
+    def release(self) -> Fraction:
+        """Of everything that follows the gates and the noisy sample counts."""
+        return self.total - self.gates - self.frame
+
+    @property
+    def tables(self) -> Fraction:
+        """The rest."""
+        return self.release - self.histograms
 
 
 class PrivacyUnit(Frozen):

@@ -13,7 +13,16 @@ from dpdist.core.cautions import Caution
 from dpdist.core.nesting import Nesting
 from dpdist.core.plugins import Members
 from dpdist.core.records import Frame
-from dpdist.job.budget import FRAME_MINIMUM, LedgerSettings, Predictors, PrivacyUnit, PublicFrame, ReleaseBudget, rho_of
+from dpdist.job.budget import (
+    FRAME_MINIMUM,
+    LedgerSettings,
+    Predictors,
+    PrivacyUnit,
+    PublicFrame,
+    ReleaseBudget,
+    Split,
+    rho_of,
+)
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
@@ -180,54 +189,33 @@ class BudgetShares(JobKeys):
     """A job's keys, together with the parts of its budget."""
 
     @property
+    def epsilon(self) -> Split:
+        """The parts of ε."""
+        gates = self.accept.epsilon if self.accept is not None else Fraction(0)
+        return Split(self.budget.epsilon, gates, *self._paid)
+
+    @property
+    def rho(self) -> Split:
+        """The parts of ρ under Gaussian noise. Counts and histograms have the ρ of their ε alone, at the release's δ."""
+        delta, total = self.budget.delta, self.budget.concentrated
+        assert delta is not None
+        return Split(total, Fraction(0), *(rho_of(part, delta) if part else part for part in self._paid))
+
+    @property
     def epsilon_per_set(self) -> Fraction:
-        return self._epsilon_of_release / self.synthetic_sets
+        return self.epsilon.release / self.synthetic_sets
 
     @property
-    def epsilon_of_tables(self) -> Fraction:
-        """ε of the tables: the rest after gates, noisy sample counts and the current file's histograms."""
+    def _paid(self) -> tuple[Fraction, Fraction]:
+        """ε of noisy sample counts, and of histograms of the current file."""
+        counts = self.predictors.protect.epsilon if self.predictors is not None else None
         histograms = self.reference.paid if self.reference is not None else None
-        return self._epsilon_of_release - (histograms.epsilon if histograms is not None else 0)
-
-    @property
-    def _epsilon_of_release(self) -> Fraction:
-        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
+        return counts or Fraction(0), histograms.epsilon if histograms is not None else Fraction(0)
 
     @property
     def noisy_frame(self) -> bool:
         """True if sample counts get noise of their own, before anything is fitted, from a part of the budget."""
-        return self.predictors is not None and self.predictors.protect.epsilon is not None
-
-    @property
-    def epsilon_of_frame(self) -> Fraction:
-        return (self.predictors and self.predictors.protect.epsilon) or Fraction(0)
-
-    @property
-    def rho_of_frame(self) -> Fraction:
-        """ρ of noisy sample counts under Gaussian noise: the ρ of their ε alone, at the release's δ."""
-        if not self.noisy_frame:
-            return Fraction(0)
-        assert self.budget.delta is not None
-        return rho_of(self.epsilon_of_frame, self.budget.delta)
-
-    @property
-    def rho_of_release(self) -> Fraction:
-        """ρ of the tables, with that of the current file's histograms: the rest after noisy sample counts."""
-        return self.budget.concentrated - self.rho_of_frame
-
-    @property
-    def rho_of_histograms(self) -> Fraction:
-        """ρ of the current file's histograms under Gaussian noise: the ρ of their ε alone, at the release's δ."""
-        histograms = self.reference.paid if self.reference is not None else None
-        if histograms is None:
-            return Fraction(0)
-        assert self.budget.delta is not None
-        return rho_of(histograms.epsilon, self.budget.delta)
-
-    @property
-    def rho_of_tables(self) -> Fraction:
-        """ρ of the tables: the rest after noisy sample counts and the current file's histograms."""
-        return self.rho_of_release - self.rho_of_histograms
+        return self._paid[0] > 0
 
 
 DESCRIPTION = "A release: data, design, model, mechanism, budget, tables."
@@ -282,7 +270,7 @@ class Job(BudgetShares):
         They need sample sizes that are public or already measured under noise.
         """
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
-            histogram = HistogramReference(epsilon=self._epsilon_of_release * self.mechanism.histogram_share)
+            histogram = HistogramReference(epsilon=self.epsilon.release * self.mechanism.histogram_share)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
         return self
 

@@ -214,11 +214,11 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
 
     Both costs have the same class of guarantee.
     """
-    adjacency, epsilon = job.budget.adjacency, job.epsilon_of_frame
+    adjacency, epsilon = job.budget.adjacency, job.epsilon.frame
     if not job.noisy_frame or isinstance(total, NoGuarantee):
         return total
     if isinstance(total, Concentrated):
-        frame = Concentrated(adjacency, epsilon, job.rho_of_frame, total.delta, exchange=Fraction(2))
+        frame = Concentrated(adjacency, epsilon, job.rho.frame, total.delta, exchange=Fraction(2))
         return replace(total + frame, epsilon=job.budget.epsilon)
     return total + (Strict(adjacency, epsilon) if isinstance(total, Strict) else Asymptotic(adjacency, epsilon))
 
@@ -227,9 +227,7 @@ def of_frame(job: Job) -> str:
     """A sentence on the part of the budget that the noisy sample counts take; empty without them."""
     if not job.noisy_frame:
         return ""
-    return OF_FRAME.format(
-        epsilon=budget_text(job.epsilon_of_frame), columns=", ".join(job.protected_columns) or "no column"
-    )
+    return OF_FRAME.format(epsilon=budget_text(job.epsilon.frame), columns=", ".join(job.protected_columns) or "no column")
 
 
 def units(job: Job) -> tuple[str, ...]:

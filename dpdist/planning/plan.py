@@ -255,7 +255,7 @@ def first_stage(job: Job) -> dict[str, str]:
     """A line on the noisy histograms in place of a reference, if the job pays for them; else empty."""
     if job.reference is None or job.reference.paid is None:
         return {}
-    spent, left = (budget_text(epsilon) for epsilon in (job.reference.paid.epsilon, job.epsilon_of_tables))
+    spent, left = (budget_text(epsilon) for epsilon in (job.reference.paid.epsilon, job.epsilon.tables))
     how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
     return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {left}: {how}"}
 

@@ -89,8 +89,8 @@ def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
 def _scale(job: Job, share: Fraction) -> Fraction:
     moved = 1 if job.budget.adjacency == "add_remove" else 2
     if noise_name(job) == "laplace":
-        return moved / record_epsilon(job, share * job.epsilon_of_frame)
-    square = moved / (2 * record_rho(job, share * job.rho_of_frame)) * GRAIN**2
+        return moved / record_epsilon(job, share * job.epsilon.frame)
+    square = moved / (2 * record_rho(job, share * job.rho.frame)) * GRAIN**2
     return Fraction(isqrt(square.numerator // square.denominator) + 1, GRAIN)
 
 

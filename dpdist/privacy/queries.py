@@ -160,10 +160,10 @@ def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrat
     if all(query.law == "laplace" for query in queries):
         return Strict(job.budget.adjacency, job.most_records * loss, exchange=exchange)
     rho, delta = job.most_records**2 * loss, job.budget.delta
-    if delta is None or any(query.law == "laplace" for query in queries) or rho > job.rho_of_release:
-        raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho_of_release):.6g}")
-    epsilon = job.budget.epsilon if not job.noisy_frame else epsilon_of(job.rho_of_release, delta)
-    return Concentrated(job.budget.adjacency, epsilon, job.rho_of_release, delta, exchange)
+    if delta is None or any(query.law == "laplace" for query in queries) or rho > job.rho.release:
+        raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho.release):.6g}")
+    epsilon = job.budget.epsilon if not job.noisy_frame else epsilon_of(job.rho.release, delta)
+    return Concentrated(job.budget.adjacency, epsilon, job.rho.release, delta, exchange)
 
 
 def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:

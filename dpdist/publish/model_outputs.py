@@ -107,7 +107,7 @@ def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) ->
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records
     once = job.mechanism.sets_are_free or job.mechanism.whole_tables
-    epsilon = job.epsilon_of_tables / (1 if once else job.synthetic_sets)
+    epsilon = job.epsilon.tables / (1 if once else job.synthetic_sets)
     return float(scale * epsilon / Fraction(figures.unit))
 
 

@@ -137,7 +137,7 @@ def _noisy_frame(job: Job) -> dict[str, Any]:
     ]
     words = NOISY_COUNTS.format(law=law, columns=", ".join(job.protected_columns) or "no column")
     words += "" if job.mechanism.whole_tables else NOISE_IN_ERRORS
-    return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon_of_frame), "measured": measured}}
+    return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon.frame), "measured": measured}}
 
 
 def _microdata(released: ReleasedObject) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def costs(case: Captured, mechanism: Any = None) -> Costs | None:
     files, pairs = neighbours(job, case.records)
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
     largest = max(spent(queries[one], queries[other]) for one, other in pairs)
-    budget = float(job.rho_of_release if gaussian else job.budget.epsilon - job.epsilon_of_frame)
+    budget = float(job.rho.release if gaussian else job.budget.epsilon - job.epsilon.frame)
     return Costs(largest, budget, "rho" if gaussian else "epsilon")
 
 

@@ -228,7 +228,7 @@ def worst(option: Option, all_bases: bool = False, intake: Any = taken_in) -> fl
     It is infinite if a sum is not within the public range of what is drawn. `intake` is what files pass on their way in.
     """
     job, losses = option.job, []
-    claim = float(job.rho_of_release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon_of_frame)
+    claim = float(job.rho.release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon.frame)
     for base in bases(job) if all_bases else list(bases(job))[:2]:
         losses += list(_losses(job, base, tried(job, all_bases), intake))
     return max(losses) / claim

@@ -126,14 +126,14 @@ def test_shares_of_the_budget_add_up_to_it() -> None:
         job = job_of(kind)
         moved = 1 if kind == "add_remove" else 2
         spent = sum((moved / level.scale for level in levels(job) if level.scale is not None), Fraction(0))
-        assert spent == job.epsilon_of_frame == Fraction(1, 2)
+        assert spent == job.epsilon.frame == Fraction(1, 2)
 
 
 def test_small_counts_err_less_than_independent_noise_would_make_them() -> None:
     job = job_of("add_remove")
     frame = frame_of(job, 4, 0.3)
     errors = np.array([noisy_frame(job, frame, measured(job, frame, s)).count - frame.count for s in range(200)])
-    plain = np.sqrt(2.0) / float(job.epsilon_of_frame)
+    plain = np.sqrt(2.0) / float(job.epsilon.frame)
     leaf = levels(job)[-1].scale
     assert leaf is not None
     assert np.sqrt((errors**2).mean()) < plain

@@ -335,10 +335,10 @@ def _protected_columns(job: Job) -> Iterator[Contradiction]:
 
 def _budget_of_counts(job: Job) -> Iterator[Contradiction]:
     where = (*PROTECTED, "epsilon")
-    if job.epsilon_of_tables <= 0 or (job.budget.delta is not None and job.rho_of_tables <= 0):
+    if job.epsilon.tables <= 0 or (job.budget.delta is not None and job.rho.tables <= 0):
         fault = "the noisy counts leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(where, fault, "give them a part of it")
-    elif job.epsilon_of_frame / 10 / job.most_records < LEAST_BUDGET:
+    elif job.epsilon.frame / 10 / job.most_records < LEAST_BUDGET:
         yield Contradiction(where, "less than 1e-6 for a level of counts and a record", "give them more")
 
 

@@ -298,7 +298,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     if form.paid.epsilon >= job.budget.epsilon:
         fault = "the histograms take the release's whole budget, which budget.epsilon states"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "spend a part of it, a third as a rule")
-    elif 0 < job.epsilon_of_tables / job.most_records < LEAST_BUDGET:
+    elif 0 < job.epsilon.tables / job.most_records < LEAST_BUDGET:
         fault = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms less, or raise epsilon")
     elif form.paid.epsilon / job.most_records < LEAST_BUDGET:

@@ -342,7 +342,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
         if job.mechanism.name in names and job.budget.delta is not None:
             fault, remedy = "gates are measured under ε alone, and the budget has a delta", "take noise: laplace"
         yield Contradiction(("accept",), fault, f"leave it out, or {remedy}")
-    if job.epsilon_of_tables <= 0:
+    if job.epsilon.tables <= 0:
         fault = "the gates leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), fault, "give them a part of it")
     elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) / job.most_records < LEAST_BUDGET:

@@ -25,14 +25,14 @@ def local_scale(job: Job, frame: Frame) -> Fraction:
     it.
     """
     share = figures_met(frame, job.tables) if job.mechanism.name == "laplace_composed" else 1
-    return Fraction(share * UNIT) / job.epsilon_of_tables
+    return Fraction(share * UNIT) / job.epsilon.tables
 
 
 def query_of(job: Job) -> NoisyQuery:
     """The query for the sums of all cells that a record enters, margins and tables together, under public bounds."""
     cells = sum(cells_of_record(table.by, table.margins) for table in job.tables)
     distance = Fraction(cells * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT)
-    scale = moves(job) * distance / record_epsilon(job, job.epsilon_of_tables)
+    scale = moves(job) * distance / record_epsilon(job, job.epsilon.tables)
     return NoisyQuery("sums of cells of tables", Moved(distance, distance, 2 * distance), scale)
 
 

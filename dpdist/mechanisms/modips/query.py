@@ -144,7 +144,7 @@ class Modips(NoisySums[Settings, Sanitized]):
             for inner in range(settings.nested):
                 theta = yield Sample(noisy, "release", number + inner + 1, model)
                 drawn.append(theta)
-        return released_sets(recorder, drawn, float(job.epsilon_of_tables), statistics=float(len(sums)))
+        return released_sets(recorder, drawn, float(job.epsilon.tables), statistics=float(len(sums)))
 
 
 def _repeated(job: Job, settings: Settings) -> Repeated | None:

@@ -94,7 +94,7 @@ class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
         for number in range(1, job.synthetic_sets + 1):
             theta = yield Sample(noisy, "release", number, model)
             drawn.append(theta)
-        return released_sets(recorder, drawn, float(job.epsilon_of_tables), cells=float(len(exact)))
+        return released_sets(recorder, drawn, float(job.epsilon.tables), cells=float(len(exact)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"sanitized_statistics": SanitizedStatistics()}

@@ -149,5 +149,5 @@ def laplace_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
 def scale_of(job: Job, law: NoiseName) -> Fraction:
     """Scale of the noise on a sum, in units of 1/UNIT."""
     if law == "gaussian":
-        return gaussian_scale(record_rho(job, job.rho_of_tables), job.budget.adjacency)
-    return laplace_scale(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency)
+        return gaussian_scale(record_rho(job, job.rho.tables), job.budget.adjacency)
+    return laplace_scale(record_epsilon(job, job.epsilon.tables), job.budget.adjacency)

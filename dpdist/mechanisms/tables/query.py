@@ -140,10 +140,10 @@ class Tables(NoisySums[Settings, ResidualCells]):
         promise = promise_of(
             job, per_set(total, job), *map(_after_counts, texts), f"{BINNED} {of_law}", SHAPE_OF_BINS, *provenance(job)
         )
-        first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon_of_tables))
+        first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon.tables))
         split = SPLIT.format(first, rest)
         if settings.gaussian:
-            split = SPLIT_RHO.format(float(job.rho_of_histograms), first, float(job.rho_of_tables))
+            split = SPLIT_RHO.format(float(job.rho.histograms), first, float(job.rho.tables))
         return replace(promise, composition=promise.composition + split)
 
     def rounds(

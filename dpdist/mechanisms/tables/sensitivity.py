@@ -54,13 +54,13 @@ def counts_query(job: Job, law: NoiseName) -> NoisyQuery:
         epsilon = record_epsilon(job, job.reference.paid.epsilon)
         return NoisyQuery.losing(COUNTS, distances, epsilon, neighbour_of(job))
     roots = Moved(*map(root_above, distances))
-    return NoisyQuery.losing_rho(COUNTS, roots, record_rho(job, job.rho_of_histograms), neighbour_of(job))
+    return NoisyQuery.losing_rho(COUNTS, roots, record_rho(job, job.rho.histograms), neighbour_of(job))
 
 
 def joint_query(job: Job, law: NoiseName) -> NoisyQuery:
     """The query for all measurements together, as one measurement with the whole budget."""
     if law == "gaussian":
-        query = NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho_of_tables), neighbour_of(job))
+        query = NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho.tables), neighbour_of(job))
     else:
-        query = NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
+        query = NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon.tables), neighbour_of(job))
     return replace(query, in_parts=True)
