@@ -71,6 +71,8 @@ class TableLimits:
     hidden: Floats
     """`beyond` over the predicted weight where numbers of records are secret, otherwise 0, (cell, 1 + outcome); without a
     reference the part of an error of the predicted mean weight that is clipped."""
+    slope: Floats
+    """Parts of errors of predicted means that are clipped without a reference, otherwise 0, (cell, 1 + outcome)."""
 
     @property
     def scale(self) -> Floats:
@@ -255,8 +257,10 @@ def choose(
     # Errors of counts are judged in direct ones that have those of numbers of records.
     unit = np.column_stack([np.maximum(sampled_variances(adding, size, prediction), direct[:, 0]), direct[:, 1:]])
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)
-    slope, base_weight = np.zeros(cells), np.bincount(cell, weights=size * prediction.means[:, 0]) / number
-    unknown_mean = None if unknown is None or prediction.weights_known else np.maximum(base_weight, 1e-300)
+    slope, unknown_mean = np.zeros_like(ends), None
+    if unknown is not None:
+        base_weight = np.bincount(cell, weights=size * prediction.means[:, 0], minlength=cells) / number
+        unknown_mean = np.column_stack([np.maximum(base_weight, 1e-300), np.where(lowest[1:] >= 0.0, mean, 0.0)])
     bounds = None if unknown is None else (lowest, highest)
     for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift, bounds):
         share = share / share.sum(axis=1, keepdims=True)
@@ -276,19 +280,19 @@ def choose(
         clipping = ClippedResiduals.of(sample, share, centre[few], *law)
         ratios = clipping.ratios(scale[few])
         loss[few] = clipping.variances(clipping.norm(ratios))[0]
-        slope[few] = clipping.slope(ratios[0], clipping.norm(ratios))
+        slope[few] = clipping.slope(ratios, clipping.norm(ratios))
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[few], scale[few], prediction.adds_weight), share[:, of_pool]
         pool[few] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
     beyond = _beyond(of_reference, prediction, mean, centre, scale, pool)
     hidden = np.zeros_like(beyond)
     if unknown is not None:
-        hidden[:, 0] = slope
+        hidden[:, 0] = slope[:, 0]
     if prediction.adds_weight:
         weight = np.bincount(cell, weights=size * prediction.means[:, 0]) / np.bincount(cell, weights=size)
         beyond[:, 0] = np.minimum(beyond[:, 0], MOST_HIDDEN * weight)
         hidden = beyond / weight[:, None]
-    return TableLimits(cell, number, mean, centre, scale[:, 0], scale[:, 1:], beyond, loss, hidden)
+    return TableLimits(cell, number, mean, centre, scale[:, 0], scale[:, 1:], beyond, loss, hidden, slope)
 
 
 def _best(
@@ -394,7 +398,7 @@ class ClippedResiduals(NamedTuple):
     number: Floats
     records: Floats
     relative: Floats
-    """Shares times weights over the mean weight where it is not known, otherwise 0, (cell, place)."""
+    """Shares times weights and totals over means that are not known, otherwise 0, (1 + outcome, cell, place)."""
 
     @classmethod
     def of(
@@ -407,7 +411,7 @@ class ClippedResiduals(NamedTuple):
         adds_weight: bool,
         unknown_mean: Floats | None = None,
     ) -> ClippedResiduals:
-        """`unknown_mean` (cell,) are predicted mean weights that may be far from the right ones."""
+        """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones."""
         moved = np.moveaxis(sample, 2, 0).copy()
         moved[0] -= centre[:, None]
         first = share * moved
@@ -416,7 +420,7 @@ class ClippedResiduals(NamedTuple):
         weight = np.column_stack([seen.sum(axis=1), (seen * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
         second = first * moved
         sums = first.sum(axis=2), second.sum(axis=2)
-        relative = np.zeros_like(share) if unknown_mean is None else share * (1.0 + sample[..., 0] / unknown_mean[:, None])
+        relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
         return cls(np.abs(moved), first, second, across, weight, *sums, centre, number, records, relative)
 
     @classmethod
@@ -427,7 +431,7 @@ class ClippedResiduals(NamedTuple):
             place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
             return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
 
-        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0)
+        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1)
         return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
 
     def ratios(self, scale: Floats) -> list[Floats]:
@@ -441,14 +445,15 @@ class ClippedResiduals(NamedTuple):
         part = ratios[0] / max(len(ratios) - 1, 1)
         return np.asarray(sum(np.maximum(part, one) for one in ratios[1:]))
 
-    def slope(self, ratio: Floats, norm: Floats) -> Floats:
-        """The part of a change of a cell's mean weight that is clipped, (cell,): weights change in proportion.
-
-        `ratio` are sizes of residuals of weights in limits, (cell, place).
+    def slope(self, ratios: Sequence[Floats], norm: Floats) -> Floats:
+        """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
+        change in proportion.
         """
-        beyond = np.maximum(norm, 1.0)
-        changed = np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0)
-        return np.minimum(_dot(self.relative, changed), MOST_HIDDEN)
+        beyond, columns = np.maximum(norm, 1.0), list[Floats]()
+        for ratio, relative in zip(ratios, self.relative, strict=True):
+            changed = np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0)
+            columns.append(np.minimum(_dot(relative, changed), MOST_HIDDEN))
+        return np.column_stack(columns)
 
     def variances(self, norm: Floats) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
@@ -477,9 +482,17 @@ class ClippedResiduals(NamedTuple):
         loss, kept = self.variances(norm)
         kept, added = kept + unknown, noise * scale**2
         if self.relative.any():
-            seen = (1.0 - self.slope(self.size[0] / scale[:, :1], norm)) ** 2
-            loss[:, 0], added[:, 0] = loss[:, 0] / seen, added[:, 0] / seen
+            seen = (1.0 - self.slope(self.ratios(scale), norm)) ** 2
+            loss, added = loss / seen, added / seen
         return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=1))
+
+
+def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
+    """Shares times weights, and times totals of outcomes, over their means, (1 + outcome, cell, place)."""
+    weight = np.maximum(sample[..., 0] + means[:, :1], 0.0)
+    totals = [np.maximum(sample[..., k] + means[:, k, None] * weight, 0.0) for k in range(1, means.shape[1])]
+    parts = [share * (part if k == 0 else part * (means[:, k, None] > 0.0)) for k, part in enumerate([weight, *totals])]
+    return np.array([part / np.maximum(part.sum(axis=1, keepdims=True), 1e-300) for part in parts])
 
 
 def _dot(one: Floats, other: Floats) -> Floats:

@@ -477,7 +477,7 @@ class TableSystem:
         families = Families.of([*self.codes.T, *(cell for _, cell in self.tables)], self.count)
         every = self.residuals(calibrated, limits, sums)
         measured = [
-            (one.cell, one.mean, value / (1.0 - one.hidden), error / (1.0 - one.hidden) ** 2) for one, value, error in every
+            (one.cell, one.mean, value / (1.0 - one.slope), error / (1.0 - one.slope) ** 2) for one, value, error in every
         ]
         ends = self.lowest, self.highest
         known = self.weight is not None
@@ -500,13 +500,14 @@ class TableSystem:
         laws = list[Floats]()
         for one, placed, noisy, part in zip(limits, self.placed, sums, self.parts_again, strict=True):
             value = self._residual_sums(one, told.prediction, noisy, told.prediction)
-            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, told.prediction, one.hidden)])
-            values.append(value[:, first:].T.ravel())
+            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, told.prediction)])
+            seen = 1.0 - one.slope
+            values.append((value / seen)[:, first:].T.ravel())
             beyond = [self._limits(one.cell, placed, other, part, PLANNED_DRIFT, 1.0, one).beyond for other in told.by_law]
             moved = np.array([each - one.beyond for each in beyond]).reshape(len(beyond), *one.beyond.shape)
-            moved *= one.size[:, None] / np.sqrt(max(len(beyond), 1))
+            moved *= one.size[:, None] / np.sqrt(max(len(beyond), 1)) / seen
             laws.append(np.array([each[:, first:].T.ravel() for each in moved]).reshape(len(beyond), -1).T)
-            error = self.noise(part) * one.scale**2 + one.loss + (moved**2).sum(axis=0)
+            error = (self.noise(part) * one.scale**2 + one.loss) / seen**2 + (moved**2).sum(axis=0)
             errors.append(error[:, first:].T.ravel())
         clipped = [self._factors(limits), scipy.sparse.csr_array(np.concatenate(laws))]
         observed = np.concatenate(values), np.concatenate(errors)
@@ -568,7 +569,7 @@ class TableSystem:
         cells, first, root = len(self.codes), int(self.weight is not None), np.sqrt(self.numbers.count)
         coordinates, factors = len(self.lowest) - first, list[scipy.sparse.csr_array]()
         for one in measured:
-            of_record = np.sqrt(one.loss / one.size[:, None])[one.cell, first:]
+            of_record = (np.sqrt(one.loss / one.size[:, None]) / (1.0 - one.slope * self.alike))[one.cell, first:]
             adding = scipy.sparse.csr_array((np.ones(cells), (one.cell, np.arange(cells))))
             every = scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr()
             factors.append(every @ scipy.sparse.diags_array((of_record * root[:, None]).T.ravel()))
