@@ -25,7 +25,6 @@ from dpdist.planning.plan import (
     shown_records,
     sizes,
     third_party,
-    together,
 )
 from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
@@ -52,7 +51,6 @@ def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] 
         "records": records_text(plan),
         **third_party(plan),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
-        **together(plan),
         **hierarchies(plan),
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),

@@ -146,13 +146,6 @@ KINDS: Mapping[str, Kind] = {
         "{names}. Their means say nothing",
         about="A 90 % interval of such a count holds 0. Merge cells, or raise epsilon.",
     ),
-    "like_their_group": Kind(
-        "plan",
-        "{table}: noise outweighs the records of {names}, which are mostly in base cells of at most {most}, or "
-        "hides weights beyond a limit. What is published there may follow from their group. Intervals suppose cells "
-        "like it, and miss a cell of a kind of its own",
-        "name a reference, drop or merge such a cell, or raise epsilon",
-    ),
     "predicted_far_off": Kind(
         "plan",
         "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells}, by public "

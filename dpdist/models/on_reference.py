@@ -59,40 +59,6 @@ class OnDistributions(Likelihood, Protocol):
 
 
 @runtime_checkable
-class LearnsFromPoints(StratumModel, Protocol):
-    """A model that learns from points that an earlier release passed on."""
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def outcomes(self) -> tuple[str, ...]: ...
-
-    def pattern(self, frame_row: Codes) -> Codes:
-        """The cell of every record, given its row of the frame."""
-        ...
-
-    def learned_from_points(self, points: Sequence[Records], effective_sizes: Floats) -> Any:
-        """What is learned from points by outcome; `effective_sizes` are those of cells, (cell,)."""
-        ...
-
-
-@runtime_checkable
-class CollapsesSmall(Protocol):
-    """A model whose cells share a noisy sum if the reference has few records of them."""
-
-    @property
-    def fewest_records(self) -> float:
-        """A cell with fewer reference records than this is collapsed with others."""
-        ...
-
-    @property
-    def most_outweighed(self) -> float:
-        """Largest number of records of a cell that noise outweighs, or whose weights it hides; 0 if no cell is shrunk."""
-        ...
-
-
-@runtime_checkable
 class FitsOutright(Protocol):
     def law_of(self, records: Records) -> Draws:
         """The law of the records, without noise. Raises `Improper`."""

@@ -243,15 +243,6 @@ class PassesOn(Protocol):
 
 
 @runtime_checkable
-class PoolsShapes(Protocol):
-    """A mechanism that measures the shape of outcomes over groups of cells."""
-
-    def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
-        """The group of every frame row of a stratum, (row,), from public sizes; None if a reference gives shapes."""
-        ...
-
-
-@runtime_checkable
 class Recentred(Likelihood, Exact, Synthesizer, Expectation, Protocol):
     """A model with a closed-form fit, which can be computed for many redrawn samples at once."""
 

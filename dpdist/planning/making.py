@@ -12,7 +12,6 @@ import numpy as np
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Floats, Frame
-from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
@@ -22,7 +21,6 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.design import Design
 from dpdist.models.lognormal.conjugate import SINGULAR
-from dpdist.models.outputs import PoolsShapes
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
@@ -49,7 +47,6 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     if job.sizes_secret:
         census = replace(census, frame=census.frame.crossed())
     problems = _design_problems(job, census) + _fit_problems(job, census) + rake_problems(job, census.frame)
-    problems += _shape_problems(job, census.frame)
     if problems:
         raise DataError(source.name, problems)
     promise = mechanism_of(job).promise(job)
@@ -243,44 +240,6 @@ def _constant(job: Job, label: str) -> Problem:
     allowed = f"{' and '.join(job.components)} that vary"
     remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as tables"
     return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
-
-
-def _shape_problems(job: Job, frame: Frame) -> list[Problem]:
-    """Lists tables with a quantile in cells whose own records no histogram measures alone.
-
-    Such a cell would have the shape of records outside it, and no interval would include this error.
-    """
-    mechanism, problems = mechanism_of(job), list[Problem]()
-    if not isinstance(mechanism, PoolsShapes) or job.sizes_secret or job.noisy_frame:
-        return problems
-    group, groups = np.zeros(len(frame), dtype=np.int64), 0
-    for stratum in range(len(frame.stratum_labels)):
-        rows = frame.rows_of(stratum)
-        model = builder_of(job).build(job, frame, rows)
-        if (of_rows := mechanism.shape_groups(job, model)) is None:
-            return problems
-        group[rows] = groups + of_rows
-        groups = int(group[rows].max()) + 1
-    for place, table in enumerate(job.tables):
-        shaped = [statistic.text for statistic in table.statistics if statistic.of_shape]
-        if not shaped:
-            continue
-        cells = cross(frame, table.by, False, table.universe)
-        holds = np.asarray(cells.membership @ np.eye(groups)[group] > 0)
-        mixed = (holds & (holds.sum(axis=0) > 1)).any(axis=1)
-        if mixed.any():
-            labels = [label for label, mixes in zip(cells.labels, mixed, strict=True) if mixes]
-            problems.append(
-                Problem(
-                    f"tables[{place}] ({table.name}): {', '.join(shaped)}",
-                    f"without a reference, noisy histograms measure the records of {counted_and_named(labels)} together "
-                    "with others, because the cells have too few for their own",
-                    "cells with enough records for histograms of their own",
-                    "leave these statistics out, or put them into a table of coarser columns; give histograms more of the "
-                    "budget; or name an earlier public file as reference",
-                )
-            )
-    return problems
 
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:

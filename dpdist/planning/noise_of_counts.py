@@ -7,7 +7,6 @@ depends on the variation of weights, which no bound shows. `quality.predicted` p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import floor
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.outputs import NoiseOfCounts
 from dpdist.planning.plan import Plan
 
@@ -67,34 +65,8 @@ def in_words(plan: Plan) -> Iterator[str]:
     yield from map(str, hidden(plan))
 
 
-def warned(plan: Plan) -> Iterator[Caution]:
-    """Yields cautions on tables: counts that noise certainly hides, and cells that it makes like their group."""
-    yield from hidden(plan)
-    yield from like_their_group(plan)
-
-
-def like_their_group(plan: Plan) -> Iterator[Caution]:
-    """Yields a caution on every table with cells whose figures will mostly be their group's.
-
-    These have most of their records in base cells that noise outweighs, or whose weights it hides. Nothing but public sizes
-    is used. Where a reference is known, such cells have its figures, and share with others only the change since.
-    """
-    job, frame, model = plan.job, plan.frame, plan.model
-    if job.has_reference or job.sizes_secret or job.noisy_frame or not isinstance(model, CollapsesSmall):
-        return
-    most, base = model.most_outweighed, frame.group(job.cell_columns)[0]
-    small = np.bincount(base, weights=frame.count)[base] <= most
-    for table in job.tables if small.any() else ():
-        if job.survey.weight is None and all(statistic.name == "count" for statistic in table.statistics):
-            continue  # counts of records are public
-        cells = cross(frame, table.by, table.margins, table.universe)
-        of_group = cells.membership @ (frame.count * (2.0 * small - 1.0)) > 0.0
-        if of_group.any():
-            names = counted_and_named([cells.labels[k] for k in np.flatnonzero(of_group)])
-            yield Caution.of("like_their_group", table=table.name, names=names, most=f"{floor(most):,}")
-
-
 def hidden(plan: Plan) -> Iterator[Caution]:
+    """Yields cautions on tables with counts that noise certainly hides."""
     for noise in noise_of_counts(plan):
         if noise.hidden:
             yield Caution.of(

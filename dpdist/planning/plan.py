@@ -11,12 +11,10 @@ import numpy as np
 
 from dpdist.core.cautions import Caution
 from dpdist.core.nesting import Nesting
-from dpdist.core.records import Frame, Ints, SmallCounts
-from dpdist.core.table_cells import first_named
+from dpdist.core.records import Frame, SmallCounts
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
-from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.protocol import Cost, Costly, StratumModel
 from dpdist.planning.blocks import Layout, log_lik_bytes
 from dpdist.planning.costs import projected_cost, publishing_bytes
@@ -261,10 +259,7 @@ def first_stage(job: Job) -> dict[str, str]:
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
-    """A line on the reference's size.
-
-    For reference tables, it has the number of cells that are collapsed because of noise.
-    """
+    """A line on the reference's size."""
     text = f"{opened.records:,} records"
     if isinstance(opened, ReferenceFile) and opened.left_out:
         text += f", of which {opened.left_out:,} "
@@ -272,13 +267,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
             text += "are in crosses that the file lacks: they inform levels of the tables' cells, and are no donors"
         else:
             text += "are left out: the file has no record with the same columns"
-    if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
-        return text
-    size, few = _cell_sizes(plan, opened)
-    text += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
-    small = int((size < few).sum())
-    drowned = f"; {small:,} cells of fewer than {few:,.0f} records, which noise would drown, share their sums"
-    return text + (drowned if small else "")
+    return text
 
 
 def hierarchies(plan: Plan) -> dict[str, str]:
@@ -290,22 +279,3 @@ def hierarchies(plan: Plan) -> dict[str, str]:
     ]
     unused = "" if plan.job.mechanism.nests else f"; checked, and '{plan.job.mechanism.name}' does not measure by them"
     return {"hierarchies": "; ".join(nested) + unused} if nested else {}
-
-
-def together(plan: Plan) -> dict[str, str]:
-    """A line with the names of the cells that are collapsed because of noise; empty if there are none."""
-    opened, job = plan.reference, plan.job
-    if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
-        return {}
-    size, few = _cell_sizes(plan, opened)
-    labels = plan.frame.group(job.cell_columns)[1]
-    names = [job.presentation.cell(job.cell_columns, labels[k]) for k in np.flatnonzero(size < few)]
-    return {"sums together": first_named(names)} if names else {}
-
-
-def _cell_sizes(plan: Plan, opened: ReferenceFile) -> tuple[Ints, float]:
-    """Number of reference records in every cell, (cell,), and the number below which a cell is collapsed."""
-    cell = plan.frame.group(plan.job.cell_columns)[0]
-    size = np.bincount(cell, weights=opened.counts(plan.frame)).astype(int)
-    assert isinstance(plan.model, CollapsesSmall)
-    return size, plan.model.fewest_records

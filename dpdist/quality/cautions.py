@@ -18,7 +18,7 @@ from dpdist.job.families import family_facts
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
-from dpdist.planning.noise_of_counts import warned
+from dpdist.planning.noise_of_counts import hidden
 from dpdist.planning.plan import Plan, doubts_of, shown_records
 from dpdist.privacy import small_counts
 from dpdist.privacy.guarantees import large_delta
@@ -56,7 +56,7 @@ def cautions(plan: Plan, prediction: Prediction | None = None, workspace: str = 
     if not job.sizes_secret:
         found += [*_psus_of_no_stratum(plan), *_small_strata(job, plan.frame, plan.model, plan.promise.target)]
         found += [*small_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.frame)]
-    found += warned(plan)
+    found += hidden(plan)
     found += alarms_before(plan) if prediction is None else [*alarms(prediction), *proposals(prediction)]
     return [*found, *advice(job, workspace)]
 

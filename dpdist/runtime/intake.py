@@ -57,9 +57,6 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
             write_table(space.absent, reference.absent.table(job.outcomes))
             write_history(space.history, reference.carried.history)
             further += [space.absent, space.history]
-        else:
-            write_table(space.earlier_points, reference.table)
-            further.append(space.earlier_points)
         space.mark(STORED_REFERENCE, [space.reference, *further])
         return
     with (

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
@@ -16,14 +15,13 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
-from dpdist.core.records import Floats
 from dpdist.engine.protocol import Learned
 from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.clamped import Spurious
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromPoints, LearnsFromTotals, facts_of
+from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromTotals, facts_of
 from dpdist.models.protocol import Improper, StratumModel
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
@@ -35,7 +33,6 @@ from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.samplers import Sampler
 from dpdist.storage.paths import LEARNED_FORM
-from dpdist.storage.tables import read_table
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.released_reference import composed
 from dpdist.survey.same_file import table_content
@@ -77,14 +74,11 @@ class LearnOne:
         key, sampler = fit.reference_key, reference_sampler(fit.job, fit.sampler)
         current = int(fit.frame.stratum_count[stratum])
         try:
-            if isinstance(model, LearnsFromPoints) and fit.job.carries:
-                learned: Learned = model.learned_from_points(*earlier_points(fit, model, stratum))
-            else:
-                if isinstance(model, LearnsFromTotals):
-                    model = model.with_history(fit.history)
-                records = fit.reference_records(stratum)
-                copied = fit.copied(records)
-                learned = learned_from(fit.job, model, sampler, key, label, records, current, copied, fit.absent)
+            if isinstance(model, LearnsFromTotals):
+                model = model.with_history(fit.history)
+            records = fit.reference_records(stratum)
+            copied = fit.copied(records)
+            learned = learned_from(fit.job, model, sampler, key, label, records, current, copied, fit.absent)
         except (Improper, NotReached, Unconverged) as failure:
             return Outcome(stratum, str(failure))
         except Spurious:
@@ -94,22 +88,6 @@ class LearnOne:
             pickle.dump(learned, file)
         fit.space.mark(unit, [path])
         return Outcome(stratum, None)
-
-
-def earlier_points(fit: Fit, model: LearnsFromPoints, stratum: int) -> tuple[list[Records], Floats]:
-    """Returns an earlier release's points by outcome, and the number of records that each cell's points stand for."""
-    table = read_table(fit.space.earlier_points).to_pandas()
-    rows = fit.frame.rows_of(stratum)
-    table = table[(table["frame"] >= rows.start) & (table["frame"] < rows.stop)]
-    points = []
-    for outcome in range(len(model.outcomes)):
-        of_outcome = table[table["variable"] == outcome]
-        frame, none = of_outcome["frame"].to_numpy(dtype=np.int32), np.full(len(of_outcome), -1, dtype=np.int32)
-        outcomes, weights = (of_outcome[name].to_numpy() for name in ("outcome", "weight"))
-        points.append(Records(np.arange(len(of_outcome)), frame, outcomes, weights, none))
-    standing = np.zeros(len(model.labels))
-    standing[model.pattern(points[0].frame)] = table.loc[table["variable"] == 0, "standing"]
-    return points, standing
 
 
 def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:

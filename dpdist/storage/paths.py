@@ -75,10 +75,6 @@ class WorkspacePaths:
         return self.confidential / "records" / "absent.parquet"
 
     @property
-    def earlier_points(self) -> Path:
-        return self.confidential / "records" / "carried.parquet"
-
-    @property
     def history(self) -> Path:
         """Totals of earlier periods, if the reference is a release that states them."""
         return self.confidential / "records" / "history.json"

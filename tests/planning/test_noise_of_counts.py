@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from dpdist import plan
 from dpdist.cli.main import app
 from dpdist.job.loading import parse_job
-from dpdist.planning.noise_of_counts import noise_of_counts, warned
+from dpdist.planning.noise_of_counts import hidden, noise_of_counts
 
 COUNTS = {"north": 2000, "south": 500, "tiny": 4}
 JOB = """
@@ -59,10 +59,10 @@ def test_noise_of_counts_is_that_of_their_noisy_sums() -> None:
 
 def test_counts_that_noise_hides_for_certain_are_named() -> None:
     """Four records of weight 60 are below 1.64 deviations of their noise at ε = 1. Control: at ε = 8 they are above."""
-    (line,) = map(str, warned(plan(parse_job(JOB))))
+    (line,) = map(str, hidden(plan(parse_job(JOB))))
     assert line.startswith("incomes: noise hides 1 of 4 published counts, even if all of their weights are at the bound")
     assert "tiny" in line
-    assert list(warned(plan(parse_job(JOB.replace('"1"', '"8"'))))) == []
+    assert list(hidden(plan(parse_job(JOB.replace('"1"', '"8"'))))) == []
 
 
 def test_a_plan_states_no_noise_that_sizes_or_a_reference_decide() -> None:
