@@ -232,10 +232,8 @@ class Release:
     files: Files
     noisy: Floats
     """Noisy sums of all measurements, (cell, 1 + outcome), in units of 1/UNIT."""
-
-    @property
-    def system(self) -> TableSystem:
-        return self.model.system
+    system: TableSystem
+    """With limits that counts of records beyond them have widened."""
 
     @cached_property
     def base(self) -> Ints:
@@ -431,6 +429,24 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
     )
 
 
+def widened(
+    system: TableSystem,
+    limits: Sequence[TableLimits],
+    base: Ints,
+    weight: Floats,
+    outcomes: Floats,
+    prediction: Prediction,
+    rng: np.random.Generator,
+    louder: float = 1.0,
+) -> TableSystem:
+    """The system after noisy counts of records beyond limits, where the budget has a part for them."""
+    if not system.part_beyond:
+        return system
+    counts = np.concatenate([one.counts_beyond(base, weight, outcomes, prediction) for one in limits])
+    deviation = louder * np.sqrt(system.variance(system.part_beyond)) * UNIT
+    return system.widened(counts + rng.laplace(0.0, deviation / np.sqrt(2.0), counts.shape))
+
+
 def release(
     public: Public,
     files: Files,
@@ -459,8 +475,10 @@ def release(
 
     noisy = [measured(system.first, system.prediction, system.parts[0])]
     calibrated, limits = model.limits(system, noisy[0])
+    system = widened(system, limits, base, current.weight, current.outcomes, calibrated, rng, louder)
+    calibrated, limits = model.limits(system, noisy[0])
     noisy += [measured(one, calibrated, part) for one, part in zip(limits, system.parts[1:], strict=True)]
-    return Release(model, files, np.concatenate(noisy))
+    return Release(model, files, np.concatenate(noisy), system)
 
 
 def tables_of(public: Public) -> tuple[tuple[int, ...], ...]:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import scipy
 from sized_package import people, sized_job
+from table_populations import widened
 from test_tables import LEVELS, TABLES, Cells, Population, Sample, population
 
 import dpdist
@@ -81,6 +82,8 @@ def release(told: Population, epsilon: float, seed: int = 0) -> Run:
     number = len(base) + float(noise(NUMBER, ()))
     sums = [measured(system.first_limits(system.growth(number)[0]), system.prediction, system.parts[0])]
     calibration = system.calibration(sums[0][0], number)
+    calibrated, of_tables = system.limits(calibration)
+    system = widened(system, of_tables, base, told.file.weight, told.file.outcome[:, None], calibrated, rng)
     calibrated, of_tables = system.limits(calibration)
     sums += [measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1:], strict=True)]
     rows, observed, errors = system.observed(calibrated, of_tables, sums, calibration.first)

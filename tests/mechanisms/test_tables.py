@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy
 from sized_package import people, sized_job
+from table_populations import widened
 
 import dpdist
 from dpdist.core.progress import silent
@@ -117,7 +118,10 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
         return sums + rng.laplace(size=sums.shape) * np.sqrt(system.variance(part) / 2.0)
 
     sums = [measured(system.first, system.informed, system.parts[0])]
-    calibrated, of_tables = system.limits(system.calibration(sums[0][0]))
+    calibration = system.calibration(sums[0][0])
+    calibrated, of_tables = system.limits(calibration)
+    system = widened(system, of_tables, base, file.weight, file.outcome[:, None], calibrated, rng)
+    calibrated, of_tables = system.limits(calibration)
     sums += [
         measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1 : 1 + len(of_tables)], strict=True)
     ]
@@ -128,7 +132,7 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
         refined = told.prediction
         second = [measured(one, refined, part) for one, part in zip(again, system.parts_again, strict=True)]
         rows, observed, errors, clipped = system.observed_again(told, again, second)
-    posterior = system.posterior(rows, observed, errors, refined=refined, clipped=clipped)
+    posterior = system.posterior(rows, observed, errors, calibration, refined=refined, clipped=clipped)
     totals = system.totals("2020", calibrated, of_tables, sums[: 1 + len(of_tables)], posterior.prior.drift[-1])
     return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
 
@@ -192,7 +196,8 @@ def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch:
     told = population(0, spread=1.2)
     strict = system_of(told, 0.5)[0]
     fixed = cycle((strict.first, *strict.limits(Calibration(np.ones(2), 0.0))[1]))
-    monkeypatch.setattr(TableSystem, "_limits", lambda self, *_: next(fixed))
+    monkeypatch.setattr(TableSystem, "_limits", lambda self, *_, **__: next(fixed))
+    monkeypatch.setattr(TableSystem, "part_beyond", Fraction(0))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 
 

@@ -7,7 +7,6 @@ asks some of them of more populations.
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +24,9 @@ from table_populations import (
     tables_of,
 )
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.limits import TableLimits
-from dpdist.mechanisms.tables.system import TableSystem
 
 NEAR: list[dict[str, Any]] = [
     {"weights": "narrow", "kinds": ["income"], "records": (2_000, 2_000), "sizes": (6, 5, 4), "number": 3},
@@ -97,24 +95,50 @@ def exact(found: Runs, epsilon: float) -> list[tuple[Floats, float]]:
 
 
 def test_without_noise_figures_are_the_direct_ones(near: Runs, far: Runs) -> None:
-    """At ε = 10,000: medians of .02, and of .035 where weights or outcomes are constant in cells; .3 at most."""
-    kinds = [*(case for case in NEAR for _ in range(2)), *LARGE]
-    for case, (median, largest) in zip(kinds, (*exact(near, 1e4), *exact(far, 1e4)), strict=True):
-        constant = case["weights"] == "by columns" or "constant in a level" in case["kinds"]
-        assert (median <= (0.035 if constant else 0.02)).all(), case
-        assert largest <= 0.3, case
+    """At ε = 10,000, where limits widen by counts of records beyond them: medians of .02, and .2 at most."""
+    for median, largest in (*exact(near, 1e4), *exact(far, 1e4)):
+        assert (median <= 0.02).all()
+        assert largest <= 0.2
 
 
-def test_control_limits_of_a_small_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits_of = TableSystem._limits
+def test_control_limits_that_no_count_widens_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TableLimits, "widened", lambda self, counts: self)
+    assert max(largest for _, largest in exact(runs(NEAR[:2], (1e4,)), 1e4)) > 0.2
 
-    def strict(self: TableSystem, *told: Any) -> TableLimits:
-        small = replace(self.joint, scale=Fraction(self.joint.scale) * 10_000)
-        return limits_of(replace(self, joint=small), *told)
 
-    monkeypatch.setattr(TableSystem, "_limits", strict)
-    ((_, largest),) = exact(runs(NEAR[:1], (1e4,)), 1e4)
-    assert largest > 0.3
+@pytest.mark.parametrize("secret", [False, True])
+@pytest.mark.parametrize("outcomes", [1, 2])
+def test_counts_of_records_beyond_limits_have_the_stated_sensitivity(secret: bool, outcomes: int) -> None:
+    """What a record adds has an L1 norm of at most UNIT, attained by one beyond all limits; two such of other sizes differ
+    by twice that. Control: whole counts of every coordinate are beyond it. Limits widened by exact counts clip nothing.
+    """
+    rng = np.random.default_rng(outcomes)
+    case: dict[str, Any] = {"weights": "wide", "kinds": ["income", "heavy"][:outcomes], "records": (500, 500)}
+    population = Population.of(1, **case, sizes=(4, 3), number=2, drift="none")
+    model = model_of(population.public, population.files(), 1e4)
+    prediction = replace(model.system.prediction, adds_weight=secret)
+    cells = model.system.tables[0][1]
+    scale = np.full((int(cells.max()) + 1, 1 + outcomes), 5.0)
+    none = np.zeros_like(scale)
+    parts = none[:, 0] + 1.0, none[:, 1:], none[:, 0], scale[:, 0], scale[:, 1:]
+    limits = TableLimits(cells, *parts, none, none, none, none)
+    base = rng.integers(0, len(cells), 2_000)
+    weight, values = np.exp(rng.normal(3.0, 4.0, 2_000)), np.exp(rng.normal(2.0, 6.0, (2_000, outcomes)))
+
+    def added(weight: float, value: float) -> Floats:
+        return limits.counts_beyond(base[:1], np.array([weight]), np.full((1, outcomes), value), prediction)
+
+    alone = [
+        limits.counts_beyond(*one, prediction) for one in zip(base[:, None], weight[:, None], values[:, None], strict=True)
+    ]
+    assert max(np.abs(one).sum() for one in alone) <= UNIT
+    assert np.abs(added(1e5, 1e5)).sum() == pytest.approx(UNIT, rel=1e-5)
+    assert np.abs(added(1e3, 1e3) - added(1e5, 1e5)).sum() == pytest.approx(2 * UNIT, rel=1e-5)
+    assert max(np.abs(one).sum() for one in alone) * (1 + outcomes) > UNIT
+    wide = limits.widened(limits.counts_beyond(base, weight, values, prediction))
+    inside = wide.contributions(base, weight, values, prediction)
+    assert np.abs(inside).sum(axis=1).max() < UNIT
+    assert np.abs(limits.contributions(base, weight, values, prediction)).sum(axis=1).max() >= UNIT - outcomes - 1
 
 
 def test_ten_tables_under_a_large_budget_are_near_the_direct_ones() -> None:

@@ -16,7 +16,7 @@ max(|u_0|/K, |u_k|), below ‖u‖₁: with one outcome this leaves half the var
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,10 @@ TAIL = 4.0
 """Exponent of the power law beyond the largest residual of the reference."""
 CENTRES = (0.0, 0.8, 0.95, 1.0)
 """Quantiles of a cell's residuals of weights that are tried as centres, besides 0."""
+NARROW = 0.001
+"""Noise in direct standard errors of limits that counts of records beyond them will widen."""
+WIDER, STEPS_WIDER = 4.0, 12
+"""Factor and number of the sizes by which records beyond limits are counted under a large budget."""
 MOST_HIDDEN = 0.9
 """Largest part of a count that is expected beyond limits."""
 PLANNED_DRIFT = 0.05
@@ -84,6 +88,17 @@ class TableLimits:
 
         Rounding is towards 0. Any weights and outcomes are allowed, except NaN. Where weights are public, none is read.
         """
+        u = self._residuals(base, weight, outcomes, prediction)
+        u = paired(u) if prediction.adds_weight else u
+        scaled: Floats = np.trunc(u * (UNIT / np.maximum(np.abs(u).sum(axis=1), 1.0))[:, None])
+        # Division may round a norm up to a last digit above 1; one unit less in the largest coordinate mends it.
+        above = np.flatnonzero(np.abs(scaled).sum(axis=1) > UNIT)
+        largest = np.abs(scaled[above]).argmax(axis=1)
+        scaled[above, largest] -= np.sign(scaled[above, largest])
+        return scaled
+
+    def _residuals(self, base: Ints, weight: Floats, outcomes: Floats, prediction: Prediction) -> Floats:
+        """u of every record before it is scaled, (record, 1 + outcome)."""
         cell, means, subtracted = self.cell[base], prediction.means[base], prediction.subtracted[base]
         about, weight = self.mean[cell], means[:, 0] if prediction.weights_known else weight
         with np.errstate(over="ignore", invalid="ignore"):
@@ -91,14 +106,35 @@ class TableLimits:
             rho = weight[:, None] * (outcomes - about) - subtracted[:, None] * (means[:, 1:] - about)
             u = np.column_stack([r - self.centre[cell], rho]) / self.scale[cell]
             # Values beyond this are at the ball's surface, whatever the others are.
-            u = np.clip(np.nan_to_num(u, nan=0.0), -1e9, 1e9)
-            u = paired(u) if prediction.adds_weight else u
-            scaled: Floats = np.trunc(u * (UNIT / np.maximum(np.abs(u).sum(axis=1), 1.0))[:, None])
-        # Division may round a norm up to a last digit above 1; one unit less in the largest coordinate mends it.
-        above = np.flatnonzero(np.abs(scaled).sum(axis=1) > UNIT)
-        largest = np.abs(scaled[above]).argmax(axis=1)
-        scaled[above, largest] -= np.sign(scaled[above, largest])
-        return scaled
+            return np.clip(np.nan_to_num(u, nan=0.0), -1e9, 1e9)
+
+    def counts_beyond(self, base: Ints, weight: Floats, outcomes: Floats, prediction: Prediction) -> Floats:
+        """Numbers of records by cell, coordinate of u and its size, (cell, coordinate × step), in whole units.
+
+        A record counts in one step of every coordinate that is beyond its even part of the ball: step k is from 4^(k−1) to
+        4^k times this part, and the last one all above. It adds 1/UNIT over the number of coordinates to each.
+        """
+        first = int(prediction.weights_known)
+        size = np.abs(self._residuals(base, weight, outcomes, prediction))[:, first:]
+        coordinates = size.shape[1]
+        even = np.full(coordinates, float(coordinates))
+        if prediction.adds_weight:
+            # The norm of pairs is 1 where |u_0| is 1 and every |u_k| is 1/K.
+            even = np.array([1.0, *[coordinates - 1.0] * (coordinates - 1)])
+        step = np.searchsorted(WIDER ** np.arange(STEPS_WIDER), size * even)
+        record, coordinate = np.nonzero(step)
+        columns = coordinates * STEPS_WIDER
+        place = self.cell[base][record] * columns + coordinate * STEPS_WIDER + step[record, coordinate] - 1
+        counts = np.bincount(place, minlength=len(self.size) * columns).reshape(-1, columns)
+        return np.asarray(UNIT // coordinates * counts, dtype=np.float64)
+
+    def widened(self, counts: Floats) -> TableLimits:
+        """Limits wide enough for all records that noisy counts show, (cell, coordinate × step), in units of 1/UNIT."""
+        coordinates = counts.shape[1] // STEPS_WIDER
+        shown = counts.reshape(len(counts), coordinates, STEPS_WIDER) > UNIT / coordinates / 2.0
+        factor = np.ones((len(counts), self.scale.shape[1]))
+        factor[:, -coordinates:] = WIDER ** (np.arange(1, STEPS_WIDER + 1) * shown).max(axis=2)
+        return replace(self, weight=self.weight * factor[:, 0], outcome=self.outcome * factor[:, 1:])
 
     def observed(self, sums: Floats) -> Floats:
         """Residual sums of cells from sums of contributions, (cell, 1 + outcome), with the expected clipped part."""
@@ -239,11 +275,13 @@ def choose(
     drift: float = PLANNED_DRIFT,
     fixed: TableLimits | None = None,
     unknown: Floats | None = None,
+    narrow: bool = False,
 ) -> TableLimits:
     """Limits of a table's cells. `noise` is the variance of noise on sums of contributions; `highest` and `lowest` are
     public bounds of weight and outcomes, (1 + outcome,). `fixed` are limits of which only the clipped part is wanted.
     `unknown` (cell, 1 + outcome) are variances of the prediction's errors in sums, if no reference tells cells apart. A
-    weight is then larger in proportion to its cell's mean, and `hidden` is the part of such a change that is clipped.
+    weight is then larger in proportion to its cell's mean, and `hidden` is the part of such a change that is clipped. If
+    `narrow`, limits are those that counts of records beyond them will widen: nothing is clipped.
     """
     cells = int(cell.max()) + 1
     # A cell that is expected to have less than a record matters only if it has one.
@@ -254,6 +292,10 @@ def choose(
     direct = np.maximum(
         direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
     )
+    if narrow:
+        none = np.zeros_like(ends)
+        scale = np.minimum(ends, NARROW * np.sqrt(direct / noise))
+        return TableLimits(cell, number, mean, np.zeros(cells), scale[:, 0], scale[:, 1:], none, none, none, none)
     # Errors of counts are judged in direct ones that have those of numbers of records.
     unit = np.column_stack([np.maximum(sampled_variances(adding, size, prediction), direct[:, 0]), direct[:, 1:]])
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)

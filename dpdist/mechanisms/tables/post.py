@@ -26,11 +26,11 @@ from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.effects import Told
-from dpdist.mechanisms.tables.limits import TableLimits, unpaired
+from dpdist.mechanisms.tables.limits import STEPS_WIDER, WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.posterior import Drift, Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
-from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, worth_of
+from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
 from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
@@ -210,6 +210,8 @@ class ResidualCells(PublicModel):
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise, in units of 1/UNIT."""
         part = least_part(len(self.measured)) * (PILOT / 2 if self.bins is not None else 1)
+        if self.bins is None:
+            part = min(part, part_beyond(self.joint, len(self.measured), self.weighted + len(self.outcomes)) or part)
         return (self.joint.share("", part).scale,)
 
     @property
@@ -394,6 +396,7 @@ class ResidualCells(PublicModel):
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}
+        values |= {"beyond": system.beyond} if system.beyond is not None else {}
         return Draws({name: value[None] for name, value in values.items()})
 
     def sized(self, theta: Draws) -> Self:
@@ -554,7 +557,8 @@ class ResidualCells(PublicModel):
 
     def released_system(self, theta: Draws) -> TableSystem:
         """The system with the released parts, which a machine with other last digits would not choose again."""
-        return self.system.sharing(self.released_parts(theta)[int(self.secret) :])
+        system = self.system.sharing(self.released_parts(theta)[int(self.secret) :])
+        return system.widened(theta["beyond"][0]) if "beyond" in theta.values else system
 
     def _moved(self, theta: Draws, z: Floats) -> Draws:
         """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
@@ -579,13 +583,13 @@ class ResidualCells(PublicModel):
             "noisy": theta["noisy"][0].tolist(),
             "drift": theta["drift"][0].tolist(),
             "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)),
-            **{name: theta[name][0].tolist() for name in ("size", "counts") if name in theta.values},
+            **{name: theta[name][0].tolist() for name in ("size", "counts", "beyond") if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
-        names = [name for name in ("noisy", "drift", "size", "counts") if name in described]
+        names = [name for name in ("noisy", "drift", "size", "counts", "beyond") if name in described]
         parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
         noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
         return Draws({**values, **noisy, "parts": parts})
@@ -651,6 +655,8 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
             table=name,
             sensitivity=float(model.moved / UNIT),
         )
+    if "beyond" in theta.values:
+        yield from _beyond(release, model, stratum, theta)
     if model.bins is not None:
         yield from _of_bins(release, model, stratum, theta)
 
@@ -660,6 +666,25 @@ def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:
     frame = release.frame
     row = frame.rows_of(stratum).start
     return {name: str(frame.levels[name][frame.codes[name][row]]) for name in frame.strata}
+
+
+def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy numbers of records beyond limits, by table."""
+    part, coordinates = model.system.part_beyond, theta["beyond"].shape[2] // STEPS_WIDER
+    names = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][-coordinates:]
+    ends = np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1]
+    within = _of_stratum(release, stratum)
+    for by, counts in zip(model.measured, np.split(theta["beyond"][0], ends), strict=True):
+        yield Figures(
+            cells=[within | group for group in model.groups(by)],
+            statistics=[f"{name} beyond {int(WIDER**k)} limits" for name in names for k in range(STEPS_WIDER)],
+            values=counts,
+            scales=[model.joint.share("", part).scale] * counts.shape[1],
+            limits=_without_limits,
+            law=LAW_NAMES[model.joint.law],
+            table=f"records beyond limits of {model.workload.named(by)}",
+            sensitivity=float(model.moved / UNIT),
+        )
 
 
 def _of_bins(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:

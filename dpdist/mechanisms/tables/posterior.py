@@ -156,6 +156,14 @@ class Prior:
         """This law with this drift in the last period, after those of earlier periods."""
         return replace(self, drift=(*self.drift[: self.periods - 1], last))
 
+    def spreading(self, spread: Floats) -> Prior:
+        """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
+        of_crosses = np.concatenate([spread, self.prediction.spread[len(spread) :]])
+        prediction, earlier = replace(self.prediction, spread=of_crosses), self.earlier
+        if earlier is not None:
+            earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[len(spread) :]]))
+        return replace(self, prediction=prediction, earlier=earlier)
+
     @property
     def coordinates(self) -> int:
         return int(self.prediction.means.shape[1])

@@ -109,6 +109,16 @@ class ResidualSums(Summing):
 
 
 @dataclass(frozen=True, eq=False)
+class CountsBeyond(ResidualSums):
+    """Kernel: numbers of records beyond limits by cell of all tables, (cell, coordinate × step)."""
+
+    def sums(self, records: Records) -> Floats:
+        base = self.pattern[records.frame - self.start].astype(np.int64)
+        columns = base, records.weight, records.outcomes, self.prediction
+        return np.concatenate([limits.counts_beyond(*columns) for limits in self.tables])
+
+
+@dataclass(frozen=True, eq=False)
 class BinCounts(Summing):
     """Kernel: numbers of records by bin of the weight and of every outcome, (bin,)."""
 
@@ -157,8 +167,9 @@ class Tables(NoisySums[Settings, ResidualCells]):
             model = replace(model, counts=counts)
         system = model.system if learned is None else learned.system
         parts = model.parts(system)
-        if min(parts) <= 0 or sum(parts) > 1:
-            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum(parts))}")
+        spent = sum(parts) + len(system.tables) * system.part_beyond
+        if min(parts) <= 0 or spent > 1:
+            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(spent)}")
 
         def measured(exact: Floats, number: int, limits: TableLimits | None, prediction: Prediction) -> Measurement:
             name = model.names[number]
@@ -178,6 +189,15 @@ class Tables(NoisySums[Settings, ResidualCells]):
         answer = yield measured(exact, len(noisy), first, system.informed)
         noisy.append(answer)
         calibrated, limits = model.limits(system, np.concatenate(noisy))
+        if limits and system.part_beyond:
+            exact = yield Pass(CountsBeyond(*rows, calibrated, limits), "sum")
+            ends, counts = np.cumsum([len(one.size) for one in limits])[:-1], list[Floats]()
+            for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=len(parts) + 1):
+                name = f"records beyond limits of {model.names[number - len(parts) + model.secret]}"
+                defined = Defined.by_content((one.cell, one.mean, one.scale, calibrated.means, calibrated.subtracted, name))
+                counts.append((yield defined.sums(sums, joint.share(name, system.part_beyond), number)))
+            system = system.widened(np.concatenate(counts))
+            calibrated, limits = model.limits(system, np.concatenate(noisy))
         # Where all tables are of all records, the first sums are all.
         if limits:
             exact = yield Pass(ResidualSums(*rows, calibrated, limits), "sum")

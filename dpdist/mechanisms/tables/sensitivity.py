@@ -25,6 +25,11 @@ are: the weight, if it is measured, and every outcome. Switching it off moves h 
 the L2 distance √h. Other values move at most 2h counts by 1, attained by values in other bins of every column: 2h and
 √(2h). Bins follow from public bounds alone. The counts have a part of the budget of their own (`reference.histogram`).
 
+Under a large budget, records beyond each table's limits are counted before its sums. A record is in one cell of a table,
+and adds 1/J to one count of each of J coordinates of u, by the coordinate's size, or to none. So the L1 norm of what it
+adds is at most 1, and the distances are 1 and 2, as those of sums: attained where all coordinates are beyond limits, and by
+two values of which all have different sizes.
+
 All other measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
 tables depend on the first noisy sums: sequential composition allows that, since the distance is 1 under any limits.
 """

@@ -9,6 +9,7 @@ the best limits R has no slope by them. Everything is public: reference, public 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -16,15 +17,22 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.job import Statistic
 from dpdist.mechanisms.tables.conjugate import OF_DRAWS
 from dpdist.mechanisms.tables.posterior import Posterior, Rows
+from dpdist.privacy.queries import NoisyQuery
 
 FIRST = Fraction(1, 20)
 """Smallest part of the budget that measures all records first."""
 PILOT = Fraction(1, 20)
 """Part of a table's budget that measures it first, where the prediction is the same for all cells."""
+BEYOND_SCALE = Fraction(1, 25)
+"""Scale of Laplace noise on a number of records that shows a single one: half a record is above it by e^-12.5."""
+BEYOND_DEVIATION = Fraction(2, 25)
+"""The same as a standard deviation of Gaussian noise."""
+MOST_BEYOND = Fraction(1, 5)
+"""Largest part of a budget for counts of records beyond limits."""
 PART_STEPS = 100_000
 """Parts are multiples of 1/`PART_STEPS`, so that they sum to 1 exactly."""
 LEAST_EQUAL_PART = 0.25
@@ -73,6 +81,17 @@ def worth_of(priority: float, shown: Sequence[Statistic], outcomes: Sequence[str
 def least_part(tables: int) -> Fraction:
     """The smallest part of a table."""
     return Fraction(int(LEAST_EQUAL_PART * float(1 - FIRST) / tables * PART_STEPS), PART_STEPS) if tables else Fraction(1)
+
+
+def part_beyond(joint: NoisyQuery, tables: int, coordinates: int) -> Fraction:
+    """Part of the budget of `joint` for one of so many tables' counts of records beyond limits, of so many coordinates.
+
+    It is 0 where the budget is too small for noise that shows a single record.
+    """
+    scale = coordinates * joint.scale / UNIT
+    part = scale / BEYOND_SCALE if joint.law == "laplace" else (scale / BEYOND_DEVIATION) ** 2
+    part = Fraction(math.ceil(part * PART_STEPS), PART_STEPS)
+    return part if 0 < part * tables <= MOST_BEYOND else Fraction(0)
 
 
 def equal_parts(tables: int, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:

@@ -38,7 +38,7 @@ from dpdist.mechanisms.tables.posterior import (
     stacked,
 )
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, of_one_law, predict
-from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn
+from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.sizes import Sizes
 from dpdist.privacy.queries import NoisyQuery
 
@@ -107,6 +107,8 @@ class TableSystem:
     """True if the largest error of a figure shall be least, and not the mean squared one."""
     laws: tuple[ReferenceSample, ...] = ()
     """Other laws that noisy counts may have meant, where there is no reference."""
+    beyond: Floats | None = None
+    """Noisy numbers of records beyond limits of all tables, (cell, coordinate × step), once they are measured."""
     alike: bool = False
     """True if `reference` is a sample of one law for all cells, which no reference taught: its records are in no cell."""
 
@@ -118,12 +120,23 @@ class TableSystem:
     def parts(self) -> tuple[Fraction, ...]:
         """Parts of the budget, of all records first, then of every table: those of the least predicted error.
 
-        They sum to 1, or to what the number of records leaves where it is secret.
+        They sum to 1, or to what the number of records and counts of records beyond limits leave.
         """
-        equal = equal_parts(len(self.tables), 1 - NUMBER if self.secret else Fraction(1))
+        equal = equal_parts(len(self.tables), self._rest)
         if self.alike or not self.tables:
             return in_turn(equal) if self.alike else equal
         return best_parts(self.at_equal.posterior, self.target, equal, self.at_equal.noise, self._power)
+
+    @property
+    def part_beyond(self) -> Fraction:
+        """Part of the budget for every table's counts of records beyond limits: 0 unless it shows single records."""
+        if self.alike:
+            return Fraction(0)
+        return part_beyond(self.joint, len(self.tables), len(self.lowest) - (self.weight is not None))
+
+    @property
+    def _rest(self) -> Fraction:
+        return 1 - NUMBER * self.secret - len(self.tables) * self.part_beyond
 
     @property
     def parts_again(self) -> tuple[Fraction, ...]:
@@ -147,6 +160,12 @@ class TableSystem:
         """This system with these parts of the budget."""
         other = self.under(self.joint)
         other.__dict__["parts"] = parts
+        return other
+
+    def widened(self, beyond: Floats) -> TableSystem:
+        """This system with limits that noisy numbers of records beyond them widen, (cell, coordinate × step)."""
+        other = replace(self, beyond=beyond)
+        other.__dict__.update({**self.sharing(self.parts).__dict__, "beyond": beyond, "_limits_known": {}})
         return other
 
     def under(self, joint: NoisyQuery) -> TableSystem:
@@ -300,6 +319,7 @@ class TableSystem:
         drift: float,
         growth: float,
         fixed: TableLimits | None = None,
+        narrow: bool = False,
     ) -> TableLimits:
         """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
         noise, count = self.noise(part), self.numbers.count
@@ -307,7 +327,7 @@ class TableSystem:
             # A noisy law is not known as well as by its many values, which are in no cell.
             placed = np.full(len(prediction.residuals), -1)
         ends, unknown = (self.highest, self.lowest), self._unknown(cell, prediction) if self.alike else None
-        chosen = choose(cell, placed, growth * count, prediction, noise, *ends, drift, fixed, unknown)
+        chosen = choose(cell, placed, growth * count, prediction, noise, *ends, drift, fixed, unknown, narrow)
         if not self.secret:
             return chosen
         # Residual sums are about the reference's prediction, and so is what is clipped of them.
@@ -387,11 +407,15 @@ class TableSystem:
 
     def _limits_of(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         calibrated = self.informed.rescaled(calibration.factors)
-        drift = float(np.hypot(PLANNED_DRIFT, calibration.deviation))
+        drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
         of_tables = [
-            self._limits(cell, placed, calibrated, part, drift, calibration.growth)
+            self._limits(cell, placed, calibrated, part, drift, calibration.growth, narrow=narrow)
             for (_, cell), placed, part in zip(self.tables, self.placed, self.parts[1 : 1 + len(self.tables)], strict=True)
         ]
+        if self.beyond is not None:
+            ends = np.cumsum([len(one.size) for one in of_tables])[:-1]
+            counts = np.split(self.beyond, ends)
+            of_tables = [one.widened(of_table) for one, of_table in zip(of_tables, counts, strict=True)]
         return calibrated, tuple(of_tables)
 
     @cached_property
@@ -588,19 +612,28 @@ class TableSystem:
         prediction by first measurements, if arguments are those of the second. `clipped` are factors of errors that rows
         share.
         """
+        prior = self.prior
         if refined is not None:
             return learned(self._prior_about(refined), rows, observed, errors, clipped)
-        if not self.secret or calibration is None:
-            return learned(self.prior, rows, observed, errors, clipped)
-        weight = float(calibration.factors[0])
-        growth = calibration.growth * weight
-        prior = replace(self.prior, sizes=self.numbers.times(growth), weight=weight, growth=growth)
+        if calibration is not None and self.beyond is not None:
+            prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], self._shown(calibration)))
+        if self.secret and calibration is not None:
+            weight = float(calibration.factors[0])
+            growth = calibration.growth * weight
+            prior = replace(prior, sizes=self.numbers.times(growth), weight=weight, growth=growth)
         return learned(prior, rows, observed, errors, clipped)
+
+    def _shown(self, calibration: Calibration) -> Floats:
+        """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
+        in all.
+        """
+        of_tables = [(one.scale / 2.0 / np.sqrt(one.size)[:, None])[one.cell] for one in self.limits(calibration)[1]]
+        return np.asarray(np.min(of_tables, axis=0)) * (self.prediction.spread > 0.0)
 
     @cached_property
     def at_equal(self) -> Planned:
         """The law before the current file is read, under the planned drift and equal parts."""
-        system = self.sharing(equal_parts(len(self.tables), 1 - NUMBER if self.secret else Fraction(1)))
+        system = self.sharing(equal_parts(len(self.tables), self._rest))
         nothing = np.zeros(len(self.lowest))
         # How far a calibration deviates follows from its noise, and not from what it finds.
         calibrated, limits = system.limits(Calibration(nothing + 1.0, system.calibration(nothing).deviation))
