@@ -44,7 +44,6 @@ from dpdist.publish.released import (
     public_frame,
     read_released,
     with_totals,
-    without_points,
 )
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
@@ -240,9 +239,8 @@ def protect(
     promise = replace(plan.promise, cautions=(*plan.promise.cautions, *texts))
     promise = replace(promise, assumptions=(*promise.assumptions, *read_by(plan)))
     statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})
-    left, points = without_points(job, fit.frame, sets)
-    frame, seed = public_frame(job, fit.frame, left), key.child("publish")
-    return with_totals(ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits), proof=plan.proof))
+    frame, seed = public_frame(job, fit.frame, sets), key.child("publish")
+    return with_totals(ReleasedObject(job, statement, frame, sets, seed, None, *summaries(job, fits), proof=plan.proof))
 
 
 def publish(

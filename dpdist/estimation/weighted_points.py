@@ -5,12 +5,9 @@ A point is a pair of weight and outcome that represents records of its cell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,22 +23,6 @@ MOST_POINTS = 400
 """Largest number of points for each cell and outcome."""
 LEAST_WEIGHT, LARGEST_WEIGHT = 2.0**-53, 2.0**53
 """Range of accepted weights and numbers of records, which keeps sums within float64."""
-
-
-def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A table with one row for each point: the levels of its cell, variable, effective sample size, weight and outcome.
-
-    The effective sample size, column `standing`, is the number of records that all points of the cell represent.
-    """
-    sizes = [len(row["points"]) for row in rows]
-    columns: dict[str, pa.Array] = {}
-    for name in rows[0]["cell"]:
-        columns[CELL + name] = pa.array(np.repeat(np.array([row["cell"][name] for row in rows], dtype=object), sizes))
-    columns["variable"] = pa.array(np.repeat(np.array([row["variable"] for row in rows], dtype=object), sizes), pa.string())
-    columns["standing"] = pa.array(np.repeat([float(row["standing"]) for row in rows], sizes))
-    values = np.concatenate([np.asarray(row["points"], dtype=np.float64).reshape(-1, 2) for row in rows])
-    columns |= {"weight": pa.array(values[:, 0].copy()), "outcome": pa.array(values[:, 1].copy())}
-    return pa.table(columns)
 
 
 def read_points(folder: Path, name: str, job: Job) -> pa.Table:

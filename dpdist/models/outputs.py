@@ -223,25 +223,6 @@ class SizedBySums(Protocol):
         ...
 
 
-class Point(NamedTuple):
-    """Points (weight, outcome) of a variable in the cell of a frame row, which is counted within the stratum."""
-
-    row: int
-    variable: str
-    standing: float
-    """Number of records that the points represent."""
-    points: Any
-
-
-@runtime_checkable
-class PassesOn(Protocol):
-    """A model that releases points for the next release."""
-
-    def passed_on(self, described: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Point]]:
-        """The written parameters without the points, and the points."""
-        ...
-
-
 @runtime_checkable
 class Recentred(Likelihood, Exact, Synthesizer, Expectation, Protocol):
     """A model with a closed-form fit, which can be computed for many redrawn samples at once."""

@@ -27,14 +27,14 @@ from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.history import HISTORY, PeriodTotals, read_history, write_history
 from dpdist.estimation.variance import Stage
-from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
+from dpdist.estimation.weighted_points import REFERENCE_FILE, read_points
 from dpdist.job import DesignEffect, Job, Table, budget_text
 from dpdist.job.families import family_facts
 from dpdist.job.former import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.on_reference import LearnsFromTotals, OnDistributions, OnDonors
-from dpdist.models.outputs import CellFacts, CompletedCells, PassesOn, SizedBySums
+from dpdist.models.outputs import CellFacts, CompletedCells, SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.queries import record_epsilon
@@ -315,26 +315,6 @@ def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, A
     model = builder_of(job).build(job, frame, slice(0, len(frame)))
     assert isinstance(model, SizedBySums)
     return replace(frame, count=model.sizes_of_rows(sets[0][POOLED]))
-
-
-def without_points(
-    job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]
-) -> tuple[tuple[Mapping[str, Mapping[str, Any]], ...], pa.Table | None]:
-    """The sets without the points that are released for the next release, and these points as a table."""
-    if not job.mechanism.donates:
-        return sets, None
-    left, rows = dict[str, Mapping[str, Any]](), []
-    for stratum, label in enumerate(frame.stratum_labels):
-        of_stratum = frame.rows_of(stratum)
-        model = builder_of(job).build(job, frame, of_stratum)
-        if not isinstance(model, PassesOn):
-            return sets, None
-        left[label], points = model.passed_on(sets[0][label])
-        for point in points:
-            row = of_stratum.start + point.row
-            levels = {name: frame.levels[name][frame.codes[name][row]] for name in job.cell_columns}
-            rows.append({"cell": levels, "variable": point.variable, "standing": point.standing, "points": point.points})
-    return ({label: left[label] for label in sets[0]},), points_table(rows)
 
 
 def write_released(folder: Path, released: ReleasedObject) -> None:

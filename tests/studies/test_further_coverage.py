@@ -31,7 +31,7 @@ from dpdist.models.on_reference import KnowsDonors
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.public_bounds import expectations
-from dpdist.publish.released import ReleasedObject, without_points
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.synthesis import synthesize
 from dpdist.runtime.reference import learned_from
@@ -164,9 +164,8 @@ def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObje
             fit = run_rounds(rounds, model, sampler, own, label, [here], noise=noise_of(own))
             found.append([model.describe(theta) for theta in fit.parameters])
     sets = tuple(dict(zip(frame.stratum_labels, each, strict=True)) for each in zip(*found, strict=True))
-    left, points = without_points(job, frame, sets)
     promise = promised(mechanism_of(job).promise(job), facts(job))
-    return ReleasedObject(job, promise, frame, left, key.child("publish"), points, {}, donors)
+    return ReleasedObject(job, promise, frame, sets, key.child("publish"), None, {}, donors)
 
 
 def drawn(arm: str, seed: int) -> tuple[Job, Frame, Records, Codes, Units]:

@@ -27,7 +27,7 @@ from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.publish.folder import grounds_of
-from dpdist.publish.released import ReleasedObject, public_frame, without_points
+from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, facts, reference_sampler, sampler_of
@@ -67,9 +67,11 @@ def release_of(job: Job, frame: Frame, current: Records, reference: Records | No
                 of_scores[label] = facts_here
             if isinstance(learned, KnowsDonors) and learned.donors is not None:
                 donors[label] = learned.donors
-    left, points = without_points(job, seen, tuple(sets))
+    described = tuple(sets)
     claim = promised(mechanism.promise(job), facts(job))
-    return ReleasedObject(job, claim, public_frame(job, seen, left), left, key.child("publish"), points, of_scores, donors)
+    return ReleasedObject(
+        job, claim, public_frame(job, seen, described), described, key.child("publish"), None, of_scores, donors
+    )
 
 
 def taught(
