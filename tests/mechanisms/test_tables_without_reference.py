@@ -143,7 +143,7 @@ def test_intervals_hold_where_weights_and_cells_differ_much() -> None:
 @pytest.mark.slow
 def test_control_what_limits_clip_goes_with_a_cells_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that, clipped parts are those of predicted means, which noise hides."""
-    monkeypatch.setattr(ClippedResiduals, "slope", lambda self, *_: np.zeros(len(self.number)))
+    monkeypatch.setattr(ClippedResiduals, "slope", lambda self, *_: np.zeros((len(self.number), len(self.size))))
     assert _shares_covered()[0] < 0.86
 
 
