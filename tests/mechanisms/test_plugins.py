@@ -77,7 +77,8 @@ def installed(site: Path, fresh: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def counts_job(name: str = "yes_no_counts", **changes: object) -> Said:
     """A small job of an outcome with two values."""
-    job = said("tables", "substitution", "cell_sums")
+    job = said("tables", "substitution", "residuals")
+    del job["reference"]
     columns = {name: job["columns"][name] for name in ("field", "sex")}
     columns["voted"] = {"bounds": [0, 1], "codes": {"no": 0, "yes": 1}}
     tables = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
@@ -238,7 +239,7 @@ def test_a_model_without_recounted_takes_no_noisy_counts_and_nothing_is_spent(
 
 
 def test_a_plugin_is_loaded_only_where_a_job_names_it(installed: pytest.MonkeyPatch) -> None:
-    parsed(said("tables", "substitution", "cell_sums"))
+    parsed(said("tables", "substitution", "residuals"))
     assert not any(name.startswith("dpdist_counts") for name in sys.modules)
     assert plugins.declared.cache_info().currsize == 0
     parsed(counts_job())
@@ -319,7 +320,7 @@ KINDS = {
         SPEC,
         "is no class derived from MechanismSpec",
         "tables",
-        lambda name, _: parsed(counts_job(name) if name not in SPECS else said(name, "substitution", "cell_sums")),
+        lambda name, _: parsed(counts_job(name) if name not in SPECS else said(name, "substitution", "residuals")),
         r"mechanism\.name",
     ),
     "family": Kind(
@@ -624,7 +625,7 @@ def lines_job(folder: Path) -> Said:
     """A small job whose input and reference are files of JSON lines."""
     for number, name in enumerate(("current", "earlier")):
         write_lines(pa.Table.from_pandas(survey(number)), folder / f"{name}.jsonl")
-    job = said("tables", "substitution", "cell_sums")
+    job = said("tables", "substitution", "residuals")
     earlier = job["reference"] | {"path": str(folder / "earlier.jsonl")}
     return job | {"input": {"path": str(folder / "current.jsonl")}, "reference": earlier}
 
