@@ -105,7 +105,7 @@ def test_a_release_of_an_installed_plugin_says_whose_it_is(installed: pytest.Mon
     public = tmp_path / "work" / "public"
     statement = json.loads((public / "statement.json").read_text())
     assert statement["mechanism"]["third_party"] == ORIGIN
-    assert any("third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert any("third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"])
     assert statement["guarantee"] == "strict"
     assert json.loads((public / "manifest.json").read_text())["third_party"] == ORIGIN
     figures = pq.read_table(public / "measurements.parquet").to_pandas()
@@ -136,7 +136,7 @@ def test_a_plugin_that_says_it_is_of_dpdist_is_named_all_the_same(
     public = tmp_path / "work" / "public"
     statement = json.loads((public / "statement.json").read_text())
     assert statement["mechanism"] == {"name": "yes_no_counts", "third_party": ORIGIN}
-    assert any("third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert any("third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"])
     assert json.loads((public / "manifest.json").read_text())["third_party"] == ORIGIN
 
 
