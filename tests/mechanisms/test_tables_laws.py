@@ -256,7 +256,7 @@ def test_laws_of_more_populations() -> None:
         medians = {of: np.nanmedian(found.off(epsilon, of), axis=0) for of in ("published", "predicted", "reference")}
         shown = {of: part.round(2).tolist() for of, part in medians.items()}
         print(f"\nε = {epsilon}: {shown}, covered {share_covered(found, epsilon):.3f}", flush=True)
-        assert (medians["published"] <= 1.03 * medians["predicted"]).all(), epsilon
+        assert (medians["published"] <= (1.04 if epsilon < 1.0 else 1.03) * medians["predicted"]).all(), epsilon
         assert (medians["published"] <= 1.06 * medians["reference"]).all(), epsilon
         assert 0.86 <= share_covered(found, epsilon) <= 0.94
         assert share_covered(found, epsilon, 0.7) < 0.86
