@@ -477,8 +477,11 @@ class ClippedResiduals(NamedTuple):
         return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
 
     def ratios(self, scale: Floats) -> list[Floats]:
-        """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place)."""
-        return [size / limit[:, None] for size, limit in zip(self.size, scale.T, strict=True)]
+        """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place).
+
+        Here and below, axes before these are those of several limits that are tried.
+        """
+        return [size / scale[..., k, None] for k, size in enumerate(self.size)]
 
     def norm(self, ratios: Sequence[Floats]) -> Floats:
         """Norms of contributions, (cell, place), as `_lost` has them."""
@@ -495,28 +498,28 @@ class ClippedResiduals(NamedTuple):
         for ratio, relative in zip(ratios, self.relative, strict=True):
             changed = np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0)
             columns.append(np.minimum(_dot(relative, changed), MOST_HIDDEN))
-        return np.column_stack(columns)
+        return np.stack(columns, axis=-1)
 
     def variances(self, norm: Floats) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
         lost, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
         seen, ahead = OWN + POOLED, self.number + self.number**2 / self.records
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
-            mean, product = _dot(first[:, :seen], lost[:, :seen]), second * lost
-            inside, tail = _dot(product[:, :seen], lost[:, :seen]), _dot(product[:, seen:], lost[:, seen:])
+            mean, product = _dot(first[:, :seen], lost[..., :seen]), second * lost
+            inside, tail = _dot(product[..., :seen], lost[..., :seen]), _dot(product[..., seen:], lost[..., seen:])
             if len(self.across):
                 # What is clipped goes with the count: only what is left of it is uncertain.
                 part = mean / np.maximum(self.weight[:, 0], 1e-300)
-                uncertain = inside - 2.0 * part * _dot(self.across[k], lost[:, :seen]) + part**2 * self.weight[:, 1]
+                uncertain = inside - 2.0 * part * _dot(self.across[k], lost[..., :seen]) + part**2 * self.weight[:, 1]
             else:
                 uncertain = inside - mean**2
             loss = np.maximum(uncertain, 0.0) * ahead + tail * self.number
-            kept = self.square[k] - 2.0 * product.sum(axis=1) + inside + tail
+            kept = self.square[k] - 2.0 * product.sum(axis=-1) + inside + tail
             if k == 0:
-                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, seen:], lost[:, seen:]))
+                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, seen:], lost[..., seen:]))
                 kept = kept + self.centre * of_centre
             columns.append((loss, np.maximum(kept, 0.0) * self.number))
-        clipped, kept_of = (np.column_stack(part) for part in zip(*columns, strict=True))
+        clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
         return clipped, kept_of
 
     def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
@@ -526,7 +529,7 @@ class ClippedResiduals(NamedTuple):
         if self.relative.any():
             seen = (1.0 - self.slope(self.ratios(scale), norm)) ** 2
             loss, added = loss / seen, added / seen
-        return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=1))
+        return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=-1))
 
 
 def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
@@ -538,7 +541,7 @@ def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
 
 
 def _dot(one: Floats, other: Floats) -> Floats:
-    return np.asarray(np.einsum("cs,cs->c", one, other))
+    return np.asarray(np.einsum("...s,...s->...", one, other))
 
 
 def _descend(
@@ -553,16 +556,20 @@ def _descend(
     high[:, 0] += np.abs(clipping.centre)
     scale = np.minimum(3.0 * np.maximum(typical, low), high)
     risk = clipping.risk(clipping.norm(clipping.ratios(scale)), scale, noise, direct, unknown)
+    groups = int(np.clip(CANDIDATES * len(ends) / AT_ONCE, 1, CANDIDATES))
     # The first sweep looks at limits of residuals' own sizes, the second at all up to the public range.
     for sweep in range(SWEEPS):
         for k in range(ends.shape[1]):
             top = high[:, k] if sweep else np.minimum(high[:, k], 40.0 * low[:, k])
-            trial, best, ratios = scale.copy(), scale[:, k].copy(), clipping.ratios(scale)
-            for part in np.linspace(0.0, 1.0, CANDIDATES):
-                trial[:, k] = low[:, k] * (top / low[:, k]) ** part
-                ratios[k] = clipping.size[k] / trial[:, k, None]
-                value = clipping.risk(clipping.norm(ratios), trial, noise, direct, unknown)
+            best = scale[:, k].copy()
+            for parts in np.array_split(np.linspace(0.0, 1.0, CANDIDATES), groups):
+                trial = np.repeat(scale[None], len(parts), axis=0)
+                trial[..., k] = low[:, k] * (top / low[:, k]) ** parts[:, None]
+                values = clipping.risk(clipping.norm(clipping.ratios(trial)), trial, noise, direct, unknown)
+                least_of = values.argmin(axis=0)[None]
+                value = np.take_along_axis(values, least_of, axis=0)[0]
                 better = value < risk
-                risk, best = np.where(better, value, risk), np.where(better, trial[:, k], best)
+                found = np.take_along_axis(trial[..., k], least_of, axis=0)[0]
+                risk, best = np.where(better, value, risk), np.where(better, found, best)
             scale[:, k] = best
     return risk, scale
