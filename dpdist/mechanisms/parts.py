@@ -127,6 +127,10 @@ class Words:
         """Cautions that the released parameters of a release call for."""
         return []
 
+    def reason_not_to_publish(self, release: ReleaseView) -> str | None:
+        """Why the released parameters cannot stand for the file, such as weights beyond their public bound."""
+        return None
+
     def density_of(self, release: ReleaseView) -> str:
         """Description of the parameters, with {outcome} and {weight}."""
         return self.density

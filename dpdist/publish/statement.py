@@ -96,6 +96,7 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         "post_processing": _post_processing(released),
         **_microdata(released),
         "standard_errors": standard_errors(released),
+        **({"do_not_publish": why} if (why := words_of(job).reason_not_to_publish(released)) is not None else {}),
     }
 
 

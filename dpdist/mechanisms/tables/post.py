@@ -34,7 +34,7 @@ from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, l
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
 from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
-from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS
+from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS, AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells, ReferenceRecords
@@ -271,6 +271,15 @@ class ResidualCells(PublicModel):
             donors = replace(donors, absent=self.absent.by(self.columns))
         donors = replace(donors, history=self.earlier)
         return Learned(self.with_donors(donors).system, donors)
+
+    def at_weight_bound(self, theta: Draws) -> AtBound | None:
+        """What noisy counts of bins tell of weights at their public upper bound; None if they are not counted."""
+        if self.bins is None or not self.bins.weighted or self.of_counts is None:
+            return None
+        counts, (low, high) = theta["counts"][0], self.public_weights
+        weight = float(self.count @ theta["means"][0, :, 0])
+        top = int(self.bins.ends[0]) - 1
+        return AtBound(float(self.count.sum()), float(counts[top]), self.of_counts.scale_as_laplace, weight, low, high)
 
     def relearned(self, learned: Learned) -> Learned:
         """What is learned under another budget: the prediction is the same."""

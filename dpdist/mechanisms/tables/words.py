@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws
 
 ONE_WEIGHT = (
     "All records of a combination of {} have one weight, as the job states of the survey. So outcomes, not weights, are "
@@ -86,6 +88,43 @@ DRIFTED = (
     "newer reference would reduce errors"
 )
 
+AT_THE_BOUND, NEAR_THE_BOUND = 0.2, 0.9
+"""Share of weights at the public upper bound that stops a release, and the place of their mean in the public range where
+noise hides the share."""
+SEEN = 5.0
+"""Scales of the noise beyond which a count is not noise alone."""
+SATURATED = (
+    "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
+    "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
+)
+PERHAPS_SATURATED = (
+    "estimated weights are near the public bound of {weight}, {top:,.10g}, on average, and noise hides how many lie above "
+    "it: counts and totals may be too low by an unknown factor. Correct the bound, its unit first, or give histograms more "
+    "of the budget; either costs ε again"
+)
+
+
+class AtBound(NamedTuple):
+    """What is released of a stratum's weights at their public upper bound.
+
+    Numbers of all `records` and of those that are `counted` at the bound, under noise of this scale; the estimated sum of
+    weights; and the public bounds.
+    """
+
+    records: float
+    counted: float
+    scale: float
+    weight: float
+    low: float
+    high: float
+
+
+@runtime_checkable
+class CountsAtBound(Protocol):
+    """A model that counts weights at their public upper bound."""
+
+    def at_weight_bound(self, theta: Draws) -> AtBound | None: ...
+
 
 @dataclass(frozen=True)
 class TablesWords(Words):
@@ -104,6 +143,27 @@ class TablesWords(Words):
                 if cells >= FAR_CELLS or together >= FAR_COMMON:
                     texts.append(where + DRIFTED.format(what=name, cells=100.0 * cells, common=100.0 * together))
         return texts
+
+    def reason_not_to_publish(self, release: ReleaseView) -> str | None:
+        """Weights beyond their bound count as the bound. The noisy counts of bins tell how many they are.
+
+        If all are below it, at most one release in a hundred is stopped: noise passes SEEN scales with probability .003.
+        """
+        found = list[AtBound]()
+        for stratum in range(len(release.frame.stratum_labels)):
+            model = release.model(stratum)
+            if isinstance(model, CountsAtBound):
+                at_bound = model.at_weight_bound(release.theta(model, stratum, 0))
+                found += [] if at_bound is None else [at_bound]
+        if not found or not 0.0 < found[0].high - found[0].low < float("inf"):
+            return None
+        records, counted, weight = (sum(one[k] for one in found) for k in (0, 1, 3))
+        noise, low, top = SEEN * sum(one.scale**2 for one in found) ** 0.5, found[0].low, found[0].high
+        named = {"weight": release.job.survey.weight, "top": top}
+        if counted >= max(noise, AT_THE_BOUND * records):
+            return SATURATED.format(share=100.0 * min(counted / records, 1.0), **named)
+        hidden, place = noise > AT_THE_BOUND * records, (weight / records - low) / (top - low)
+        return PERHAPS_SATURATED.format(**named) if hidden and place >= NEAR_THE_BOUND else None
 
     def density_of(self, release: ReleaseView) -> str:
         density = DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
