@@ -184,7 +184,7 @@ def test_the_audit_of_a_finished_release_stays_in_its_confidential_folder(tmp_pa
         frame.loc[frame.index[frame["field"] == field][0], ["salary", "weight"]] = [200000.0, 60.0]
     dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", frame)
     before = public_files(tmp_path / "ws")
-    done = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "200", "--confidential"])
+    done = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "100", "--confidential"])
     assert done.exit_code == 0, done.output
     assert "Lower bounds (confidential)" in done.output
     assert public_files(tmp_path / "ws") == before
@@ -195,7 +195,7 @@ def test_the_audit_of_a_finished_release_stays_in_its_confidential_folder(tmp_pa
     assert (rows["at_least"] > 0.3).all(), "no power"
     assert (rows["from_sums"] > 1.5).all(), "no power"
     assert not rows["left_out"].any()
-    assert (rows["most_that_can_be_shown"] == most_shown(200)).all()
+    assert (rows["most_that_can_be_shown"] == most_shown(100)).all()
 
 
 UNIT, PART = "privacy_unit: {column: household, most: 4}\n", Fraction(3, 4)
@@ -264,7 +264,7 @@ def test_strata_that_are_left_out_are_counted_and_an_empty_audit_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", survey(120))
-    real, command = lower_bounds._both, ["audit", f"{tmp_path}/ws", "--draws", "200", "--confidential"]
+    real, command = lower_bounds._both, ["audit", f"{tmp_path}/ws", "--draws", "100", "--confidential"]
 
     def improper(fit: Fit, stratum: int, *given: Any) -> tuple[Floats, Floats]:
         if stratum in missing:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables.effects import Families, Told, predicted_by_sums
@@ -496,8 +497,21 @@ class TableSystem:
     ) -> tuple[Told, tuple[TableLimits, ...]]:
         """What first measurements tell of cells, and limits of tables by it, where one prediction serves all cells.
 
-        Arguments are those of `observed`.
+        Arguments are those of `observed`. The last result is kept: measurement and estimate ask for the same.
         """
+        key = digest(tuple(sums))
+        if key not in self._told:
+            self._told.clear()
+            self._told[key] = self._again(calibrated, limits, sums)
+        return self._told[key]
+
+    @cached_property
+    def _told(self) -> dict[str, tuple[Told, tuple[TableLimits, ...]]]:
+        return {}
+
+    def _again(
+        self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
+    ) -> tuple[Told, tuple[TableLimits, ...]]:
         families = Families.of([*self.codes.T, *(cell for _, cell in self.tables)], self.count)
         every = self.residuals(calibrated, limits, sums)
         measured = [
