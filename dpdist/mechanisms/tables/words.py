@@ -150,6 +150,8 @@ class TablesWords(Words):
         If all are below it, at most one release in a hundred is stopped: noise passes SEEN scales with probability .003.
         """
         found = list[AtBound]()
+        if not release.job.on_histograms:
+            return None
         for stratum in range(len(release.frame.stratum_labels)):
             model = release.model(stratum)
             if isinstance(model, CountsAtBound):
