@@ -189,7 +189,7 @@ def test_ten_psu_codes_and_nine_are_told_apart_only_where_sizes_are_public(
         nine, ten = (texts(file, survey(sizes, psus), tmp_path, None, keys_of) for psus in (9, 10))
         assert nine["plan"].startswith("0"), nine["plan"]
         assert different(nine, ten) == []
-    control = job_file(tmp_path, SETTINGS["reference tables"], "adjacency: zero_out", psu)
+    control = job_file(tmp_path, SETTINGS["tables"], "adjacency: zero_out", psu)
     nine, ten = (texts(control, survey(sizes, psus), tmp_path, None, keys_of) for psus in (9, 10))
     assert ["fewer than 10 codes" in each["validate"] for each in (nine, ten)] == [True, False], "control"
 

@@ -22,7 +22,7 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.post import ResidualCells
-from dpdist.mechanisms.tables.posterior import Posterior, rows_of
+from dpdist.mechanisms.tables.posterior import Posterior, rows_of, squares_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.sizes import Sizes
@@ -87,7 +87,8 @@ def release(told: Population, epsilon: float, seed: int = 0) -> Run:
     calibrated, of_tables = system.limits(calibration)
     sums += [measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1:], strict=True)]
     rows, observed, errors = system.observed(calibrated, of_tables, sums, calibration.first)
-    found = system.posterior(rows, observed, errors, calibration, clipped=system.clipped(of_tables))
+    clipped = system.clipped(of_tables, calibration.first)
+    found = system.posterior(rows, observed, errors, calibration, clipped=clipped)
     return Run(system, found, found.estimate(observed), base)
 
 
@@ -220,6 +221,23 @@ def test_a_reference_that_is_a_sample_of_the_file_gives_as_good_limits(times: fl
             inside.append((np.abs(made.figures - other.figures) <= 1.645 * joint)[few])
     assert np.median(np.concatenate(errors)[:, 0]) <= 0.5
     assert (np.concatenate(inside).mean(axis=0) >= 0.85).all()
+
+
+def test_shared_errors_of_clipped_records_are_a_part_of_all_errors() -> None:
+    """Whatever the noisy number and totals of all records are: errors are of limits for that number of records.
+
+    Control: limits for the reference's number would share more than there is.
+    """
+    system = system_of(population(3), 1.0)
+    records, more = system.numbers.count.sum(), list[bool]()
+    for number, total in product((-1e6, 0.1 * records, records, 1e6), (-1e7, 0.0, 1e7)):
+        calibration = system.calibration(np.array([total, total]), number)
+        calibrated, of_tables = system.limits(calibration)
+        sums = [np.zeros((len(one.size), 2)) for one in (calibration.first, *of_tables)]
+        errors = system.observed(calibrated, of_tables, sums, calibration.first)[2] * (1.0 + 1e-9)
+        assert (squares_of(system.clipped(of_tables, calibration.first)) <= errors).all()
+        more.append(bool((squares_of(system.clipped(of_tables)) > errors).any()))
+    assert any(more), "control"
 
 
 @pytest.mark.parametrize("outcomes", [1, 3])

@@ -152,11 +152,22 @@ def test_plan_as_json_has_the_predicted_errors_beside_the_reference_alone() -> N
     for one in (count, mean):
         assert 0.0 < one["median"] < one["largest"]
         assert one["reference_alone"] > 0.0
-        assert 0.0 <= one["coverage"] <= 1.0
+        assert one["coverage"] is None, "formulas predict errors, not intervals"
         assert one["over_4"] >= 0.0
     assert {one["epsilon"] for one in made["curve"]} == {0.5, 1.0, 2.0, 4.0}
     medians = [one["median"] for one in made["curve"] if one["statistic"] == "count"]
     assert medians == sorted(medians, reverse=True)
+
+
+def test_plan_as_json_has_the_coverage_of_replicates() -> None:
+    """Replicates of a public file have intervals; every statistic has a share of them, and no reference to compare."""
+    Path("job.yaml").write_text(FIRST_YEAR, encoding="utf-8")
+    code, shown = command("plan", "job.yaml", "--public", "earlier.parquet", "--json")
+    assert code == 0, shown
+    count, mean = json.loads(shown.splitlines()[-1])["predicted"]
+    for one in (count, mean):
+        assert 0.0 <= one["coverage"] <= 1.0
+        assert one["reference_alone"] is None
 
 
 def opened_page(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[str, dict[str, Any]]:

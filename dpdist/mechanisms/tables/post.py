@@ -434,7 +434,8 @@ class ResidualCells(PublicModel):
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         if not system.parts_again:
             rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
-            return system.posterior(rows, observed, errors, calibration, clipped=system.clipped(limits)), observed
+            clipped = system.clipped(limits, calibration.first)
+            return system.posterior(rows, observed, errors, calibration, clipped=clipped), observed
         told, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
         rows, observed, errors, clipped = system.observed_again(told, again, sums[1 + len(limits) :])
         return system.posterior(rows, observed, errors, refined=told.prediction, clipped=clipped), observed

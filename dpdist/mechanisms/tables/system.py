@@ -594,11 +594,11 @@ class TableSystem:
         every = zip((self.first, *limits), self.parts, strict=True)
         return [(self.noise(part) * one.scale**2)[:, int(self.weight is not None) :].T.ravel() for one, part in every]
 
-    def clipped(self, limits: Sequence[TableLimits]) -> scipy.sparse.csr_array:
+    def clipped(self, limits: Sequence[TableLimits], of_all: TableLimits | None = None) -> scipy.sparse.csr_array:
         """Factors of what limits clip, by row of `observed` and by base cell's coordinate: all measurements clip the same
-        records.
+        records. `of_all` is that of `observed`.
         """
-        factors = self._factors((self.first, *limits))
+        factors = self._factors((of_all or self.first, *limits))
         earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.history else 0, factors.shape[1]))
         return scipy.sparse.vstack([factors, earlier]).tocsr()
 
