@@ -52,6 +52,10 @@ class Former(Noisy):
     def gaussian(self) -> bool:
         return bool((self.model_extra or {}).get("noise") == "gaussian")
 
+    def biased(self, on_records: bool) -> bool:
+        """True if means can be far off at every ε: of packages, and of tables whose reference is no file of records."""
+        return self.name == "table_package" or (self.name == "reference_tables" and not on_records)
+
 
 def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Caution | None]:
     """A job's keys with the present name of its mechanism, and a caution on a former one.

@@ -1,4 +1,4 @@
-"""For plan, statement and verification: what a guarantee of each class claims, and claims that did not hold."""
+"""For plan, statement and verification: what a guarantee of each class claims, and advisories on earlier versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import ceil, exp, expm1, log
 from typing import Any, NamedTuple
 
 from dpdist.job import Job, budget_text
+from dpdist.job.former import Former
 from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
@@ -162,7 +163,7 @@ def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> st
 
 
 class Advisory(NamedTuple):
-    """A claim of earlier versions that was wrong, with the releases that made it.
+    """A claim or figures of earlier versions that were wrong, with the releases that have them.
 
     Later tables or pages do not mend a release: what counts is the version that protected the records.
     """
@@ -184,6 +185,11 @@ def _light_weights(job: Job) -> bool:
     return job.mechanism.draws_within_domain
 
 
+def _figures_of_packages(job: Job) -> bool:
+    on_records = job.reference is not None and job.reference.holds_records
+    return isinstance(job.mechanism, Former) and job.mechanism.biased(on_records)
+
+
 ADVISORIES = (
     Advisory(
         "2026-01",
@@ -192,6 +198,16 @@ ADVISORIES = (
         "the claim of this release does not hold if its file had a weight below the weight's lower public bound. Noisy "
         "sums were then drawn from a range that follows from the records, and no ε bounds what they tell. The publisher "
         "knows whether the file had such weights, and can release it again with a later version, at a new cost",
+    ),
+    Advisory(
+        "2026-02",
+        "0.2.0",
+        _figures_of_packages,
+        "the privacy claim holds, but figures can be wrong. Where a table_package has many sparse cells, means can lie "
+        "far from both the direct estimates and the reference, at every ε. Where a chain of releases began without a "
+        "reference, its figures carry that bias forward. Intervals do not show either error. To see it, compare figures of "
+        "all records and of large cells with the reference; the publisher compares them with the direct ones, by report "
+        "--confidential of dpdist 0.2, and can release the file again with tables, at a new cost",
     ),
 )
 """All advisories, the oldest first."""

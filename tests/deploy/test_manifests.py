@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +428,7 @@ def test_the_size_of_the_workers_is_that_of_the_plan_of_the_job() -> None:
 
 
 def test_the_image_is_this_version() -> None:
+    version = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     for overlay in OVERLAYS:
         for pod in checks.pods(rendered(overlay)):
-            assert pod.container["image"].rpartition(":")[2] == version("dpdist")
+            assert pod.container["image"].rpartition(":")[2] == version

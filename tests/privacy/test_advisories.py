@@ -67,10 +67,45 @@ def test_counts_of_levels_have_a_domain_that_no_weight_leaves() -> None:
     assert advisories(parse_job(whole.replace("law: normal", "law: multinomial")), "0.1.0") == []
 
 
-def test_every_advisory_is_in_the_changelog_and_on_the_page_of_verify() -> None:
+def test_every_advisory_is_in_the_changelog_and_on_the_pages_of_security_and_verify() -> None:
     top = Path(__file__).parents[2]
-    pages = [(top / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "docs/how-to/verify.md")]
+    names = ("CHANGELOG.md", "SECURITY.md", "docs/how-to/verify.md")
+    pages = [(top / name).read_text(encoding="utf-8") for name in names]
     assert all(each.name in page for each in ADVISORIES for page in pages)
+
+
+FILE, HISTOGRAMS, RELEASE = ({"path": None, "period": "0"}, {"histogram": {"epsilon": "1/2"}}, {"release": "earlier"})
+FORMER = {
+    ("table_package", "file"): (FILE, True),
+    ("table_package", "nothing"): (None, True),
+    ("reference_tables", "file"): (FILE, False),
+    ("reference_tables", "histograms"): (HISTOGRAMS, True),
+    ("reference_tables", "release"): (RELEASE, True),
+    ("laplace_strict", "nothing"): (None, False),
+    ("weight_regularisation", "nothing"): (None, False),
+    ("tables", "nothing"): (None, False),
+}
+"""By mechanism and reference of a stored job, whether its figures can be wrong."""
+
+
+@pytest.mark.parametrize("what", FORMER, ids=" on ".join)
+def test_packages_and_chains_without_public_records_are_named_up_to_their_last_version(what: tuple[str, str]) -> None:
+    """Control: jobs of other mechanisms, of tables on public records, and of the next version."""
+    reference, wrong = FORMER[what]
+    stored = json.loads(job("modips, law: normal, truncation: bounded", "tables").model_dump_json(exclude_unset=True))
+    stored |= {"mechanism": {"name": what[0]}} | ({} if reference is None else {"reference": reference})
+    made = Job.stored(json.dumps(stored))
+    for protected_by in ("0.1.1", "0.2.0"):
+        assert [each.name for each in advisories(made, protected_by)] == ["2026-02"] * wrong
+    assert advisories(made, "0.3.0") == []
+
+
+def test_a_release_of_an_earlier_version_is_verified_with_the_advisory_on_its_figures() -> None:
+    public = Path(__file__).parents[1] / "fixtures" / "0.1.1"
+    assert "advisory 2026-02: the privacy claim holds, but figures can be wrong" in " ".join(
+        verified(public / "tables").output.split()
+    )
+    assert "advisory" not in verified(public / "records").output, "control"
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ def cluster() -> Iterator[Cluster]:
     subprocess.run([BUILD, folder], check=True, timeout=5400)
     image = Path(os.environ.get("DPDIST_IMAGE", folder / "dpdist.tar"))
     if not image.exists():
-        subprocess.run([IMAGE, "registry.example/dpdist:0.2.0", folder], check=True, timeout=5400)
+        subprocess.run([IMAGE, "registry.example/dpdist:0.3.0", folder], check=True, timeout=5400)
     stock = Stock(folder / "images", folder / "bin")
     stock.load(image)
     with running(folder / "cluster", folder / "bin", stock) as made:

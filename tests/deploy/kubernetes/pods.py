@@ -20,7 +20,7 @@ from dpdist.storage.workspace import Workspace
 sys.path += [str(Path(__file__).parents[up] / name) for up, name in ((2, "faults"), (1, ""), (2, ""))]
 from campaign import public_bytes
 
-IMAGE, USER = "registry.example/dpdist:0.2.0", 10001
+IMAGE, USER = "registry.example/dpdist:0.3.0", 10001
 DEPLOY = Path(__file__).parents[3] / "deploy"
 SHARE = "200m"
 """What a pod asks of a node's processors: the nodes of a test are one machine, whose processors each counts as its own."""
