@@ -254,3 +254,12 @@ class Resampled(StratumModel, Expectation, Protocol):
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Draws of the parameters of the same sample under simulated noise."""
         ...
+
+
+@runtime_checkable
+class KnowsSamples(Resampled, Protocol):
+    """A model that knows how records vary within cells."""
+
+    def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
+        """What records alone tell of the samples that `resampled` draws with the same generator."""
+        ...

@@ -4,10 +4,8 @@ A predicted error is the error by noise, reference and mechanism over the sample
 Figures with a ratio above FAR are named: at 2, one in twenty is off by over 4 direct standard errors, if errors are
 normal.
 
-Where a reference completes cells, the sample's own error D is that of as many records like the released points. An
-estimate follows the part k of a cell's own figure, and the common figure for the rest. Its covariance with the direct
-figure is so kD. The other error is T + D − 2kD, and at least the noise. Cells of one noisy sum follow the sum, of which a
-figure has its share only.
+Where a model knows how records vary within cells, the sample's own error is theirs. Estimates follow a part of it, by
+draws of the same samples. What they leave is a part of the other error.
 
 Noisy sums do not show how records vary within a cell. Without points, the direct error is at least that of as many
 independent records of equal weight, whose outcomes vary by as much as their mean.
@@ -15,21 +13,32 @@ independent records of equal weight, whose outcomes vary by as much as their mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells, counted_and_named
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Table
-from dpdist.models.protocol import Unbiased
+from dpdist.models.outputs import DRAWS, KnowsSamples
+from dpdist.models.protocol import Unbiased, expected_of
 from dpdist.publish.design_effects import plain_effects
+from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import NOISED, VarianceParts, cell_estimates, composition, variance_parts
+from dpdist.publish.standard_errors import (
+    CellsKey,
+    CellSums,
+    VarianceParts,
+    cell_estimates,
+    cells_key,
+    composition,
+    normal_variance,
+    ratios,
+    variance_parts,
+)
 from dpdist.publish.tables import Grounds
 
 FAR = 2.0
@@ -91,11 +100,8 @@ def predicted(
         values = [drawn.mean(axis=0) for drawn in cell_estimates(cells, n, weight, product)]
         parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
         if within is not None:
-            both = _direct_variances(released, cells, grounds, values, within)
-            parts = [
-                VarianceParts(direct, np.fmax(part.total - direct + 2.0 * left, part.other))
-                for (direct, left), part in zip(both, parts, strict=True)
-            ]
+            both = _direct_variances(released, cells, grounds, within)
+            parts = [VarianceParts(direct, part.other + left) for (direct, left), part in zip(both, parts, strict=True)]
     varying = grounds.noised is None and not isinstance(released.model(0), Unbiased)
     records, errors = cells.membership @ n, []
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -109,96 +115,68 @@ def predicted(
 
 
 class Within(NamedTuple):
-    """Released points give var(w), cov(w, wy) and var(wy) of a record of every frame row, (3, row), for an outcome.
+    """How an outcome's figures vary over samples, by a model that knows it.
 
-    `followed` is the part of them that estimates follow, and `sum` the number of each row's noisy sum, (row,).
+    `direct` has draws of unprotected sums by table's cells. `noised` has E(w|x) and E(wy|x) of every frame row under
+    other noise, (draw, row) each.
     """
 
-    moments: Floats
-    followed: Floats
-    sum: Ints
+    direct: dict[CellsKey, CellSums]
+    noised: Expected
 
 
 def within_cells(released: ReleasedObject) -> dict[str, Within]:
-    """How records vary within cells, by outcome. Empty where no reference completes cells, and where public totals rake
-    figures: points do not show what totals fix.
-    """
-    strata, size = released.completed_strata, len(released.frame)
-    if len(strata) < len(released.frame.stratum_labels) or released.job.rake:
+    """How figures vary over samples, by outcome. Empty where no model knows it, and where public totals rake figures."""
+    frame, outcomes = released.frame, released.job.outcomes
+    if released.job.rake or not isinstance(released.model(0), KnowsSamples):
         return {}
-    sums = np.empty(size, dtype=np.int64)
-    within = {outcome: Within(np.empty((3, size)), np.empty((3, size)), sums) for outcome in released.job.outcomes}
-    first = 0
-    for stratum in strata:
-        by_outcome, _ = stratum.model.points_of_cells(released, stratum.number)
-        rows, pattern = released.frame.rows_of(stratum.number), stratum.model.design.pattern
-        kept = stratum.facts.kept_shares
-        sums[rows] = first + stratum.facts.noisy_sum[pattern]
-        first = int(sums[rows].max()) + 1
-        for number, (outcome, of_cells) in enumerate(zip(released.job.outcomes, by_outcome, strict=True), start=1):
-            crossed = np.array([np.cov(pairs[:, 0], pairs.prod(axis=1), bias=True) for pairs in of_cells])
-            moments = crossed[:, [0, 0, 1], [0, 1, 1]].T
-            mean = np.array([np.average(pairs[:, 1], weights=pairs[:, 0]) for pairs in of_cells])
-            within[outcome].moments[:, rows] = moments[:, pattern]
-            within[outcome].followed[:, rows] = _followed(moments, mean, kept[:, 0], kept[:, number])[:, pattern]
+    tables = {cells_key(cells): (cells, released.rows_of_cells(table)) for table, cells in _tables(released)}
+    within = {name: Within({}, (np.empty((FEW, len(frame))), np.empty((FEW, len(frame))))) for name in outcomes}
+    for stratum, label in enumerate(frame.stratum_labels):
+        model, rows = released.model(stratum), frame.rows_of(stratum)
+        assert isinstance(model, KnowsSamples)
+        theta, n = released.theta(model, stratum, 0), frame.count[rows].astype(float)
+        key = released.seed.child(f"precision {label}")
+        direct = model.unprotected(theta, DRAWS, key.generator("centres"))
+        noised = model.noised_again(theta, int(n.sum()), FEW, key.generator("noise of compositions"))
+        for j, name in enumerate(outcomes):
+            for whole, part in zip(within[name].noised, expected_of(model, noised, j), strict=True):
+                whole[:, rows] = part
+            expected = expected_of(model, direct, j)
+            for of_table, (_, inside) in tables.items():
+                membership = inside[:, rows.start : rows.stop]
+                sums = CellSums(*((membership @ (n * values).T).T for values in expected))
+                before = within[name].direct.get(of_table)
+                within[name].direct[of_table] = sums if before is None else CellSums(*map(np.add, before, sums))
     return within
 
 
-def _followed(moments: Floats, mean: Floats, of_weight: Floats, of_outcome: Floats) -> Floats:
-    """The moments (3, cell) with these parts of the variances of w and of w(y − mean), (cell,) each."""
-    square, both, product = moments
-    about, residual = both - mean * square, product - 2.0 * mean * both + mean**2 * square
-    square, about, residual = of_weight * square, 0.5 * (of_weight + of_outcome) * about, of_outcome * residual
-    return np.array([square, about + mean * square, residual + 2.0 * mean * about + mean**2 * square])
+def _tables(released: ReleasedObject) -> Iterator[tuple[Table, Cells]]:
+    for table in released.job.tables:
+        yield table, released.cells(table)
 
 
 def _direct_variances(
-    released: ReleasedObject, cells: Cells, grounds: Grounds, values: Sequence[Floats], within: Within
+    released: ReleasedObject, cells: Cells, grounds: Grounds, within: Within
 ) -> list[tuple[Floats, Floats]]:
-    """Sampling variances of counts, means and totals of records like the points, and the parts that are not followed.
+    """Variances of direct counts, means and totals over samples, and of what estimates leave of them, (cell,) each.
 
-    All are (cell,). Estimates have the direct figures' numbers of records, so these are followed.
+    Estimates have the direct figures' numbers of records, so these are followed.
     """
     assert grounds.expected is not None
+    assert grounds.spread is not None
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     composed = composition(released, cells, grounds.expected)
-    n, (count, mean, _) = released.frame.count.astype(float), values
-    row = np.arange(len(n))
-
-    def by_sum(values_of_rows: Floats) -> scipy.sparse.csr_array:
-        in_sums = scipy.sparse.csr_array((values_of_rows, (row, within.sum)))
-        return scipy.sparse.csr_array(cells.membership @ in_sums)
-
-    counted = n * np.mean([weight for weight, _ in grounds.expected], axis=0)
-    of_sum = np.maximum(np.bincount(within.sum, counted), np.finfo(float).tiny)
-    shares = by_sum(counted / of_sum[within.sum])
-    parts = (
-        [cells.membership @ (n * moment) for moment in within.moments],
-        [shares.multiply(by_sum(n * moment)).sum(axis=1) for moment in within.followed],
-    )
+    followed = grounds.spread.figures(cells, released.frame.count.astype(float))[0]
+    direct = ratios(*within.direct[cells_key(cells)])
+    noised = [composition(released, cells, [pair]) for pair in zip(*within.noised, strict=True)]
     variances = []
-    for of_weight, both, of_product in parts:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            of_mean = (of_product - 2.0 * mean * both + mean**2 * of_weight) / count**2
-        variances.append((of_weight, of_mean, of_product))
-    noised = _noised_compositions(released, cells, grounds)
-    return [
-        (effect * np.where(part.variance + whole > CLEAR * caused, part.variance + whole, 0.0), effect * (whole - followed))
-        for effect, part, caused, whole, followed in zip(effects, composed, noised, *variances, strict=True)
-    ]
-
-
-def _noised_compositions(released: ReleasedObject, cells: Cells, grounds: Grounds) -> Sequence[Floats]:
-    """What noise on mean weights and outcomes adds to variances between rows, of counts, means and totals, (cell,) each."""
-    assert grounds.expected is not None
-    assert grounds.spread is not None
-    noised, still = grounds.spread.laws[NOISED], composition(released, cells, grounds.expected)
-    pairs = zip(noised.weight[:FEW], noised.product[:FEW], strict=True)
-    drawn = [composition(released, cells, [pair]) for pair in pairs]
-    return [
-        np.nan_to_num(np.mean([one[k].variance - figure.variance for one in drawn], axis=0))
-        for k, figure in enumerate(still)
-    ]
+    for k, (effect, part) in enumerate(zip(effects, composed, strict=True)):
+        caused = np.nan_to_num(np.mean([one[k].variance for one in noised], axis=0) - part.variance)
+        variance = part.variance + normal_variance(direct[k])
+        clear = variance > CLEAR * caused
+        variances.append((effect * np.where(clear, variance, 0.0), effect * normal_variance(followed[k] - direct[k])))
+    return variances
 
 
 def entry(ratios: Ratios) -> dict[str, Any]:

@@ -94,14 +94,15 @@ class Spreads:
     def figures(self, cells: Cells, n: Floats) -> list[tuple[Floats, Floats, Floats]]:
         """Counts, means and totals of every cell, (draw, cell) by_batch, under every law."""
         if self.by_cells is not None:
-            sums = self.by_cells[_key(cells)]
+            sums = self.by_cells[cells_key(cells)]
             of_sums = {id(law): ratios(*law) for law in sums}
             return [of_sums[id(law)] for law in sums]
         by_law = {id(law): cell_estimates(cells, n, law.weight, law.product) for law in self.laws}
         return [by_law[id(law)] for law in self.laws]
 
 
-def _key(cells: Cells) -> CellsKey:
+def cells_key(cells: Cells) -> CellsKey:
+    """The key of a table's cells in `Spreads.by_cells`."""
     return cells.by, cells.labels, cells.universe
 
 
@@ -201,7 +202,7 @@ def sums_over_cells(released: ReleasedObject, batch: range) -> dict[tuple[CellsK
         membership = scipy.sparse.csr_array(scipy.sparse.csr_array(inside)[touched])
         for outcome, of_outcome in enumerate(spread):
             by_law = {id(law): CellSums(*((membership @ (n * part).T).T for part in law)) for law in of_outcome}
-            sums[_key(cells), outcome] = TouchedSums(len(cells), touched, [by_law[id(law)] for law in of_outcome])
+            sums[cells_key(cells), outcome] = TouchedSums(len(cells), touched, [by_law[id(law)] for law in of_outcome])
     return sums
 
 

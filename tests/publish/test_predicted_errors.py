@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.core.table_cells import counted_and_named
+from dpdist.opening.results import open_evaluation
+from dpdist.publish.predicted_errors import FAR_NAMED
 
 
 def test_a_line_counts_margins_and_base_cells_and_names_margins_first() -> None:
@@ -12,3 +22,75 @@ def test_a_line_counts_margins_and_base_cells_and_names_margins_first() -> None:
     assert text.startswith("1 margin and 21 base cells (a, Total; a, x; b0, x")
     assert text.endswith("; and 12 more)")
     assert counted_and_named([("a",)]) == "1 base cell (a)"
+
+
+ON_REFERENCE = """
+dataset: small
+period: "2021"
+input: {{path: {folder}/now.parquet}}
+columns:
+  field: {{levels: [a, b, c, d, e, f]}}
+  salary: {{bounds: [0, 150000], outside: clip}}
+survey: {{weight: weight}}
+outcome: salary
+mechanism: {{name: tables}}
+budget: {{epsilon: "0.05", adjacency: zero_out}}
+reference: {{path: {folder}/before.parquet, period: "2020", provenance: simulated}}
+withhold_above: null
+tables:
+  - {{name: salaries, by: [field], statistics: [count, {{mean: salary}}]}}
+runtime: {{executor: serial}}
+"""
+
+
+def salaries(rng: np.random.Generator, records: int) -> pd.DataFrame:
+    """A file with this many records in every field, whose weights and salaries have the same laws in every period."""
+    field = np.repeat(np.arange(6), records)
+    salary = np.minimum(np.exp(rng.normal(10.3 + 0.03 * field, 0.6)), 150_000.0)
+    return pd.DataFrame(
+        {"field": np.array(list("abcdef"))[field], "salary": salary, "weight": np.exp(rng.normal(4.0 + 0.05 * field, 0.6))}
+    )
+
+
+@pytest.mark.parametrize("of_reference", [30, 20_000])
+def test_figures_that_rest_on_a_small_reference_are_not_said_to_be_as_accurate_as_direct_ones(
+    of_reference: int, tmp_path: Path
+) -> None:
+    """At this ε, estimates of 1,000 records of a field are nearly the reference's own. A mean rests on its field's 30
+    records, and on 180 of all fields where these are alike. So it errs by √(1000/180) = 2.4 to √(1000/30) = 5.8 direct
+    errors, and all means are named. Control: with 20,000 records no figure is. In both cases figures that are off by over
+    4 are named."""
+    rng = np.random.default_rng(7)
+    salaries(rng, 1_000).to_parquet(tmp_path / "now.parquet")
+    salaries(rng, of_reference).to_parquet(tmp_path / "before.parquet")
+    release = dpdist.run(
+        dpdist.parse_job(ON_REFERENCE.format(folder=tmp_path)),
+        tmp_path / "ws",
+        study=Key(bytes(32)).child("small reference"),
+    )
+    errors = open_evaluation(tmp_path / "ws")["salaries"].set_index(["statistic", "field"])["synthetic_error_in_se"].abs()
+    named = release.statement.get("beyond_direct", {}).get("tables", {}).get("salaries", {})
+    ratios = pd.Series({(name.split()[0], cell): ratio for name, cells in named.items() for cell, ratio in cells.items()})
+    assert set(errors.index[errors > FAR_NAMED]) <= set(ratios.index)
+    if of_reference > 1_000:
+        assert not named
+        return
+    assert (errors > FAR_NAMED).sum() > 2
+    assert set(ratios["mean"].index) == set(errors["mean"].index)
+    assert np.sqrt(1_000 / 180) <= ratios["mean"].median() <= np.sqrt(1_000 / 30)
+
+
+def test_files_of_one_weight_give_no_alarm_and_a_weight_that_grows_is_told(tmp_path: Path) -> None:
+    """The number of records fixes the count of all, and only noise moves it. Control: one field's weights grow by 1.3."""
+    job = dpdist.parse_job(ON_REFERENCE.format(folder=tmp_path).replace('"0.05"', '"1"'))
+    for draw in range(4):
+        rng, (before, now) = np.random.default_rng(draw), (tmp_path / "before.parquet", tmp_path / "now.parquet")
+        salaries(rng, 1_000).assign(weight=40.0).to_parquet(before)
+        rows = salaries(rng, 1_000).assign(weight=40.0)
+        rows.to_parquet(now)
+        still = dpdist.run(job, tmp_path / f"still-{draw}", study=Key(bytes(32)).child(f"one weight {draw}")).statement
+        assert "beyond_direct" not in still
+        assert not any("Weights differ" in caution for caution in still.get("cautions", []))
+        rows.assign(weight=np.where(rows["field"] == "c", 52.0, 40.0)).to_parquet(now)
+        grown = dpdist.run(job, tmp_path / f"grown-{draw}", study=Key(bytes(32)).child(f"grown {draw}")).statement
+        assert any("Weights differ" in caution for caution in grown["cautions"])

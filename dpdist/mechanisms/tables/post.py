@@ -526,6 +526,11 @@ class ResidualCells(PublicModel):
         shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
         return Draws({**moved.values, "shape": shape})
 
+    def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
+        """Base cells of the samples that `resampled` draws, as their records have them."""
+        posterior = self.posterior(theta)
+        return self._moved(theta, posterior.prior.sampled(posterior.draws(draws), rng))
+
     def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
         """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
 
