@@ -250,8 +250,7 @@ def test_a_job_that_was_put_in_the_place_of_the_runs_own_draws_no_noise(
     confidential = tmp_path / "ws" / "confidential"
     shutil.rmtree(tmp_path / "ws" / "public")
     strata_lost(confidential)
-    for name in ("gathered", "stores-strata"):
-        (confidential / "marks" / f"{name}.json").unlink()
+    (confidential / "marks" / "gathered.json").unlink()
     (confidential / "strata.parquet").unlink()
     path, mark = confidential / "job.json", confidential / "marks" / "records.json"
     path.write_text(path.read_text().replace('"epsilon": "3"', '"epsilon": "100"'))
