@@ -21,7 +21,7 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells, counted_and_named
-from dpdist.estimation.estimators import STATISTICS
+from dpdist.estimation.estimators import STATISTICS, Sums, counts_and_means
 from dpdist.job import Table
 from dpdist.models.outputs import DRAWS, KnowsSamples
 from dpdist.models.protocol import Unbiased, expected_of
@@ -161,7 +161,9 @@ def _direct_variances(
 ) -> list[tuple[Floats, Floats]]:
     """Variances of direct counts, means and totals over samples, and of what estimates leave of them, (cell,) each.
 
-    Estimates have the direct figures' numbers of records, so these are followed.
+    Estimates have the direct figures' numbers of records, so these are followed. Without a reference weights vary in the
+    whole file as they may do in no cell: direct errors are then those of nearly equal weights within cells. A count or
+    total varies at least as its number of records.
     """
     assert grounds.expected is not None
     assert grounds.spread is not None
@@ -170,12 +172,22 @@ def _direct_variances(
     followed = grounds.spread.figures(cells, released.frame.count.astype(float))[0]
     direct = ratios(*within.direct[cells_key(cells)])
     noised = [composition(released, cells, [pair]) for pair in zip(*within.noised, strict=True)]
-    variances = []
+    numbers = counts_and_means(Sums(*[released.frame.count.astype(float)] * 5), released.frame, cells, released.stage)[0]
+    drawn, variances = [normal_variance(figure) for figure in direct], []
+    if released.job.on_histograms:
+        weight, n = np.mean([pair[0] for pair in grounds.expected], axis=0), released.frame.count
+        equal = cells.membership @ (n * weight**2)
+        alike = equal / np.maximum(equal + drawn[0], np.finfo(float).tiny)
+        drawn = [alike * variance for variance in drawn]
     for k, (effect, part) in enumerate(zip(effects, composed, strict=True)):
         caused = np.nan_to_num(np.mean([one[k].variance for one in noised], axis=0) - part.variance)
-        variance = part.variance + normal_variance(direct[k])
-        clear = variance > CLEAR * caused
-        variances.append((effect * np.where(clear, variance, 0.0), effect * normal_variance(followed[k] - direct[k])))
+        composed_and_drawn = part.variance + drawn[k]
+        variance = np.where(composed_and_drawn > CLEAR * caused, composed_and_drawn, 0.0)
+        if STATISTICS[k] != "mean":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                of_number = np.nan_to_num((part.value / numbers.value) ** 2 * numbers.variance)
+            variance = np.maximum(variance, of_number)
+        variances.append((effect * variance, effect * normal_variance(followed[k] - direct[k])))
     return variances
 
 

@@ -102,6 +102,15 @@ def test_public_weights_leave_counts_without_noise(folder: Path, tmp_path: Path)
     assert np.allclose(records["weight"], records["kind"].astype(str).map(WEIGHTS), rtol=1e-12)
 
 
+def test_without_a_reference_public_weights_leave_means_a_smaller_error(folder: Path, tmp_path: Path) -> None:
+    """Control: without the declaration no count is exact, and means err by more."""
+    public = errors(dpdist.parse_job(text(folder)), tmp_path / "public")
+    measured = errors(dpdist.parse_job(text(folder, more="")), tmp_path / "measured")
+    assert public["count"].max() < 1e-9
+    assert measured["count"].median() > 0.01
+    assert public["mean"].median() < 0.75 * measured["mean"].median()
+
+
 def test_a_cell_that_mixes_strata_has_a_count_without_noise_too(folder: Path, tmp_path: Path) -> None:
     """Columns of public weights become columns of base cells. The weights are a file's, and those of a reference differ."""
     written = "kind,weight\n" + "".join(f"{kind},{weight}\n" for kind, weight in WEIGHTS.items())

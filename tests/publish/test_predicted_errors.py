@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from trucks import JOB as OF_TRUCKS
+from trucks import trucks
 
 import dpdist
 from dpdist.core.keys import Key
@@ -94,3 +96,26 @@ def test_files_of_one_weight_give_no_alarm_and_a_weight_that_grows_is_told(tmp_p
         rows.assign(weight=np.where(rows["field"] == "c", 52.0, 40.0)).to_parquet(now)
         grown = dpdist.run(job, tmp_path / f"grown-{draw}", study=Key(bytes(32)).child(f"grown {draw}")).statement
         assert any("Weights differ" in caution for caution in grown["cautions"])
+
+
+@pytest.mark.slow
+def test_without_a_reference_figures_far_off_are_named_where_weights_differ_by_cell(tmp_path: Path) -> None:
+    """Weights of 3 to 37,000 by type, which vary little within a cell: the law of all weights overstates direct errors.
+
+    Measured under this noise: .99 of counts, .88 of means and .97 of totals that are off by over 4 are named. With the
+    direct errors of that law it was .01, .23 and .02. Control: not all figures are named.
+    """
+    trucks().to_parquet(tmp_path / "trucks.parquet")
+    release = dpdist.run(
+        dpdist.parse_job(OF_TRUCKS),
+        tmp_path / "ws",
+        input=tmp_path / "trucks.parquet",
+        study=Key(bytes(32)).child("weights"),
+    )
+    named = {name.split()[0]: set(cells) for name, cells in release.statement["beyond_direct"]["tables"]["trucks"].items()}
+    for statistic, rows in open_evaluation(tmp_path / "ws")["trucks"].groupby("statistic"):
+        cells = rows["state"] + ", " + rows["type"]
+        off = rows["synthetic_error_in_se"].abs() > FAR_NAMED
+        assert off.sum() > 100
+        assert cells[off].isin(named[str(statistic)]).mean() > 0.8
+        assert len(named[str(statistic)]) < 0.8 * len(cells)
