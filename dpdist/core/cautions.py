@@ -14,6 +14,8 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 Stage = Literal["plan", "release"]
+LONGEST = 4_096
+"""Longest text whose code is looked for: it may come from a folder that somebody else made."""
 
 
 class Kind(NamedTuple):
@@ -110,7 +112,7 @@ KINDS: Mapping[str, Kind] = {
         "release",
         "the {law} law does not fit the reference: {figures}; tables and synthetic records will be off likewise, "
         "and no standard error knows it",
-        "take reference_tables, or a family that fits",
+        "take tables, or a family that fits",
     ),
     "reused_psu_codes": Kind(
         "plan",
@@ -197,6 +199,8 @@ class Caution:
     @classmethod
     def stated(cls, text: str) -> Caution:
         """A caution by its text alone, as a statement has it; `of_mechanism` if the catalogue has no such text."""
+        if len(text) > LONGEST:
+            return cls("of_mechanism", text)
         return cls(next(code for code, form in _forms() if form.fullmatch(text)), text)
 
     @property

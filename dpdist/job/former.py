@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
+from dpdist.job.budget import FRAME_MINIMUM
 from dpdist.job.contradiction import JobView
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee
@@ -48,6 +49,11 @@ class Former(Noisy):
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
+    @staticmethod
+    def first_of(name: str) -> tuple[int, ...]:
+        """The first version that had the mechanism."""
+        return (0, 2) if name == "table_package" else (0, 1)
+
     @property
     def gaussian(self) -> bool:
         return bool((self.model_extra or {}).get("noise") == "gaussian")
@@ -83,6 +89,11 @@ def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Cautio
         return keys, None
     present: dict[str, Any] = keys | {"mechanism": {**keys["mechanism"], "name": PRESENT}}
     dropped = ""
+    budget = present.get("budget")
+    public = not isinstance(budget, dict) or budget.get("adjacency") != "add_remove"
+    if name != "table_package" and public and not {"frame_minimum", "public_frame"}.intersection(present):
+        # These refused small counts that a package of tables published.
+        present["frame_minimum"] = FRAME_MINIMUM
     for (section, key), why in DROPPED.items():
         stated = present.get(section)
         if isinstance(stated, dict) and key in stated and (section != "reference" or "release" in stated):

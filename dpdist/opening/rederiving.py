@@ -37,6 +37,9 @@ WORDED = ("name",)
 """Keys of a query that hold words, which may differ between versions."""
 FIRST_WITH_RECORDS = (0, 2)
 """The first version whose releases have a record."""
+FIRST_WITHOUT = (0, 3)
+"""The first version that runs no former mechanism."""
+UNKNOWN = "mechanism '{}', which dpdist {} does not run"
 CLAMPED = "clamped_"
 """Start of a law's name, for figures set to the nearest end of their range after noise was added."""
 NO_RECORD = "the claim by its queries: the release has no proof record, as those of 0.1.1 and earlier"
@@ -83,6 +86,10 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
 
 def _of_former(record: Mapping[str, Any], due: Mapping[str, Any], job: Job, statement: Mapping[str, Any]) -> Rederivation:
     """The answer for a mechanism of an earlier version: the loss of the record's queries, which dpdist 0.2 derives."""
+    made_by = str(statement.get("protected_by") or "0")
+    if numbers_of(made_by) >= FIRST_WITHOUT:
+        fault = UNKNOWN.format(job.mechanism.name, printable(made_by))
+        return Rederivation([Damaged("released/job.json", fault, "a mechanism of that version")], "", [])
     if faults := list(_unlike_figures(record, due)):
         return Rederivation(faults, "", [])
     again = rederived(record)
@@ -92,7 +99,8 @@ def _of_former(record: Mapping[str, Any], due: Mapping[str, Any], job: Job, stat
 
 def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> Rederivation:
     """The answer for a release of a version and a mechanism without proof records: noise is compared with its job."""
-    if max(numbers_of(made_by), job.mechanism.first_version) >= FIRST_WITH_RECORDS:
+    first = job.mechanism.first_of(job.mechanism.name) if isinstance(job.mechanism, Former) else job.mechanism.first_version
+    if max(numbers_of(made_by), first) >= FIRST_WITH_RECORDS:
         why = f"dpdist {printable(made_by)} writes it"
         if numbers_of(made_by) < FIRST_WITH_RECORDS:
             why = f"every version that has '{job.mechanism.name}' writes it, and dpdist {printable(made_by)} has not"

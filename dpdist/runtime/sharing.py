@@ -66,10 +66,10 @@ class Pieces:
 def pieces_on(executor: Executor, space: Workspace) -> Iterator[Workers | None]:
     """Within the block, pieces of work are tasks of an executor; None if that is this process."""
     top = space.confidential / FOLDER
+    remove(space, top)  # of a driver that was killed
     if isinstance(executor, Serial):
         yield None
         return
-    remove(space, top)  # of a driver that was killed
     try:
         yield Pieces(executor, space)
     finally:

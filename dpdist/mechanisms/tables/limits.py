@@ -77,6 +77,8 @@ class TableLimits:
     reference the part of an error of the predicted mean weight that is clipped."""
     slope: Floats
     """Parts of errors of predicted means that are clipped without a reference, otherwise 0, (cell, 1 + outcome)."""
+    widest: Floats | None = None
+    """Limits that clip no record of the public range, (cell, 1 + outcome), where counts of records may widen them."""
 
     @property
     def scale(self) -> Floats:
@@ -117,10 +119,7 @@ class TableLimits:
         first = int(prediction.weights_known)
         size = np.abs(self._residuals(base, weight, outcomes, prediction))[:, first:]
         coordinates = size.shape[1]
-        even = np.full(coordinates, float(coordinates))
-        if prediction.adds_weight:
-            # The norm of pairs is 1 where |u_0| is 1 and every |u_k| is 1/K.
-            even = np.array([1.0, *[coordinates - 1.0] * (coordinates - 1)])
+        even = _even(prediction)[first:]
         step = np.searchsorted(WIDER ** np.arange(STEPS_WIDER), size * even)
         record, coordinate = np.nonzero(step)
         columns = coordinates * STEPS_WIDER
@@ -129,18 +128,32 @@ class TableLimits:
         return np.asarray(UNIT // coordinates * counts, dtype=np.float64)
 
     def widened(self, counts: Floats) -> TableLimits:
-        """Limits wide enough for all records that noisy counts show, (cell, coordinate × step), in units of 1/UNIT."""
+        """Limits wide enough for all records that noisy counts show, (cell, coordinate × step), in units of 1/UNIT.
+
+        The last step is of all records that may be. None needs limits beyond those of the public range.
+        """
         coordinates = counts.shape[1] // STEPS_WIDER
         shown = counts.reshape(len(counts), coordinates, STEPS_WIDER) > UNIT / coordinates / 2.0
-        factor = np.ones((len(counts), self.scale.shape[1]))
-        factor[:, -coordinates:] = WIDER ** (np.arange(1, STEPS_WIDER + 1) * shown).max(axis=2)
-        return replace(self, weight=self.weight * factor[:, 0], outcome=self.outcome * factor[:, 1:])
+        step = np.zeros(self.scale.shape, dtype=np.int64)
+        step[:, -coordinates:] = (np.arange(1, STEPS_WIDER + 1) * shown).max(axis=2)
+        most = np.full(step.shape, np.inf) if self.widest is None else self.widest
+        scale = np.where(step < STEPS_WIDER, np.minimum(self.scale * WIDER**step, most), most)
+        return replace(self, weight=scale[:, 0], outcome=scale[:, 1:])
 
     def observed(self, sums: Floats) -> Floats:
         """Residual sums of cells from sums of contributions, (cell, 1 + outcome), with the expected clipped part."""
         residuals = sums * self.scale + self.size[:, None] * self.beyond
         residuals[:, 0] += self.size * self.centre
         return residuals
+
+
+def _even(prediction: Prediction) -> Floats:
+    """Inverse parts of the ball that every coordinate of u has if all have the same, (1 + outcome,)."""
+    outcomes = prediction.means.shape[1] - 1
+    if prediction.adds_weight:
+        # The norm of pairs is 1 where |u_0| is 1 and every |u_k| is 1/K.
+        return np.array([1.0, *[float(outcomes)] * outcomes])
+    return np.full(1 + outcomes, float(outcomes + (not prediction.weights_known)))
 
 
 def paired(u: Floats) -> Floats:
@@ -295,7 +308,8 @@ def choose(
     if narrow:
         none = np.zeros_like(ends)
         scale = np.minimum(ends, NARROW * np.sqrt(direct / noise))
-        return TableLimits(cell, number, mean, np.zeros(cells), scale[:, 0], scale[:, 1:], none, none, none, none)
+        parts = scale[:, 0], scale[:, 1:], none, none, none, none, ends * _even(prediction)
+        return TableLimits(cell, number, mean, np.zeros(cells), *parts)
     # Errors of counts are judged in direct ones that have those of numbers of records.
     unit = np.column_stack([np.maximum(sampled_variances(adding, size, prediction), direct[:, 0]), direct[:, 1:]])
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)

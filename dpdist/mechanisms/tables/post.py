@@ -211,7 +211,9 @@ class ResidualCells(PublicModel):
         """The largest scale of noise, in units of 1/UNIT."""
         part = least_part(len(self.measured)) * (PILOT / 2 if self.bins is not None else 1)
         if self.bins is None:
-            part = min(part, part_beyond(self.joint, len(self.measured), self.weighted + len(self.outcomes)) or part)
+            cells = sum(self.workload.number_of_groups(by) for by in self.measured)
+            columns = self.weighted + len(self.outcomes)
+            part = min(part, part_beyond(self.joint, len(self.measured), columns, cells * columns * STEPS_WIDER) or part)
         return (self.joint.share("", part).scale,)
 
     @property
@@ -537,7 +539,7 @@ class ResidualCells(PublicModel):
         A cell has at least one record, though fewer are expected of many. So the sample's own error, which has count²/size
         of a cell, lacks what is left of count times mean weight.
         """
-        system = self.system
+        system = self.released_system(theta)
         weight = self.calibration(system, theta["noisy"][0]).factors[0] * system.prediction.means[:, 0]
         size = theta["size"][0]
         count = size * theta["means"][0, :, 0]
@@ -563,7 +565,7 @@ class ResidualCells(PublicModel):
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
         model = self.knowing(theta)
-        key = digest((model._content, theta["noisy"], theta["parts"]))
+        key = digest((model._content, *(value for name, value in sorted(theta.values.items()) if name != "means")))
         return _posterior_of(_Problem(key, model, theta))
 
     def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
@@ -686,13 +688,13 @@ def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:
 def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy numbers of records beyond limits, by table."""
     part, coordinates = model.system.part_beyond, theta["beyond"].shape[2] // STEPS_WIDER
-    names = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][-coordinates:]
+    names = ["weights", *(f"outcomes{suffix}" for suffix in model.suffixes)][-coordinates:]
     ends = np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1]
     within = _of_stratum(release, stratum)
     for by, counts in zip(model.measured, np.split(theta["beyond"][0], ends), strict=True):
         yield Figures(
             cells=[within | group for group in model.groups(by)],
-            statistics=[f"{name} beyond {int(WIDER**k)} limits" for name in names for k in range(STEPS_WIDER)],
+            statistics=[f"beyond {int(WIDER**k)} limits of {name}" for name in names for k in range(STEPS_WIDER)],
             values=counts,
             scales=[model.joint.share("", part).scale] * counts.shape[1],
             limits=_without_limits,

@@ -17,6 +17,7 @@ from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.post import Learned, ResidualCells
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
+from dpdist.mechanisms.tables.shares import part_beyond
 from dpdist.mechanisms.tables.spec import Tables as Settings
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.noise import LARGEST_SCORE
@@ -40,6 +41,11 @@ SCALED_SECRET = (
     "added or removed, and 2 when it is exchanged for another."
 )
 GAUSSIAN = "A table with a share s of ρ has discrete Gaussian noise with σ = sensitivity/√(2sρ)."
+BEYOND = (
+    "Where the budget shows single records, a record first adds 1, over the number of measured columns, to one count of "
+    "its cell for every column whose residual is beyond the first limits: at most 1 in all. These noisy counts widen the "
+    "limits."
+)
 SHARED = (
     "Prediction and limits depend only on the job, the reference, public sample counts and earlier noisy sums. The shares "
     "sum to at most 1, so all measurements together cost the budget (adaptive composition). The published tables are "
@@ -142,6 +148,9 @@ class Tables(NoisySums[Settings, ResidualCells]):
         scaled = SCALED if job.survey.measured_weight is not None else SCALED_KNOWN
         public = (f"{scaled} {law}", SHARED, MOVES_UNKNOWN)
         texts = (f"{SCALED_SECRET} {law}", SHARED_SECRET) if job.sizes_in_sums else public
+        columns = (job.survey.measured_weight is not None) + len(job.outcomes)
+        if not job.on_histograms and part_beyond(joint_query(job, settings.noise), 1, columns, 1):
+            texts = (f"{texts[0]} {BEYOND}", *texts[1:])
         if not job.on_histograms:
             return promise_of(job, per_set(total, job), *texts, SHAPE, *referred(job))
         assert job.reference is not None

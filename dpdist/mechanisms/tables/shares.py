@@ -27,11 +27,9 @@ FIRST = Fraction(1, 20)
 """Smallest part of the budget that measures all records first."""
 PILOT = Fraction(1, 20)
 """Part of a table's budget that measures it first, where the prediction is the same for all cells."""
-BEYOND_SCALE = Fraction(1, 25)
-"""Scale of Laplace noise on a number of records that shows a single one: half a record is above it by e^-12.5."""
-BEYOND_DEVIATION = Fraction(2, 25)
-"""The same as a standard deviation of Gaussian noise."""
-MOST_BEYOND = Fraction(1, 5)
+SURE = 10.0
+"""Logarithm of the inverse of the probability that any of all empty counts shows a record by its noise."""
+MOST_BEYOND = Fraction(1, 2)
 """Largest part of a budget for counts of records beyond limits."""
 PART_STEPS = 100_000
 """Parts are multiples of 1/`PART_STEPS`, so that they sum to 1 exactly."""
@@ -83,14 +81,16 @@ def least_part(tables: int) -> Fraction:
     return Fraction(int(LEAST_EQUAL_PART * float(1 - FIRST) / tables * PART_STEPS), PART_STEPS) if tables else Fraction(1)
 
 
-def part_beyond(joint: NoisyQuery, tables: int, coordinates: int) -> Fraction:
+def part_beyond(joint: NoisyQuery, tables: int, coordinates: int, counts: int) -> Fraction:
     """Part of the budget of `joint` for one of so many tables' counts of records beyond limits, of so many coordinates.
 
+    Half a record is beyond the noise of all `counts`, ln(counts) + 10 scales of Laplace noise, with probability 1 − e^−10.
     It is 0 where the budget is too small for noise that shows a single record.
     """
-    scale = coordinates * joint.scale / UNIT
-    part = scale / BEYOND_SCALE if joint.law == "laplace" else (scale / BEYOND_DEVIATION) ** 2
-    part = Fraction(math.ceil(part * PART_STEPS), PART_STEPS)
+    scale = float(coordinates * joint.scale / UNIT)
+    sure = math.log(max(counts, 1)) + SURE
+    wanted = 2.0 * sure * scale if joint.law == "laplace" else 8.0 * sure * scale**2
+    part = Fraction(math.ceil(wanted * PART_STEPS), PART_STEPS)
     return part if 0 < part * tables <= MOST_BEYOND else Fraction(0)
 
 

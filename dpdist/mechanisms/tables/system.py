@@ -25,7 +25,14 @@ from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables.effects import Families, Told, predicted_by_sums
-from dpdist.mechanisms.tables.limits import PLANNED_DRIFT, TableLimits, choose, direct_variances, sampled_variances
+from dpdist.mechanisms.tables.limits import (
+    PLANNED_DRIFT,
+    STEPS_WIDER,
+    TableLimits,
+    choose,
+    direct_variances,
+    sampled_variances,
+)
 from dpdist.mechanisms.tables.posterior import (
     Drift,
     PeriodCells,
@@ -133,7 +140,9 @@ class TableSystem:
         """Part of the budget for every table's counts of records beyond limits: 0 unless it shows single records."""
         if self.alike:
             return Fraction(0)
-        return part_beyond(self.joint, len(self.tables), len(self.lowest) - (self.weight is not None))
+        coordinates = len(self.lowest) - (self.weight is not None)
+        cells = sum(int(cell.max()) + 1 for _, cell in self.tables)
+        return part_beyond(self.joint, len(self.tables), coordinates, cells * coordinates * STEPS_WIDER)
 
     @property
     def _rest(self) -> Fraction:

@@ -43,6 +43,10 @@ OF_PAIR = (
     "scaled to an L1 "
     "norm of at most 1"
 )
+OF_BEYOND = (
+    "the number of records whose residual is beyond its even part of the first limits by this factor, and by no more "
+    "than 4 times it, over the number of measured columns"
+)
 DEFINITIONS = {
     "weight residuals": OF_WEIGHT,
     "outcome residuals": OF_OUTCOME,
@@ -50,10 +54,11 @@ DEFINITIONS = {
     "below": OF_PAIR.format("minus"),
     "records": "the number of records",
     "count in bins of": OF_BINS,
+    "beyond": OF_BEYOND,
 }
 """Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
 
-QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "below", "records"), NAME) | {
+QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "below", "records", "beyond"), NAME) | {
     "count in bins of": COUNTS
 }
 """The query that every statistic answers, by the names of both."""
