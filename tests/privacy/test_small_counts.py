@@ -111,6 +111,22 @@ def test_a_package_crosses_tables_and_states_small_counts_that_no_table_asks_for
     assert "public_frame" not in dpdist.run(parse_job(PACKAGE), tmp_path / "enough", enough).statement
 
 
+@pytest.mark.parametrize(
+    ("former", "refused"), [("laplace_strict", True), ("reference_tables", True), ("table_package", False)]
+)
+def test_a_former_name_refuses_what_its_mechanism_refused(former: str, refused: bool, tmp_path: Path) -> None:
+    """Packages alone published small counts that no table asks for."""
+    text = JOB.replace("name: laplace_composed, sensitivity: public", f"name: {former}").replace("[ward, sex]", "[ward]")
+    text = text.replace("ledger", "  - {name: u, by: [sex], statistics: [count]}\nledger")
+    text = text.replace("tables: [{name: t", "tables:\n  - {name: t").replace("{mean: cost}]}]", "{mean: cost}]}")
+    job = parse_job(text)
+    if refused:
+        with pytest.raises(JobError, match="below 3"):
+            dpdist.run(job, tmp_path / "work", survey(tmp_path))
+    else:
+        assert dpdist.plan(job, input=survey(tmp_path)) is not None
+
+
 def test_a_stated_reason_lets_them_pass_and_the_statement_prints_it(tmp_path: Path) -> None:
     """The figures are the published frame's own; the page of the report says it too."""
     dpdist.run(parse_job(JOB + ACCEPTED), tmp_path / "ws", survey(tmp_path))
