@@ -23,7 +23,6 @@ from dpdist.publish.writers.csv_tables import plain
 
 LEVELS = ["=SUM(A1)", "قانون", "arts & <letters>"]
 PRESENTATION = """
-synthetic_sets: 2
 presentation:
   title: Salaries of graduates
   universe: Graduates under 76

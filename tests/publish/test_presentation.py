@@ -82,7 +82,8 @@ def test_publish_takes_nothing_but_labels_of_a_job(workspace: Path, text: str) -
     other, before = parse_job(text.replace('epsilon: "3"', 'epsilon: "2"') + LABELS), public_files(workspace)
     with pytest.raises(JobError, match=r"budget: not as it was released") as refused:
         dpdist.publish(workspace, job=other)
-    assert [problem.where for problem in refused.value.problems] == ["budget"]
+    where = [problem.where for problem in refused.value.problems]
+    assert where == ["budget", "reference"], "unless it is stated, the reference's share follows the budget"
     assert public_files(workspace) == before
 
 
@@ -115,6 +116,8 @@ def test_the_example_of_the_guide_is_a_presentation_of_the_job_that_it_is_about(
     root = Path(__file__).parents[2]
     guide = (root / "docs" / "how-to" / "present.md").read_text(encoding="utf-8")
     first, *others = re.findall(r"```yaml fragment\n(.*?)```", guide, re.DOTALL)
+    (sdmx,) = re.findall(r"^\| `(sdmx: .*?)` \|", guide, re.MULTILINE)
+    others.append(f"presentation:\n  {sdmx}\n")
     job = (root / "jobs" / "nscg_strict.yaml").read_text(encoding="utf-8")
     plain = job.partition("\npresentation:")[0] + "\n"
     said = [parse_job(plain + block).presentation.model_fields_set for block in (first, *others)]

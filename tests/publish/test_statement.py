@@ -229,9 +229,7 @@ def texts_of(said: Any) -> list[str]:
     return [said] if isinstance(said, str) else []
 
 
-TO_A_CUSTODIAN = re.compile(
-    r"`dpdist [a-z]|--[a-z]|before publishing|[Pp]ublish (?:it|this)|[Ss]tate survey|take reference_t"
-)
+TO_A_CUSTODIAN = re.compile(r"`dpdist [a-z]|--[a-z]|before publishing|[Pp]ublish (?:it|this)|[Ss]tate survey|take tables")
 """What only the custodian can do. Users of a release have neither commands on it nor the evaluation."""
 
 
