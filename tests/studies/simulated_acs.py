@@ -128,7 +128,7 @@ def write_job(folder: Path, records: int, workers: int, counties: int = 0, table
         | {name: {"bounds": ends, "outside": "clip"} for name, ends in bounds.items()},
         "survey": {"weight": "weight"},
         "outcome": "income",
-        "mechanism": {"name": "tables", "strategy": "per_table"},
+        "mechanism": {"name": "tables"},
         "budget": {"epsilon": "4", "adjacency": "substitution"},
         "public_frame": {"accepted": "simulated"},
         "withhold_above": None,
