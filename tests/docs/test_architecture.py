@@ -22,7 +22,9 @@ def rooms() -> set[str]:
 
 def entries(folder: Path) -> set[str]:
     folders = {
-        f"{path.name}/" for path in folder.iterdir() if path.is_dir() and any(path.rglob("*.*")) and path.name[0] not in "._"
+        f"{path.name}/"
+        for path in folder.iterdir()
+        if path.is_dir() and any(path.rglob("*.*")) and not path.name.startswith((".", "_"))
     }
     return folders | {path.name for path in folder.glob("*.py")}
 

@@ -424,7 +424,7 @@ def test_records_that_a_rule_of_the_design_leaves_out_are_stated(tmp_path: Path)
         dpdist.run(job, tmp_path / rule, file, counted=False)
         frame = read_frame(tmp_path / rule / "public", "released/frame.parquet", Job.model_validate(job))
         statement = (tmp_path / rule / "public" / "statement.json").read_text(encoding="utf-8")
-        assert (frame.sampled is not None) == ("records drawn" in statement) == (rule == "drop")
+        assert (frame.sampled is not None) == ("the number of sampled records" in statement) == (rule == "drop")
 
 
 def test_secret_sizes_keep_the_number_of_drawn_records_secret(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_secret_sizes_keep_the_number_of_drawn_records_secret(tmp_path: Path) ->
         frame = read_frame(public, "released/frame.parquet", Job.model_validate(job))
         statement = (public / "statement.json").read_text(encoding="utf-8")
         assert frame.sampled is None
-        assert "records drawn" not in statement
+        assert "the number of sampled records" not in statement
         released[name] = pd.read_parquet(public / "tables" / "pay.parquet").set_index(["statistic", "sex"])
     total = released["all"].loc["count", TOTAL]
     inside = rows[rows["employed"] == "yes"]
