@@ -34,6 +34,7 @@ ARGUMENTS = {
     "calibrate": "job.yaml --reference file --out out",
     "study": "study.yaml --out out",
     "show": "doctorates",
+    "explain": "salaries",
     "schema": "",
     "cluster certs": "folder",
     "cluster scheduler": "--tls folder",

@@ -70,13 +70,18 @@ def sample_of(release: ReleasedObject) -> tuple[Any, Records, Key]:
     model, own = release.model(0), release.frame.rows_of(0)
     key = release.seed.child("test")
     rows, _ = rerun._subsample(release, own)
-    fits = rerun._fitted(release, model, release.theta(model, 0, 0), rows, key)
+    redraw = redraw_of(release, model, key.child("search"))
+    fits = rerun._fitted(release, model, release.theta(model, 0, 0), rows, key, redraw)
     return model, fits.records, key.child("search")
+
+
+def redraw_of(release: ReleasedObject, model: Any, key: Key) -> rerun.Redraw:
+    return rerun._redraw(model, min(rerun.SEARCH_DRAWS, release.job.sampler.draws), key)
 
 
 def in_refit(release: ReleasedObject) -> Floats:
     model, records, key = sample_of(release)
-    return rerun._weights(release, model, records, key)
+    return rerun._weights(release, model, records, redraw_of(release, model, key))
 
 
 def in_protect(release: ReleasedObject) -> Floats:
