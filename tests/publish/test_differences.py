@@ -64,21 +64,26 @@ def test_a_job_with_another_budget_mechanism_constant_and_table(folder: Path) ->
     other = release(folder, "other", survey(600), *edits, ("tables:\n", more), ("[count, {mean: salary}]", "[count]"))
     facts = named_facts(said(str(folder / "first"), other))
     facts.pop("release: release")
+    parts = "one synthetic set; parallel over strata of public membership; sequential within a set: "
+    parts += "ε₀ = {} for counts of bins, ε₁ = {} for the tables"
     assert facts == {
         "release: period": ("2021", "2022"),
         "guarantee: epsilon": ("3", "2"),
         "guarantee: epsilon_per_set": ("3", "2"),
-        "guarantee: substitution_epsilon": ("3", "2"),
+        "guarantee: substitution_epsilon": ("6", "4"),
+        "guarantee: composition": (parts.format("0.5", "2.5"), parts.format("1/3", "5/3")),
         "job: columns.salary.bounds": ("0, 200000", "0, 150000"),
+        "job: reference.histogram.epsilon": ("0.5", "1/3"),
         "tables: counts": ("count, mean of salary by field, sex, with margins", "count by field, sex, with margins"),
         "tables: sexes": ("none", "count by sex"),
     }
     code, text = diff(str(folder / "first"), other)
     assert code == 1
-    assert [line.partition(":")[0] for line in text.splitlines()[:6]] == [*3 * ["guarantee"], *2 * ["tables"], "release"]
+    assert [line.partition(":")[0] for line in text.splitlines()[:7]] == [*4 * ["guarantee"], *2 * ["tables"], "release"]
     assert "release: id: " in text
     assert "release: release" not in text
-    assert text.splitlines()[-1] == "job: columns.salary.bounds: 0, 200000 -> 0, 150000", "keys of the job are last"
+    keys = ["job: columns.salary.bounds: 0, 200000 -> 0, 150000", "job: reference.histogram.epsilon: 0.5 -> 1/3"]
+    assert text.splitlines()[-2:] == keys, "keys of the job are last"
 
 
 def test_many_keys_of_a_job_are_counted_and_long_values_cut(folder: Path) -> None:
