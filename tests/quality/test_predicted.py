@@ -191,6 +191,8 @@ def test_the_page_of_a_plan_has_the_figures_of_its_json(monkeypatch: pytest.Monk
             one["cells"],
             *(one[name] for name in FIGURES if name not in {"given_n", "relative", "largest_relative"}),
         ]
+        # Formulas predict no coverage, and the page has no column for what no table has.
+        expected = [figure for figure in expected if figure is not None]
         assert figures[: len(expected)] == pytest.approx(expected)
         others = [other["median"] for other in made["curve"] if other["statistic"] == one["statistic"]]
         assert len(set(others)) == 4, "control"
@@ -401,22 +403,16 @@ def test_a_model_that_predicts_its_errors_is_not_run(monkeypatch: pytest.MonkeyP
 
 
 def test_a_release_of_one_weight_compares_no_count_with_a_sampling_error(folder: Path) -> None:
-    """All counts stood as "errors above the sample's own", with the ratio 99, of releases that were off by .1 %.
+    """All counts stood as beyond direct errors, with the ratio 99, of releases that were off by .1 %.
 
-    Twelve releases of files without drift; a drift alarm has a rate of .05 a release, and four have a probability of .002.
-    Control: means, which have a direct error, are still compared with it at a small ε."""
-    drifted, named = 0, list[str]()
+    Four releases of files without drift, one of a small ε. `publish/test_predicted_errors.py` has figures that are named.
+    """
     for name, seed in (("current", 1), ("earlier", 2)):
         people(seed, constant=True).to_parquet(f"{name}.parquet")
-    for draw in range(12):
+    for draw in range(4):
         job = parse_job(JOB.replace('"1"', '"0.05"' if draw == 0 else '"1"'))
         release = dpdist.run(job, folder / f"release-{draw}", study=Key(bytes(32)).child(str(draw)))
-        statement = release.statement
-        assert "weight" not in statement.get("beyond_sampling", {})
-        drifted += "drift" in statement
-        named += statement.get("beyond_sampling", {}).keys() if draw == 0 else []
-    assert drifted < 4
-    assert "income" in named
+        assert "count" not in str(release.statement.get("beyond_direct", {}))
 
 
 @pytest.mark.parametrize("constant", [False, True])

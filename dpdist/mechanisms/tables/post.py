@@ -382,8 +382,10 @@ class ResidualCells(PublicModel):
                     continue
                 k = 0 if one.name == "count" else 1 + self.outcomes.index(one.variable or self.outcomes[0])
                 error, alone, direct = errors.totals(k) if one.name == "total" else errors.means(k)
+                # Rounding gives errors to counts of all records that have one weight.
+                least = 1e-6 * errors.figures.held * (one.name == "count")
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    shown = [np.where(direct > 0.0, value / direct, np.nan) for value in (error, alone)]
+                    shown = [np.where(direct > least, value / direct, np.nan) for value in (error, alone)]
                 errors_of_tables.append(ErrorsOfCells(name, one, shown[0], shown[1], np.full(len(direct), np.inf)))
         return errors_of_tables
 

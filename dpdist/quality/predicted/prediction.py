@@ -334,7 +334,9 @@ def with_epsilon(job: Job, epsilon: Fraction) -> Job:
 
 def by_formulas(model: StratumModel, job: Job) -> TypeGuard[PredictsErrors]:
     """True if errors follow from formulas of one model, and not from releases of replicates."""
-    return isinstance(model, PredictsErrors) and job.has_reference and not (job.strata or job.rake)
+    # Formulas know no design: its strata may fix counts.
+    designed = job.strata or job.rake or job.survey.design_strata
+    return isinstance(model, PredictsErrors) and job.has_reference and not designed
 
 
 def _rows(
