@@ -394,7 +394,7 @@ def test_the_shipped_job_runs_on_a_simulated_survey_with_a_simulated_reference(t
     said = json.loads((space / "public" / "statement.json").read_text())
     assert (said["guarantee"], said["epsilon"], said["substitution_epsilon"]) == ("strict", "1", "1")
     assert said["reference"]["records"] == 3000
-    assert any("declared public" in text for text in said["assumptions"])
+    assert any("declares the reference file public" in text for text in said["assumptions"])
     found = pd.read_parquet(space / "confidential" / "evaluation" / "salaries.parquet")
     assert found["truth"].notna().all()
     assert found["synthetic_error_in_se"].median() < 1.5
