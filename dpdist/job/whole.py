@@ -267,9 +267,11 @@ class Job(BudgetShares):
     def _reference_resolved(self) -> Self:
         """Makes histograms of the current file the reference, if the job names none and the mechanism allows it.
 
-        They need sample sizes that are public or already measured under noise.
+        They need sample sizes that are public or already measured under noise. Where gates and noisy counts leave nothing
+        of the budget, `job.checks` says so.
         """
-        if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
+        left = self.epsilon.release > 0
+        if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums and left:
             histogram = HistogramReference(epsilon=self.epsilon.release * self.mechanism.histogram_share)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
         return self

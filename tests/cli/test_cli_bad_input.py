@@ -19,8 +19,10 @@ import pytest
 from tiny_survey import JOB, survey
 from typer.testing import CliRunner
 
+import dpdist
 from dpdist.cli.main import app
 from dpdist.ledger.charging import NOT_COUNTED
+from dpdist.validating import cautions
 
 CANARY = 987654.321
 CANARY_LEVEL = "zxq-canary"
@@ -120,11 +122,15 @@ PROGRESS = re.compile(r" after \d+ s")
 
 @both_formats
 def test_the_unspoilt_survey_runs_and_leaves_public_complete(tmp_path: Path, suffix: str) -> None:
-    attempt = run(tmp_path, input=write(tmp_path, suffix, survey()))
+    path = write(tmp_path, suffix, survey())
+    attempt = run(tmp_path, input=path)
     public = tmp_path / "ws" / "public"
     lines = attempt.stderr.splitlines()
+    told = cautions(dpdist.plan(dpdist.parse_job(JOB), path), workspace=str(tmp_path / "ws"))
+    assert {one.code for one in told} == {"of_mechanism", "fit_unseen", "exact_losses"}, "none is about the file"
     assert attempt.exit_code == 0
-    assert [line for line in lines if not PROGRESS.search(line)] == [NOT_COUNTED], "a slow machine hears of progress, too"
+    said = [line for line in lines if not PROGRESS.search(line)]
+    assert said == [*map(str, told), NOT_COUNTED], "a slow machine hears of progress, too"
     assert {path.relative_to(public).as_posix() for path in public.rglob("*") if path.is_file()} == PUBLIC_FILES
     listed = json.loads((public / "manifest.json").read_text())["files"]
     assert set(listed) == PUBLIC_FILES - {"manifest.json"}
