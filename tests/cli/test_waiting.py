@@ -314,11 +314,13 @@ def test_steps_within_a_part_of_the_work_add_up_to_it() -> None:
 
 
 def test_the_long_stages_of_a_package_show_how_far_they_are(tmp_path: Path) -> None:
-    """`reference` and `protect` are a task each, and `standard errors` is one unit of the driver: 0 of 1 was all of it."""
+    """`protect` is a task, in which `tables` learns from the reference, and `standard errors` is one unit of the driver: 0
+    of 1 was all of it.
+    """
     heard = list[Event]()
     job = sized_job(tmp_path, (3,) * 4, sets_of_columns(4, 8), 3000, runtime={"executor": "serial"})
     dpdist.run(job, tmp_path / "work", listener=heard.append)
-    for name in ("reference", "protect", "standard errors"):
+    for name in ("protect", "standard errors"):
         shares = [event.share for event in heard if (event.kind, event.stage) == ("part", name) and event.share is not None]
         assert any(0.0 < share < 1.0 for share in shares), name
         assert shares == sorted(shares)

@@ -114,7 +114,7 @@ class TableLimits:
         """Numbers of records by cell, coordinate of u and its size, (cell, coordinate × step), in whole units.
 
         A record counts in one step of every coordinate that is beyond its even part of the ball: step k is from 4^(k−1) to
-        4^k times this part, and the last one all above. It adds 1/UNIT over the number of coordinates to each.
+        4^k times this part, and the last one all above. It adds UNIT over the number of coordinates to each.
         """
         first = int(prediction.weights_known)
         size = np.abs(self._residuals(base, weight, outcomes, prediction))[:, first:]

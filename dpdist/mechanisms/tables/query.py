@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.confidential.records import Records
+from dpdist.core.progress import part
 from dpdist.core.records import UNIT, Codes, Floats
 from dpdist.engine.protocol import Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, budget_text
@@ -41,6 +42,8 @@ SCALED_SECRET = (
     "added or removed, and 2 when it is exchanged for another."
 )
 GAUSSIAN = "A table with a share s of ρ has discrete Gaussian noise with σ = sensitivity/√(2sρ)."
+PREDICTED, LIMITED = 0.4, 0.7
+"""About which shares of a stratum's work are done once parts of the budget and limits of tables are known."""
 BEYOND = (
     "Where the budget shows single records, a record first adds 1, over the number of measured columns, to one count of "
     "its cell for every column whose residual is beyond the first limits: at most 1 in all. These noisy counts widen the "
@@ -176,6 +179,7 @@ class Tables(NoisySums[Settings, ResidualCells]):
             model = replace(model, counts=counts)
         system = model.system if learned is None else learned.system
         parts = model.parts(system)
+        part(PREDICTED)
         spent = sum(parts) + len(system.tables) * system.part_beyond
         if min(parts) <= 0 or spent > 1:
             raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(spent)}")
@@ -198,6 +202,7 @@ class Tables(NoisySums[Settings, ResidualCells]):
         answer = yield measured(exact, len(noisy), first, system.informed)
         noisy.append(answer)
         calibrated, limits = model.limits(system, np.concatenate(noisy))
+        part(LIMITED)
         if limits and system.part_beyond:
             exact = yield Pass(CountsBeyond(*rows, calibrated, limits), "sum")
             ends, counts = np.cumsum([len(one.size) for one in limits])[:-1], list[Floats]()
