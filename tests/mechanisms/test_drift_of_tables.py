@@ -18,7 +18,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.estimation import history
 from dpdist.estimation.history import PeriodTotals, remembered
 from dpdist.mechanisms.tables import posterior
-from dpdist.mechanisms.tables.prediction import cell_index
+from dpdist.mechanisms.tables.random_effects import cell_index
 
 RECORDS, TRUE = 3_000, 60_000
 """Records of a file, and of the sample that stands for the population."""

@@ -15,7 +15,7 @@ from dpdist.core.records import Floats
 from dpdist.core.sharing import offered
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
-from dpdist.mechanisms.tables import conjugate, limits, posterior, prediction
+from dpdist.mechanisms.tables import conjugate, limits, posterior, prediction, random_effects
 from dpdist.mechanisms.tables.conjugate import OF_DRAWS, solved
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
 from dpdist.mechanisms.tables.system import Calibration
@@ -169,18 +169,18 @@ def test_a_large_family_with_a_diagonal_of_its_own_has_the_same_effects(seed: in
     """
     rng = np.random.default_rng(seed)
     codes = np.unique(np.column_stack([rng.integers(0, size, 900) for size in (150, 6, 4)]), axis=0)
-    index = prediction.families([(0, 1), (1, 2)], codes)
+    index = random_effects.families([(0, 1), (1, 2)], codes)
     rows = len(codes)
     size, mean = rng.integers(1, 9, 2 * rows // 3).astype(float), rng.normal(0.0, 1.0, 2 * rows // 3)
     variance = np.array([0.3, 0.2, 0.1, 0.05, 0.1, 0.2, 0.02])[: len(index) + 1]
-    monkeypatch.setattr(prediction, "LEAST_OF_TABLES", 10_000)
-    dense = prediction.effects_of(mean, size, index, variance, rows)
+    monkeypatch.setattr(random_effects, "LEAST_OF_TABLES", 10_000)
+    dense = random_effects.effects_of(mean, size, index, variance, rows)
     assert not len(dense.loading.lone)
-    monkeypatch.setattr(prediction, "LEAST_OF_TABLES", 10)
-    found = prediction.effects_of(mean, size, index, variance, rows)
+    monkeypatch.setattr(random_effects, "LEAST_OF_TABLES", 10)
+    found = random_effects.effects_of(mean, size, index, variance, rows)
     assert len(found.loading.lone) > 100
     for one, other in zip(found, dense, strict=True):
-        if isinstance(one, prediction.Loadings):
+        if isinstance(one, random_effects.Loadings):
             factors, right = (load @ np.eye(load.shape[1]) for load in (one, other))
             assert factors @ factors.T == pytest.approx(right @ right.T, abs=1e-10)
             values, adding = rng.normal(size=(rows, 3)), scipy.sparse.csr_array(rng.integers(0, 2, (5, rows)).astype(float))
@@ -212,9 +212,9 @@ def test_families_of_effects_are_bounded_in_large_files() -> None:
     rng = np.random.default_rng(0)
     codes = np.column_stack([rng.integers(0, size, 300_000) for size in (3_000, 20, 9, 2)])
     tables = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)]
-    sizes = [int(index.max()) + 1 for index in prediction.families(tables, codes)]
+    sizes = [int(index.max()) + 1 for index in random_effects.families(tables, codes)]
     assert sizes == [2, 9, 20, 3_000, 18, 180]
-    assert len(prediction.families(tables, codes[:500])) == 10
+    assert len(random_effects.families(tables, codes[:500])) == 10
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -23,7 +23,8 @@ from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, cell_index, predict
+from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
+from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
 from dpdist.planning.making import make_plan

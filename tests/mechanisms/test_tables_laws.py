@@ -309,7 +309,7 @@ def test_cells_of_equal_weights_are_predicted_by_their_own_records(monkeypatch: 
         return found
 
     assert np.median([off for seed in range(3) for off in errors(seed)]) <= 0.025
-    monkeypatch.setattr("dpdist.mechanisms.tables.prediction._between", lambda one, other: 0.0)
+    monkeypatch.setattr("dpdist.mechanisms.tables.random_effects._between", lambda one, other: 0.0)
     assert np.median([off for seed in range(3) for off in errors(seed)]) > 0.025
 
 

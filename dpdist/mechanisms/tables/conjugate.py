@@ -15,7 +15,7 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.core.sharing import shared
 
-EXACT = 1e-11
+EXACT = 1e-12
 """Residual at which estimates end, relative to the right side, in units of the diagonal's roots."""
 OF_DRAWS = 2e-3
 """The same for draws of errors: it changes a standard error by far less than the draws' own spread does."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from dpdist.mechanisms.tables.posterior import ENTRIES_OF_DRAWS, FEWEST_DRAWS, MOST_DENSE, MOST_OF_DRIFT
-from dpdist.mechanisms.tables.prediction import MOST_EFFECTS, most_effects
+from dpdist.mechanisms.tables.random_effects import MOST_EFFECTS, most_effects
 from dpdist.models.outputs import DRAWS
 from dpdist.models.protocol import Cost
 

@@ -24,7 +24,8 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, solved
-from dpdist.mechanisms.tables.prediction import Loadings, Prediction
+from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.sizes import Sizes
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.02}

@@ -2,8 +2,8 @@
 
 Where they are secret, every cross of levels is a base cell. A reference of N records has n of them in a cell, which is
 Poisson with mean N p (1 + e). p is the product of the columns' shares. e has random effects of columns, tables' cells,
-pairs of columns and base cells, as the prediction of weights has (`prediction.effects_of`), here with the information N p
-of Poisson counts. So cells that the reference lacks are expected to have few records, and not none. The file is expected
+pairs of columns and base cells, as the prediction of weights has (`effects_of`), here with the information N p of Poisson
+counts. So cells that the reference lacks are expected to have few records, and not none. The file is expected
 to have the reference's numbers times one factor, which its own noisy sums show.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.prediction import Loadings, components, effects_of, families
+from dpdist.mechanisms.tables.random_effects import Loadings, components, effects_of, families
 
 LEAST_NUMBER = 0.1
 """Smallest predicted number of records, relative to that of independent columns, and in records of the reference."""

@@ -1,0 +1,132 @@
+"""For `post`: what is published of every measurement of `tables`, with its limits, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpdist.core.records import UNIT
+from dpdist.job import NoiseName
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
+from dpdist.mechanisms.tables.limits import STEPS_WIDER, WIDER, TableLimits
+from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws
+from dpdist.privacy.queries import neighbour_of
+
+if TYPE_CHECKING:
+    from dpdist.mechanisms.tables.post import ResidualCells
+
+LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+
+
+def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy sums of every measurement, cell by cell."""
+    noisy, parts, limits = theta["noisy"][0], model.released_parts(theta), _Limits(model, theta)
+    statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][not model.weighted :]
+    if model.secret:
+        statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
+    ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.tables_in_turn)])[:-1]
+    cells, within = [*[()] * model.secret, (), *model.tables_in_turn], _of_stratum(release, stratum)
+    for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=True)):
+        of_number = model.secret and number == 0
+        shown = ["records"] if of_number else statistics
+        yield Figures(
+            cells=[within | cell for cell in model.groups(by)],
+            statistics=shown,
+            values=sums[:, : len(shown)],
+            scales=[model.joint.share("", part).scale] * len(shown),
+            limits=_without_limits if of_number else partial(limits, number - model.secret),
+            law=LAW_NAMES[model.joint.law],
+            table=name,
+            sensitivity=float(model.moved / UNIT),
+        )
+    if "beyond" in theta.values:
+        yield from _beyond(release, model, stratum, theta)
+    if model.bins is not None:
+        yield from _of_bins(release, model, stratum, theta)
+
+
+def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:
+    """The stratum's levels, which all its measurements have."""
+    frame = release.frame
+    row = frame.rows_of(stratum).start
+    return {name: str(frame.levels[name][frame.codes[name][row]]) for name in frame.strata}
+
+
+def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy numbers of records beyond limits, by table."""
+    part, coordinates = model.system.part_beyond, theta["beyond"].shape[2] // STEPS_WIDER
+    names = ["weights", *(f"outcomes{suffix}" for suffix in model.suffixes)][-coordinates:]
+    ends = np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1]
+    within = _of_stratum(release, stratum)
+    for by, counts in zip(model.measured, np.split(theta["beyond"][0], ends), strict=True):
+        yield Figures(
+            cells=[within | group for group in model.groups(by)],
+            statistics=[f"beyond {int(WIDER**k)} limits of {name}" for name in names for k in range(STEPS_WIDER)],
+            values=counts,
+            scales=[model.joint.share("", part).scale] * counts.shape[1],
+            limits=_without_limits,
+            law=LAW_NAMES[model.joint.law],
+            table=f"records beyond limits of {model.workload.named(by)}",
+            sensitivity=float(model.moved / UNIT),
+        )
+
+
+def _of_bins(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy counts of every column's bins, with the bins' centres and half-widths."""
+    assert model.bins is not None
+    assert model.of_counts is not None
+    weight = release.job.survey.measured_weight
+    names = [*([weight] if weight is not None else []), *model.outcomes]
+    counts = np.split(theta["counts"][0], model.bins.ends[:-1])
+    for name, bins, of_column in zip(names, model.bins.columns, counts, strict=True):
+        ends = np.concatenate([bins.cuts[:1], bins.cuts])
+        middle, half = (ends[1:] + ends[:-1]) / 2.0, (ends[1:] - ends[:-1]) / 2.0
+        yield Figures(
+            cells=[_of_stratum(release, stratum)] * len(middle),
+            statistics=[f"count in bins of {name}"],
+            values=of_column[:, None],
+            scales=[model.of_counts.scale],
+            limits=partial(_ends_of_bin, middle.tolist(), half.tolist()),
+            unit=1,
+            law=LAW_NAMES[model.of_counts.law],
+            table=f"bins of {name}",
+            sensitivity=float(model.of_counts.moved.by(neighbour_of(release.job))),
+        )
+
+
+def _ends_of_bin(middle: list[float], half: list[float], number: int, statistic: int) -> tuple[float, None, float]:
+    return middle[number], None, half[number]
+
+
+def _without_limits(cell: int, column: int) -> tuple[None, None, None]:
+    return None, None, None
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The limits of measurements, computed when they are first asked for."""
+
+    model: ResidualCells
+    theta: Draws
+
+    @cached_property
+    def tables(self) -> tuple[TableLimits, ...]:
+        system = self.model.knowing(self.theta).released_system(self.theta)
+        calibration = self.model.calibration(system, self.theta["noisy"][0])
+        again = self.model.again(system, self.theta["noisy"][0])[1] if system.parts_again else ()
+        return (calibration.first or system.first, *system.limits(calibration)[1], *again)
+
+    def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
+        """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""
+        of_table, statistic = self.tables[table], column + (not self.model.weighted)
+        if self.model.secret:
+            k, cap = column % len(self.model.outcomes), float(of_table.weight[cell])
+            return float(of_table.mean[cell, k]), cap, float(of_table.outcome[cell, k])
+        if statistic == 0:
+            return float(of_table.centre[cell]), float(of_table.weight[cell]), None
+        return float(of_table.mean[cell, statistic - 1]), None, float(of_table.outcome[cell, statistic - 1])

@@ -1,0 +1,343 @@
+"""Random effects of cells: best linear unbiased prediction, and the errors that cells share. For `prediction` and `sizes`.
+
+Effects of cells of tables, of pairs of columns and of base cells shrink what a fit of main effects leaves. Variance
+components solve the moment equations of products of residuals of two distinct records (MINQUE(0), non-negative). Cells
+whose records hardly vary count by the precision of their own records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats, Ints
+
+MOST_EFFECTS = 2_500
+"""Largest number of random effects of pairs of columns that no table needs."""
+MOST_OF_TABLES, LEAST_OF_TABLES = 4_000, 600
+"""Numbers of random effects of columns and tables in a file of few cells, and in one of many."""
+ENTRIES = 60_000_000
+"""Largest number of cells times effects above the least, and of cells times pairs of families of effects."""
+LEAST_FAMILIES = 12
+ROUNDS = 3
+"""Rounds of the moment equations of variance components."""
+MOST_INFLUENCE = 0.99
+"""Largest influence of a record on its own prediction that is taken out."""
+LEAST_OWN = 1e-4
+"""Smallest variance of a record about its cell's mean, relative to that of records of the same prediction."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loadings:
+    """Errors that cells share: factors of their covariance, (cell, effect), kept as a sparse `design` times a root.
+
+    The root of the effects' covariance is diagonal for the first effects, `lone`, and dense for others, (effect, other). So
+    a family of many effects that exclude each other, such as a column of many levels, is as cheap as its cells.
+    """
+
+    design: scipy.sparse.csr_array
+    lone: Floats
+    root: Floats
+    variance: Floats
+    """Variances of the errors, (cell,)."""
+
+    @classmethod
+    def none(cls, cells: int) -> Loadings:
+        return cls(scipy.sparse.csr_array((cells, 0)), np.zeros(0), np.zeros((0, 0)), np.zeros(cells))
+
+    @classmethod
+    def of_precision(
+        cls, design: scipy.sparse.csr_array, first: Floats, across: scipy.sparse.csr_array, others: Floats
+    ) -> Loadings:
+        """From the effects' precision: its diagonal for the `first` ones, (first,), (first, other), and (other, other)."""
+        slope = scipy.sparse.diags_array(1.0 / first) @ across
+        triangle = scipy.linalg.cholesky(others - (across.T @ slope).toarray(), lower=True)
+        lower = scipy.linalg.solve_triangular(triangle, np.eye(len(others)), lower=True).T
+        lone, root = 1.0 / np.sqrt(first), np.concatenate([-(slope @ lower), lower])
+        variance = np.asarray(design[:, : len(first)].power(2) @ lone**2)
+        at_once = max(ENTRIES // 20 // max(root.shape[1], 1), 1)
+        for start in range(0, design.shape[0], at_once):
+            variance[start : start + at_once] += ((design[start : start + at_once] @ root) ** 2).sum(axis=1)
+        return cls(design, lone, root, variance)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.design.shape[0], len(self.lone) + self.root.shape[1]
+
+    def covariance(self, right: Floats) -> Floats:
+        """The covariance of the effects times values, (effect,)."""
+        image: Floats = self.root @ (self.root.T @ right)
+        image[: len(self.lone)] += self.lone**2 * right[: len(self.lone)]
+        return image
+
+    def scaled(self, by: Floats) -> Loadings:
+        """Errors times factors, (cell,)."""
+        return replace(self, design=(scipy.sparse.diags_array(by) @ self.design).tocsr(), variance=self.variance * by**2)
+
+    def of_cells(self, cells: Ints) -> Loadings:
+        return replace(self, design=self.design[cells], variance=self.variance[cells])
+
+    def beside(self, other: Loadings) -> Loadings:
+        """Sums of these errors and of the others, which are independent."""
+        first, second = len(self.lone), len(other.lone)
+        blocks = [self.design[:, :first], other.design[:, :second], self.design[:, first:], other.design[:, second:]]
+        roots = [np.split(one.root, [len(one.lone)]) for one in (self, other)]
+        parts = [scipy.linalg.block_diag(*pair) for pair in zip(*roots, strict=True)]
+        lone = np.concatenate([self.lone, other.lone])
+        return Loadings(scipy.sparse.hstack(blocks).tocsr(), lone, np.concatenate(parts), self.variance + other.variance)
+
+    def __matmul__(self, effects: Floats) -> Floats:
+        """Errors of cells from independent standard effects, (effect,) or (effect, draw)."""
+        image = self.root @ effects[len(self.lone) :]
+        image[: len(self.lone)] += (self.lone * effects[: len(self.lone)].T).T
+        return np.asarray(self.design @ image)
+
+    def back(self, values: Floats) -> Floats:
+        """The transposed factors times values of cells, (cell,) or (cell, draw)."""
+        image = self.design.T @ values
+        return np.concatenate([(self.lone * image[: len(self.lone)].T).T, self.root.T @ image])
+
+    def rows(self, adding: scipy.sparse.csr_array) -> Floats:
+        """Factors of sums over cells, (row, effect)."""
+        image = (adding @ self.design).toarray()
+        return np.concatenate([image[:, : len(self.lone)] * self.lone, image @ self.root], axis=1)
+
+
+def most_effects(cells: int) -> int:
+    """Largest number of effects of columns and tables without the family of most effects, in a file of so many cells."""
+    return int(np.clip(ENTRIES // max(cells, 1), LEAST_OF_TABLES, MOST_OF_TABLES))
+
+
+def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
+    """Cells of columns, tables and pairs of columns, each as an index over all rows of `codes`.
+
+    In a file of many cells, those of tables and pairs with most effects are left out.
+    """
+    rows, columns = codes.shape
+    levels = [int(column.max(initial=0)) + 1 for column in codes.T]
+    most = most_effects(rows)
+    number = max(LEAST_FAMILIES, int(np.sqrt(ENTRIES / max(rows, 1))))
+
+    def few_first(sets: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return sorted(sets, key=lambda by: math.prod(levels[column] for column in by))
+
+    single = [(k,) for k in range(columns)]
+    wanted = dict.fromkeys([*few_first(single), *few_first({tuple(sorted(set(by))) for by in tables}.difference(single))])
+    kept, effects, largest = list[Ints](), 0, 0
+    for by in wanted:
+        if (0 < len(by) < columns or columns == 1) and len(kept) < number:
+            index = cell_index(codes[:, list(by)])
+            cells = int(index.max()) + 1
+            # The family of most effects has a diagonal precision of its own.
+            if effects + cells - max(largest, cells) <= most:
+                kept.append(index)
+                effects, largest = effects + cells, max(largest, cells)
+            elif len(by) > 1:
+                break
+    others = few_first(set(combinations(range(columns), 2)).difference(wanted))
+    for by in others if columns > 2 else ():
+        index = cell_index(codes[:, list(by)])
+        effects += int(index.max()) + 1
+        if effects > min(MOST_EFFECTS, most) or len(kept) >= number:
+            break
+        kept.append(index)
+    return kept
+
+
+def cell_index(codes: Ints) -> Ints:
+    """Numbers of the distinct rows, (row,)."""
+    if codes.shape[1] == 0:
+        return np.zeros(len(codes), dtype=np.int64)
+    key = np.zeros(len(codes), dtype=np.int64)
+    for column in codes.T:
+        key = np.unique(key * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1].reshape(-1)
+    return key
+
+
+def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints], distinct: float = 1.0) -> Floats:
+    """Variance components by family, in units of a record's residual variance, from residuals by group of records.
+
+    `mean` and `squares` are mean residuals and sums of squared residuals, `size` numbers of records, (group,). The last
+    component is that of groups. Products within a cell count by the precision of the cell's mean, learned in a first round.
+    `distinct` is 1 if products are of two records, and 0 for Poisson counts, whose squares are their numbers.
+    """
+    every = [*index, np.arange(len(mean))]
+    numbers = [np.bincount(family, weights=size) for family in every]
+    totals = [np.bincount(family, weights=mean * size) for family in every]
+    own_squares = [np.bincount(family, weights=squares) for family in every]
+    crossings = {}
+    for j, family in enumerate(every):
+        for k, other in enumerate(every):
+            if k <= j:
+                both, first = np.unique(family * (int(other.max()) + 1) + other, return_inverse=True, return_index=True)[1:]
+                shared = np.bincount(first.reshape(-1), weights=size)
+                crossings[j, k] = shared * shared - distinct * shared, family[both], other[both]
+    variance = np.full(len(every), 0.01)
+    for _ in range(ROUNDS):
+        worth = [1.0 / (1.0 + number * tau) ** 2 for number, tau in zip(numbers, variance, strict=True)]
+        left, right = np.zeros((len(every), len(every))), np.zeros(len(every))
+        for j, (number, total, square) in enumerate(zip(numbers, totals, own_squares, strict=True)):
+            right[j] = worth[j] @ (total * total - square)
+            scale = 1.0 / np.sqrt(max(float(worth[j] ** 2 @ (number * number - distinct * number)), 1e-300))
+            for k in range(len(every)):
+                pairs, a, b = crossings[max(j, k), min(j, k)]
+                left[j, k] = worth[j][a if j >= k else b] @ pairs
+            left[j], right[j] = left[j] * scale, right[j] * scale
+        variance = scipy.optimize.nnls(left, right)[0]
+    return variance
+
+
+class RandomEffects(NamedTuple):
+    """Posterior of random effects of one coordinate, at all cells, in spreads."""
+
+    shift: Floats
+    """Posterior means, (cell,)."""
+    loading: Loadings
+    """Errors that cells share."""
+    alone: Floats
+    """Standard deviations of errors that no other cell shares, (cell,)."""
+    influence: Floats
+    """Influence of one reference record on its own prediction, of cells with records."""
+
+
+def effects_of(
+    mean: Floats, size: Floats, index: Sequence[Ints], variance: Floats, rows: int, level: Floats | None = None
+) -> RandomEffects:
+    """Best linear unbiased prediction at `rows` cells, the first of which have records with these means and sizes.
+
+    `index` are families' cells of all rows; `level` (cell,) is the error of the level of all cells, if that is fitted.
+    """
+    used = [(cells, tau) for cells, tau in zip(index, np.sqrt(variance[:-1]), strict=True) if tau > 0.0]
+    base, with_records = float(variance[-1]), len(mean)
+    # The family of most effects is the first: alone, its precision is diagonal.
+    used.sort(key=lambda family: -int(family[0].max()))
+    blocks = [
+        scipy.sparse.csr_array((np.full(rows, tau), (np.arange(rows), cells)), shape=(rows, int(cells.max()) + 1))
+        for cells, tau in used
+    ]
+    design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()
+    occurs = np.flatnonzero(np.bincount(design[:with_records].indices, minlength=design.shape[1]))
+    first = int(np.count_nonzero(occurs < blocks[0].shape[1])) if len(occurs) > LEAST_OF_TABLES else 0
+    design_seen = design[:, occurs]
+    total = np.asarray(design.power(2).sum(axis=1)).ravel()
+    unseen = np.maximum(total - np.asarray(design_seen.power(2).sum(axis=1)).ravel(), 0.0)
+    within = 1.0 / (1.0 / size + base)
+    records = design_seen[:with_records]
+    one, others = records[:, :first], records[:, first:]
+    weighted = scipy.sparse.diags_array(within) @ others
+    loading = Loadings.of_precision(
+        *(design_seen, 1.0 + one.power(2).T @ within, (one.T @ weighted).tocsr()),
+        np.eye(others.shape[1]) + (others.T @ weighted).toarray(),
+    )
+    shift = np.asarray(design_seen @ loading.covariance(np.asarray(records.T @ (within * mean))))
+    shrinkage = base / (base + 1.0 / size)
+    shift[:with_records] += shrinkage * (mean - shift[:with_records])
+    from_records = np.zeros(rows)
+    from_records[:with_records] = shrinkage
+    influence = (shrinkage + (1.0 - shrinkage) * loading.variance[:with_records] * within) / size
+    alone = np.sqrt(base * (1.0 - from_records) + unseen)
+    if level is not None:
+        common = Loadings(scipy.sparse.csr_array(level[:, None]), np.zeros(0), np.ones((1, 1)), level**2)
+        loading = loading.beside(common)
+    return RandomEffects(shift, loading.scaled(1.0 - from_records), alone, influence)
+
+
+def own_variances(residuals: Floats, place: Ints, index: Sequence[Ints], cells: int) -> Floats:
+    """Variances of records about their cells' means, of all cells, from residuals of records in these cells.
+
+    Every family of cells has factors in turn: logarithms of cells' mean sizes of residuals, each with the credibility of
+    its number of records, for the spread of true logarithms that means of both halves of records show together. A few
+    large residuals hide a cell's scale in mean squares, but not in mean sizes.
+    """
+    size, scale = np.abs(residuals), np.ones(cells)
+    least, half = np.sqrt(LEAST_OWN), np.arange(len(size)) % 2 == 0
+    for family in index:
+        cell, ratio, count = family[place], size / scale[place], int(family.max()) + 1
+        centre = max(float(ratio.mean()), 1e-300)
+        uncertain = float(((ratio / centre - 1.0) ** 2).mean())
+        parts = [_log_sizes(cell[some], ratio[some] / centre, count, least) for some in (half, ~half)]
+        (of_one, first), (of_other, second) = parts
+        number = np.where((first > 0.0) & (second > 0.0), first + second, 0.0)
+        records = max(float(number.sum()), 1e-300)
+        apart = [of_half - float(number @ of_half) / records for of_half in (of_one, of_other)]
+        between = float(number @ (apart[0] * apart[1])) / records
+        if between > 0.0:
+            logs, of_cell = _log_sizes(cell, ratio / centre, count, least)
+            trust = between * of_cell / (between * of_cell + uncertain)
+            scale = np.maximum(scale * np.exp(trust * logs)[family], least)
+    # Squares in units of these scales are as large as they are on average.
+    within = float(((size / scale[place]) ** 2).mean())
+    return np.maximum(within * scale**2, LEAST_OWN)
+
+
+def _log_sizes(cell: Ints, size: Floats, cells: int, least: float) -> tuple[Floats, Floats]:
+    """Logarithms of cells' mean sizes, 0 without a record, and numbers of records."""
+    number = np.bincount(cell, minlength=cells).astype(np.float64)
+    mean = np.bincount(cell, weights=size, minlength=cells) / np.maximum(number, 1.0)
+    return np.where(number > 0.0, np.log(np.maximum(mean, least)), 0.0), number
+
+
+def corrected(
+    effects: RandomEffects, z: Floats, ratio: Floats, place: Ints, half: Ints, tables: Sequence[Ints], index: Sequence[Ints]
+) -> tuple[RandomEffects, Floats]:
+    """Effects after what they leave of cells whose records vary little, and records' variances about cells' means, (cell,).
+
+    One variance for all records shrinks such cells too much. By table, that of fewest cells first, a cell's mean remainder
+    counts by the precision that its own records show, if means of both halves of records agree. An effect moves a record's
+    residual `z` by its `ratio`, (record,): that of its weight to the predicted one.
+    """
+    shift, loading, alone, influence = effects
+    for family in tables:
+        cell, count = family[place], int(family.max()) + 1
+        remainder = z - ratio * shift[place]
+        of_halves = [_precise(cell[some], remainder[some], ratio[some], count) for some in (half == 0, half == 1)]
+        between = _between(*of_halves)
+        if between > 0.0:
+            mean, error = _precise(cell, remainder, ratio, count)
+            trust = between / (between + error)
+            shift = shift + (trust * mean)[family]
+            deviation = np.where(trust > 0.0, trust * np.sqrt(np.minimum(error, 1e300)), 0.0)
+            block = (deviation[family], (np.arange(len(family)), family))
+            noise = scipy.sparse.csr_array(block, shape=(len(family), count))
+            of_cells = Loadings(noise, np.ones(count), np.zeros((count, 0)), deviation[family] ** 2)
+            loading = loading.scaled(np.sqrt(1.0 - trust**2)[family]).beside(of_cells)
+            number = np.maximum(np.bincount(cell, minlength=count), 1)
+            influence = influence + (1.0 - influence) * (trust / number)[family][: len(influence)]
+            # A mean over several cells mends the errors of each by its part of the records.
+            part = np.bincount(place, minlength=len(family)) / number[family]
+            alone = alone * np.sqrt(1.0 - part * (trust**2)[family])
+    residuals = (z - ratio * shift[place]) / (1.0 - np.minimum(influence[place], MOST_INFLUENCE))
+    return RandomEffects(shift, loading, alone, influence), own_variances(residuals, place, index, len(shift))
+
+
+def _precise(cell: Ints, remainder: Floats, ratio: Floats, cells: int) -> tuple[Floats, Floats]:
+    """Means of cells, and their variances by what records differ from them; infinite without a record."""
+    number = np.bincount(cell, minlength=cells).astype(np.float64)
+    total = np.bincount(cell, weights=ratio, minlength=cells)
+    present = total > 0.0
+    total = np.where(present, total, 1.0)
+    mean = np.bincount(cell, weights=remainder, minlength=cells) / total
+    of_record = number[cell]
+    about = (remainder - ratio * mean[cell]) * np.sqrt(of_record / np.maximum(of_record - 1.0, 1.0))
+    own = own_variances(np.where(of_record > 1.0, about, remainder), cell, [np.arange(cells)], cells)
+    return mean, np.where(present, own * number / total**2, np.inf)
+
+
+def _between(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> float:
+    """The variance of true means, by products of those of both halves, in which precise cells count most.
+
+    A half's precision goes with its mean where laws are skewed, but not with the other half's.
+    """
+    errors = np.stack([one[1], other[1]])
+    both = np.isfinite(errors).all(axis=0)
+    product, errors, between = (one[0] * other[0])[both], errors[:, both], 0.0
+    for _ in range(ROUNDS):
+        worth = (1.0 / np.maximum(between + errors, 1e-12) ** 2).sum(axis=0)
+        between = max(float(worth @ product) / max(float(worth.sum()), 1e-300), 0.0)
+    return between
