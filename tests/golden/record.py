@@ -21,7 +21,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what tests share
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 import plain
-from golden_runs import GOLDENS, differences, other_libraries, read_golden, released, write_golden, write_libraries
+from golden_runs import (
+    GOLDENS,
+    differences,
+    other_libraries,
+    precision,
+    read_golden,
+    released,
+    write_golden,
+    write_libraries,
+)
 from golden_studies import STUDIES, studied
 from small_jobs import cases, reach
 from small_runs import write_inputs
@@ -49,7 +58,7 @@ def main() -> int:
         work = folder / name
         found = released(name, jobs[name], folder, work) if name in jobs else studied(name, folder, work)
         if said.compare:
-            lines = differences(read_golden(name), found)
+            lines = differences(read_golden(name), found, precision(name))
             failed |= bool(lines)
             print(name, "the same" if not lines else "", *lines, sep="\n  " if lines else " ")
         else:

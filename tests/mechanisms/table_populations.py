@@ -17,8 +17,8 @@ import scipy
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job.tables import Statistic
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
-from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import Posterior, Rows, prior_variances, rows_about
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import MOVED

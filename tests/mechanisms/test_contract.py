@@ -21,7 +21,7 @@ from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.mechanisms.tables import post
-from dpdist.mechanisms.tables.post import ResidualCells
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
 from dpdist.testing.mechanisms import problems, problems_of_noise, record_dependent
 

@@ -20,7 +20,7 @@ from dpdist.core.progress import silent
 from dpdist.core.records import UNIT
 from dpdist.estimation.donors import Donors
 from dpdist.mechanisms.tables import sensitivity
-from dpdist.mechanisms.tables.post import ResidualCells
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.planning.making import make_plan
 from dpdist.privacy.queries import Moved
 from dpdist.publish.folder import publish

@@ -18,8 +18,8 @@ import dpdist
 from dpdist.core.progress import silent
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables import posterior
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.conjugate import EXACT
-from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.planning.making import make_plan
 
 
@@ -81,7 +81,7 @@ def test_sums_beyond_what_is_supported_are_refused(tmp_path: Path, monkeypatch: 
     model = make_plan(job, None, silent).model
     assert isinstance(model, ResidualCells)
     assert not model.too_large
-    monkeypatch.setattr("dpdist.mechanisms.tables.post.MOST_SUMS", model.sums - 1)
+    monkeypatch.setattr("dpdist.mechanisms.tables.cells.MOST_SUMS", model.sums - 1)
     assert model.too_large == f"{model.sums} sums to measure, and 'tables' may have {model.sums - 1}"
 
 

@@ -20,8 +20,8 @@ from test_tables import LEVELS, TABLES, Cells, Population, Sample, population
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
-from dpdist.mechanisms.tables.post import ResidualCells
 from dpdist.mechanisms.tables.posterior import Posterior, rows_of, squares_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.random_effects import cell_index

@@ -21,7 +21,7 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables import limits
-from dpdist.mechanisms.tables.post import ResidualCells
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
 from dpdist.mechanisms.tables.random_effects import cell_index

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from quantile_surveys import Survey, by_replicate, released_quantiles
 
-from dpdist.mechanisms.tables.post import ResidualCells
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.synthetic import OfDonors
 from dpdist.models.protocol import Draws
 

@@ -1,4 +1,4 @@
-"""Laws of weights and outcomes by noisy counts of bins, where no reference teaches them: for `query` and `post`.
+"""Laws of weights and outcomes by noisy counts of bins, where no reference teaches them: for `query` and `cells`.
 
 Bins grow geometrically with the distance from 0, or from the public bound nearest to it; 0 and public bounds have bins of
 their own. So a law over many orders of magnitude takes few counts. Noise fills empty bins, too: those of their own have

@@ -1,4 +1,4 @@
-"""Projected time and memory of a run of `tables`, for `post`: figures are fitted to runs of one thread."""
+"""Projected time and memory of a run of `tables`, for `cells`: figures are fitted to runs of one thread."""
 
 from __future__ import annotations
 

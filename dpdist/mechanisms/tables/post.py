@@ -1,652 +1,132 @@
-"""Public half of `tables`, for `query` and `publish`: base cells from noisy sums, their errors, and synthetic records.
-
-The reference's records are released as donors. Publication computes prediction, limits and posterior anew from them and
-the noisy sums. Estimates of base cells are released, so that tables need none of it.
-"""
+"""Public parts of `tables`, for `publish`: model, texts, and every measurement cell by cell, with its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
-import pyarrow as pa
 
-from dpdist.core.digests import digest
-from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
-from dpdist.core.table_cells import codes_of
-from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.estimation.history import PeriodTotals, remembered
-from dpdist.job import Job, Statistic
-from dpdist.mechanisms.tables.bins import BinnedColumns
-from dpdist.mechanisms.tables.bounds import within_bounds
-from dpdist.mechanisms.tables.costs import projected_cost
-from dpdist.mechanisms.tables.effects import Told
-from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
-from dpdist.mechanisms.tables.measurements import figures
-from dpdist.mechanisms.tables.posterior import Drift, Posterior
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
-from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
-from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
-from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
-from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
-from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
-from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS, AtBound
-from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
-from dpdist.models.design import counted, patterns
-from dpdist.models.on_reference import ErrorsOfCells, ReferenceRecords
+from dpdist.core.records import UNIT
+from dpdist.job import NoiseName
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
+from dpdist.mechanisms.tables.cells import ResidualCells, model_of
+from dpdist.mechanisms.tables.limits import STEPS_WIDER, WIDER, TableLimits
+from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS
 from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
-from dpdist.models.public_model import PublicModel
-from dpdist.privacy.queries import NoisyQuery, neighbour_of
+from dpdist.models.protocol import Draws
+from dpdist.privacy.queries import neighbour_of
 
-__all__ = ["DEFINITIONS", "QUERIES", "WORDS", "ResidualCells", "figures", "model_of"]
+__all__ = ["DEFINITIONS", "QUERIES", "WORDS", "figures", "model_of"]
 
-FEWEST_VALUES, MOST_VALUES = 200, 10_000
-"""Numbers of values that stand for a law without a reference: as many as the file has records, within these."""
-LAWS = 8
-"""Number of other laws that noisy counts may have meant."""
-DONORS_OF_CELL = 64
-"""Number of values that stand for it in synthetic records of a base cell."""
-MOST_SUMS = 60_000
-"""Largest number of sums of a job: runs of 53,000 were measured."""
-BEYOND_REFERENCE = 10.0
-"""Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
-PREDICTED = ("count", "mean", "total")
-"""Statistics whose errors are predicted."""
-ALL, NUMBER_OF_RECORDS = "all records", "number of records"
-"""Names of the measurements of all records."""
+LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
 
 
-class Learned(NamedTuple):
-    """What the mechanism learned from the reference: the system, and donors for synthetic records."""
+def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy sums of every measurement, cell by cell."""
+    noisy, parts, limits = theta["noisy"][0], model.released_parts(theta), _Limits(model, theta)
+    statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][not model.weighted :]
+    if model.secret:
+        statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
+    ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.tables_in_turn)])[:-1]
+    cells, within = [*[()] * model.secret, (), *model.tables_in_turn], _of_stratum(release, stratum)
+    for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=True)):
+        of_number = model.secret and number == 0
+        shown = ["records"] if of_number else statistics
+        yield Figures(
+            cells=[within | cell for cell in model.groups(by)],
+            statistics=shown,
+            values=sums[:, : len(shown)],
+            scales=[model.joint.share("", part).scale] * len(shown),
+            limits=_without_limits if of_number else partial(limits, number - model.secret),
+            law=LAW_NAMES[model.joint.law],
+            table=name,
+            sensitivity=float(model.moved / UNIT),
+        )
+    if "beyond" in theta.values:
+        yield from _beyond(release, model, stratum, theta)
+    if model.bins is not None:
+        yield from _of_bins(release, model, stratum, theta)
 
-    system: TableSystem
-    donors: Donors
+
+def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:
+    """The stratum's levels, which all its measurements have."""
+    frame = release.frame
+    row = frame.rows_of(stratum).start
+    return {name: str(frame.levels[name][frame.codes[name][row]]) for name in frame.strata}
+
+
+def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy numbers of records beyond limits, by table."""
+    part, coordinates = model.system.part_beyond, theta["beyond"].shape[2] // STEPS_WIDER
+    names = ["weights", *(f"outcomes{suffix}" for suffix in model.suffixes)][-coordinates:]
+    ends = np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1]
+    within = _of_stratum(release, stratum)
+    for by, counts in zip(model.measured, np.split(theta["beyond"][0], ends), strict=True):
+        yield Figures(
+            cells=[within | group for group in model.groups(by)],
+            statistics=[f"beyond {int(WIDER**k)} limits of {name}" for name in names for k in range(STEPS_WIDER)],
+            values=counts,
+            scales=[model.joint.share("", part).scale] * counts.shape[1],
+            limits=_without_limits,
+            law=LAW_NAMES[model.joint.law],
+            table=f"records beyond limits of {model.workload.named(by)}",
+            sensitivity=float(model.moved / UNIT),
+        )
+
+
+def _of_bins(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy counts of every column's bins, with the bins' centres and half-widths."""
+    assert model.bins is not None
+    assert model.of_counts is not None
+    weight = release.job.survey.measured_weight
+    names = [*([weight] if weight is not None else []), *model.outcomes]
+    counts = np.split(theta["counts"][0], model.bins.ends[:-1])
+    for name, bins, of_column in zip(names, model.bins.columns, counts, strict=True):
+        ends = np.concatenate([bins.cuts[:1], bins.cuts])
+        middle, half = (ends[1:] + ends[:-1]) / 2.0, (ends[1:] - ends[:-1]) / 2.0
+        yield Figures(
+            cells=[_of_stratum(release, stratum)] * len(middle),
+            statistics=[f"count in bins of {name}"],
+            values=of_column[:, None],
+            scales=[model.of_counts.scale],
+            limits=partial(_ends_of_bin, middle.tolist(), half.tolist()),
+            unit=1,
+            law=LAW_NAMES[model.of_counts.law],
+            table=f"bins of {name}",
+            sensitivity=float(model.of_counts.moved.by(neighbour_of(release.job))),
+        )
+
+
+def _ends_of_bin(middle: list[float], half: list[float], number: int, statistic: int) -> tuple[float, None, float]:
+    return middle[number], None, half[number]
+
+
+def _without_limits(cell: int, column: int) -> tuple[None, None, None]:
+    return None, None, None
 
 
 @dataclass(frozen=True)
-class ResidualCells(PublicModel):
-    """Base cells of the file, with the tables over them."""
+class _Limits:
+    """The limits of measurements, computed when they are first asked for."""
 
-    labels: tuple[str, ...]
-    outcomes: tuple[str, ...]
-    bounds: tuple[tuple[float, float], ...]
-    """Public bounds of every outcome."""
-    columns: tuple[str, ...]
-    levels: tuple[tuple[str, ...], ...]
-    """Names of the levels of every column."""
-    codes: Codes
-    """Levels of the tables' columns in every cell, (cell, column)."""
-    count: Floats
-    """Sample records of every cell, public; 1 in every cell if they are secret."""
-    tables: tuple[WorkloadTable, ...]
-    statistics: tuple[tuple[str, tuple[Statistic, ...]], ...]
-    """Statistics of every table, by its name."""
-    joint: NoisyQuery
-    """The query for all measurements together."""
-    moved: Fraction
-    """Distance by which neighbouring files move a measurement, in units of 1/UNIT."""
-    one_weight: bool
-    public_weights: tuple[float, float]
-    """Public bounds of the weight."""
-    raked: tuple[int, ...] = ()
-    """Columns of public totals to which tables are raked; every measured table is crossed with them."""
-    nested: tuple[tuple[int, ...], ...] = ()
-    """Columns of every hierarchy, the coarsest first."""
-    weighted: bool = True
-    """Whether weights are measured; False without weights, and where they are public."""
-    weight: Floats | None = None
-    """The public weight of every cell, (cell,), 1 without weights; None if weights are measured."""
-    secret: bool = False
-    """True if the file's numbers of records are secret; every cross of levels is then a cell."""
-    bins: BinnedColumns | None = None
-    """Bins that are counted under noise where the job has no reference."""
-    of_counts: NoisyQuery | None = None
-    """The query for these counts."""
-    counts: Floats | None = None
-    """Noisy counts, (bin,), once they are known."""
-    donors: Donors | None = None
-    """Records of the reference, once they are known."""
-    absent: AbsentRecords | None = None
-    """Records of the reference in crosses that the file lacks, before they are learned from."""
-    earlier: tuple[PeriodTotals, ...] = ()
-    """Totals of earlier periods since the reference, before they are learned from."""
-    period: str = ""
-    largest: bool = False
-    """True if the parts of the budget make the largest error least, and not the mean squared one."""
-
-    @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
-        columns, mechanism = job.cell_columns, job.mechanism
-        assert isinstance(mechanism, Tables)
-        cells = patterns(frame, columns, rows)
-        first = np.unique(cells.pattern, return_index=True)[1] + rows.start
-        codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
-        bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
-        tables = tuple(
-            WorkloadTable(
-                *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
-                tuple(
-                    sorted(
-                        (columns.index(name), codes_of(frame.levels[name], kept)) for name, kept in table.universe.items()
-                    )
-                ),
-            )
-            for table in job.tables
-        )
-        joint, public = joint_query(job, mechanism.noise), job.survey.design_weights
-        weighted = job.survey.measured_weight is not None
-        return cls(
-            *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
-            tuple(tuple(map(str, frame.levels[name])) for name in columns),
-            codes.astype(np.int32),
-            np.ones(len(first)) if job.sizes_in_sums else counted(frame, rows, cells),
-            tables,
-            tuple((table.name, tuple(table.statistics)) for table in job.tables),
-            joint,
-            joint.moved.by(neighbour_of(job)),
-            bool(job.survey.one_weight_in),
-            weight_bounds(job),
-            tuple(k for k, name in enumerate(columns) if any(name in rake.by for rake in job.rake)),
-            tuple(
-                tuple(columns.index(name) for name in hierarchy.columns if name in columns)
-                for hierarchy in job.hierarchies.values()
-            ),
-            weighted,
-            None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
-            secret=job.sizes_in_sums,
-            period=job.period,
-            largest=mechanism.objective != MEAN_SQUARE,
-            bins=BinnedColumns.of(weight_bounds(job) if weighted else None, bounds) if job.on_histograms else None,
-            of_counts=counts_query(job, mechanism.noise) if job.on_histograms else None,
-        )
-
-    @property
-    def workload(self) -> Workload:
-        sizes = tuple(map(len, self.levels))
-        crossed = [replace(table, by=tuple(dict.fromkeys((*table.by, *self.raked)))) for table in self.tables]
-        columns = self.codes.astype(np.int64), sizes, self.count, tuple(crossed)
-        return Workload(*columns, self.columns, len(self.outcomes))
-
-    @property
-    def measured(self) -> tuple[tuple[int, ...], ...]:
-        """Columns of every table that is measured, and no other gives; universes count as columns.
-
-        A column of a hierarchy gives the coarser ones.
-        """
-        coarser = {column: chain[:place] for chain in self.nested for place, column in enumerate(chain)}
-        sets = [by for by in self.workload.measured if by]
-        coverage = {by: {above for column in by for above in (column, *coarser.get(column, ()))} for by in sets}
-        return tuple(by for by in sets if not any(other != by and coverage[other].issuperset(by) for other in sets))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the measurements, that of all records first, after their number if it is secret."""
-        names = (ALL, *map(self.workload.named, self.measured))
-        if self.bins is not None:
-            names = (*names, *(f"{name}, again" for name in names[1:]))
-        return (NUMBER_OF_RECORDS, *names) if self.secret else names
-
-    @property
-    def tables_in_turn(self) -> tuple[tuple[int, ...], ...]:
-        """Columns of the tables as they are measured: twice without a reference."""
-        return self.measured * (1 + (self.bins is not None))
-
-    def parts(self, system: TableSystem) -> tuple[Fraction, ...]:
-        """Parts of the budget of the measurements, by the order of their names."""
-        return (NUMBER, *system.parts) if self.secret else system.parts
-
-    @property
-    def sums(self) -> int:
-        cells = sum(self.workload.number_of_groups(by) for by in self.tables_in_turn)
-        return (self.weighted + len(self.outcomes)) * (1 + cells)
-
-    @property
-    def scales(self) -> tuple[Fraction, ...]:
-        """The largest scale of noise, in units of 1/UNIT."""
-        part = least_part(len(self.measured)) * (PILOT / 2 if self.bins is not None else 1)
-        if self.bins is None:
-            cells = sum(self.workload.number_of_groups(by) for by in self.measured)
-            columns = self.weighted + len(self.outcomes)
-            part = min(part, part_beyond(self.joint, len(self.measured), columns, cells * columns * STEPS_WIDER) or part)
-        return (self.joint.share("", part).scale,)
-
-    @property
-    def largest_sum(self) -> int:
-        """The largest sum of any file of as many records, in units of 1/UNIT; sums of a secret number are cut."""
-        return 0 if self.secret else UNIT * int(self.count.sum())
-
-    @property
-    def too_large(self) -> str:
-        """The reason why the tables cannot be estimated together; empty if they can."""
-        return f"{self.sums:,} sums to measure, and 'tables' may have {MOST_SUMS:,}" if self.sums > MOST_SUMS else ""
-
-    def cost(self, records: int) -> Cost:
-        """The projected cost of a run, from public sizes."""
-        sizes, sets = list(map(len, self.levels)), [len(table.by) for table in self.tables]
-        return projected_cost(
-            records, len(self.count), self.sums, len(self.outcomes), sizes, self.measured, sets, self.secret
-        )
-
-    @property
-    def identified(self) -> int:
-        """A reference needs more than one record. Cells without one are predicted from others."""
-        return 1
-
-    @property
-    def first(self) -> list[int]:
-        """The first frame row of every cell."""
-        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("means", (("cell", self.labels), ("mean", ("weight", *self.outcomes)))),)
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Suffixes of statistics' names, by outcome: the outcome's name, or nothing if there is one outcome."""
-        return tuple(f" {name}" for name in self.outcomes) if len(self.outcomes) > 1 else ("",)
-
-    def with_absent(self, absent: AbsentRecords) -> Self:
-        """This model, which also learns from these records."""
-        return replace(self, absent=absent)
-
-    def with_history(self, history: Sequence[PeriodTotals]) -> Self:
-        """This model, which also learns from totals of earlier periods."""
-        return replace(self, earlier=remembered(history))
-
-    def with_donors(self, donors: Donors) -> Self:
-        """This model with the reference's records."""
-        return replace(self, donors=donors)
-
-    def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> Learned:
-        """Prediction and limits that a reference gives. Raises `Improper` if the reference is too small."""
-        donors = Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied)
-        if not len(donors):
-            raise Improper("the reference has no record with a weight above 0 in the cells of the tables")
-        if self.absent is not None:
-            donors = replace(donors, absent=self.absent.by(self.columns))
-        donors = replace(donors, history=self.earlier)
-        return Learned(self.with_donors(donors).system, donors)
-
-    def at_weight_bound(self, theta: Draws) -> AtBound | None:
-        """What noisy counts of bins tell of weights at their public upper bound; None if they are not counted."""
-        if self.bins is None or not self.bins.weighted or self.of_counts is None:
-            return None
-        counts, (low, high) = theta["counts"][0], self.public_weights
-        weight = float(self.count @ theta["means"][0, :, 0])
-        top = int(self.bins.ends[0]) - 1
-        return AtBound(float(self.count.sum()), float(counts[top]), self.of_counts.scale_as_laplace, weight, low, high)
-
-    def relearned(self, learned: Learned) -> Learned:
-        """What is learned under another budget: the prediction is the same."""
-        return learned._replace(system=learned.system.under(self.joint))
-
-    @property
-    def system(self) -> TableSystem:
-        """Measured tables with the reference's records, or with a law by noisy counts."""
-        return _system_of(_Problem(digest(self._content), self))
-
-    @property
-    def _content(self) -> tuple[object, ...]:
-        """All that the system follows from."""
-        sizes = tuple(map(len, self.levels))
-        donors = None if self.donors is None else replace(self.donors, copied=None)
-        public = self.joint, self.bounds, self.public_weights, self.weight, self.of_counts, self.counts
-        count = None if self.secret else self.count
-        shown = self.workload.tables, self.tables, self._worth, self.largest
-        return (self.codes, sizes, count, shown, self.nested, *public, donors)
-
-    def built(self) -> TableSystem:
-        """`system`, computed anew."""
-        codes, reference = self.codes.astype(np.int64), self._reference
-        tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Ints]()
-        both = np.concatenate([codes, reference.codes])
-        every = replace(self.workload, codes=both, count=np.ones(len(both)))
-        for by in self.measured:
-            group = every.groups(by)
-            of_file, of_reference = group[: len(codes)], group[len(codes) :]
-            present, cell = np.unique(of_file, return_inverse=True)
-            place = np.full(int(group.max()) + 1, -1)
-            place[present] = np.arange(len(present))
-            tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
-            placed.append(place[of_reference] if self.donors is not None else np.full(len(reference.weight), -1))
-        low, high = self.public_weights if self.weight is None else (self.weight.min(), self.weight.max())
-        # Noisy counts of bins reach no farther than noise lets them, and say nothing of public weights.
-        most = high if self.donors is None else min(high, BEYOND_REFERENCE * float(reference.weight.max()))
-        lowest, highest = ([end, *ends] for end, ends in zip((low, most), zip(*self.bounds, strict=True), strict=True))
-        return TableSystem(
-            *(codes, tuple(map(len, self.levels)), self.count, tuple(tables), tuple(placed), reference),
-            *(np.array(lowest, dtype=float), np.array(highest, dtype=float)),
-            self.joint,
-            self.weight,
-            self.secret,
-            () if self.donors is None else self.donors.history,
-            tuple(self._published()),
-            self.largest,
-            () if self.donors is not None else tuple(self._law(FEWEST_VALUES, draw) for draw in range(1, 1 + LAWS)),
-            alike=self.donors is None,
-        )
-
-    @property
-    def _worth(self) -> tuple[tuple[float, ...], ...]:
-        """What squared errors of counts and of outcomes' means count for, by table."""
-        pairs = zip(self.tables, self.statistics, strict=True)
-        return tuple(worth_of(table.priority, shown, self.outcomes, self.largest) for table, (_, shown) in pairs)
-
-    def _published(self) -> Iterator[PublishedTable]:
-        for table, worth in zip(self.tables, self._worth, strict=True):
-            yield PublishedTable(self.workload.published(table), np.array(worth))
-
-    def by_setting(self) -> Mapping[str, Self]:
-        """This model with the other objective."""
-        return {f"objective: {MEAN_SQUARE if self.largest else LARGEST}": replace(self, largest=not self.largest)}
-
-    @property
-    def _reference(self) -> ReferenceSample:
-        """Records of the reference, or values by noisy counts, which are in no cell."""
-        codes = self.codes.astype(np.int64)
-        if self.donors is None:
-            return self._law(int(np.clip(self.count.sum(), FEWEST_VALUES, MOST_VALUES)))._replace(codes=codes[:0])
-        donors, absent = self.donors, self.donors.absent
-        if absent is None:
-            return ReferenceSample(codes[donors.cell], donors.weight, donors.outcomes)
-        return ReferenceSample(
-            np.concatenate([codes[donors.cell], absent.codes.astype(np.int64)]),
-            np.concatenate([donors.weight, absent.weight]),
-            np.concatenate([donors.outcomes, absent.outcomes]),
-        )
-
-    def _law(self, number: int, draw: int = 0) -> ReferenceSample:
-        """Values that stand for the laws of noisy counts, or of a draw of them."""
-        assert self.bins is not None
-        assert self.of_counts is not None
-        assert self.counts is not None
-        return self.bins.sample(self.counts, self.of_counts.scale_as_laplace, number, draw)
-
-    def knowing(self, theta: Draws) -> Self:
-        """This model with the released counts of bins, where the job has no reference."""
-        return replace(self, counts=theta["counts"][0]) if "counts" in theta.values else self
-
-    def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
-        """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
-        errors_of_tables = list[ErrorsOfCells]()
-        for errors, (name, statistics) in zip(learned.system.errors, self.statistics, strict=True):
-            for one in statistics:
-                if one.name not in PREDICTED:
-                    continue
-                k = 0 if one.name == "count" else 1 + self.outcomes.index(one.variable or self.outcomes[0])
-                error, alone, direct = errors.totals(k) if one.name == "total" else errors.means(k)
-                # Rounding gives errors to counts of all records that have one weight.
-                least = 1e-6 * errors.figures.held * (one.name == "count")
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    shown = [np.where(direct > least, value / direct, np.nan) for value in (error, alone)]
-                errors_of_tables.append(ErrorsOfCells(name, one, shown[0], shown[1], np.full(len(direct), np.inf)))
-        return errors_of_tables
-
-    def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
-        """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
-        posterior, observed = self._posterior(system, noisy)
-        z, means = posterior.estimate(observed)[: len(self.count)], posterior.prior.prediction.means[: len(self.count)]
-        low, high = np.array(self.bounds).T
-        predicted = system.numbers.count * means[:, 0]
-        count, totals = predicted + z[:, 0], means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
-        count, totals = self._within_bounds(count, totals, predicted, means[:, 1:])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(count[:, None] > 0.0, totals / count[:, None], means[:, 1:])
-        size = self.count
-        if self.secret:
-            # Numbers of records follow from mean weights, and a cell has at least one.
-            weight = self.calibration(system, noisy).factors[0] * means[:, 0]
-            size = np.maximum(np.rint(count / weight), 1.0)
-        values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
-        values["drift"] = np.array(posterior.prior.drift[-1])
-        values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
-        values |= {"size": size} if self.secret else {}
-        values |= {"counts": self.counts} if self.counts is not None else {}
-        values |= {"beyond": system.beyond} if system.beyond is not None else {}
-        return Draws({name: value[None] for name, value in values.items()})
-
-    def sized(self, theta: Draws) -> Self:
-        """This model with the released numbers of records, where the file's are secret."""
-        return replace(self, count=theta["size"][0]) if self.secret else self
-
-    def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
-        """The number of sample records of every frame row, (row,), estimated from noisy sums."""
-        return np.array(described["size"], dtype=np.int64)[self.design.pattern]
-
-    def _within_bounds(self, count: Floats, totals: Floats, predicted: Floats, means: Floats) -> tuple[Floats, Floats]:
-        """Counts and totals within public bounds; `predicted` (cell,) are counts, and `means` (cell, outcome)."""
-        tables = [self.workload.groups(by) for by in self.measured]
-        least, most = (0.0, np.inf) if self.secret else self.public_weights
-        if self.weighted:
-            count = within_bounds(count, least * self.count, most * self.count, predicted, tables)
-        columns = [
-            within_bounds(total, low * count, high * count, mean * count, tables)
-            for total, mean, (low, high) in zip(totals.T, means.T, self.bounds, strict=True)
-        ]
-        return count, np.column_stack(columns)
-
-    def _posterior(self, system: TableSystem, noisy: Floats) -> tuple[Posterior, Floats]:
-        calibration = self.calibration(system, noisy)
-        calibrated, limits = system.limits(calibration)
-        sums = [part / UNIT for part in self.by_measurement(noisy)]
-        if not system.parts_again:
-            rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
-            clipped = system.clipped(limits, calibration.first)
-            return system.posterior(rows, observed, errors, calibration, clipped=clipped), observed
-        told, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
-        rows, observed, errors, clipped = system.observed_again(told, again, sums[1 + len(limits) :])
-        return system.posterior(rows, observed, errors, refined=told.prediction, clipped=clipped), observed
-
-    def again(self, system: TableSystem, noisy: Floats) -> tuple[Told, tuple[TableLimits, ...]]:
-        """What the first noisy sums tell of cells, and limits of tables that are measured again."""
-        calibrated, limits = self.limits(system, noisy)
-        sums = [part / UNIT for part in self.by_measurement(noisy)[: 1 + len(limits)]]
-        return system.again(calibrated, limits, sums)
-
-    def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
-        """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
-        assert self.donors is not None
-        if self.secret:
-            return ()
-        system, noisy = self.released_system(theta), theta["noisy"][0]
-        sums = [part / UNIT for part in self.by_measurement(noisy)]
-        drift = Drift(*map(tuple, theta["drift"][0].tolist()))
-        return (*self.donors.history, system.totals(self.period, *self.limits(system, noisy), sums, drift))
-
-    def calibration(self, system: TableSystem, noisy: Floats) -> Calibration:
-        """What the noisy sums of all records tell of a drift since the reference."""
-        of_all = self._residuals(noisy[int(self.secret) :])[0] / UNIT
-        return system.calibration(of_all, float(noisy[0, 0]) / UNIT if self.secret else None)
-
-    def limits(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
-        """The calibrated prediction, and limits of tables after the first."""
-        return system.limits(self.calibration(system, noisy))
-
-    def by_measurement(self, noisy: Floats) -> list[Floats]:
-        """Noisy sums of u of every measurement, (cell, 1 + outcome), without the number of records."""
-        ends = np.cumsum([1, *map(self.workload.number_of_groups, self.tables_in_turn)])[:-1]
-        return np.split(self._residuals(noisy[int(self.secret) :]), ends)
-
-    def _residuals(self, noisy: Floats) -> Floats:
-        """Noisy sums of u_0, which is 0 where weights are public, and of every u_k, (cell, 1 + outcome)."""
-        if self.secret:
-            return unpaired(noisy)
-        return noisy if self.weighted else np.column_stack([np.zeros(len(noisy)), noisy])
-
-    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
-        if "products" in theta.values:
-            weight, product = theta["weights"], theta["products"][..., outcome]
-        else:
-            weight, product = theta["means"][..., 0], theta["means"][..., 0] * theta["means"][..., 1 + outcome]
-        return weight[:, self.design.pattern], product[:, self.design.pattern]
-
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        means = theta["means"][0, self.pattern(frame_row)]
-        return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
-
-    def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
-        """Synthetic records that are copies of donors, moved to the estimates of base cells."""
-        theta = release.theta(self, stratum, 0)
-        return Drawn.of(release, self.sized(theta), stratum, self._donors_by_counts(theta) if self.donors is None else None)
-
-    def _donors_by_counts(self, theta: Draws) -> Donors:
-        """Donors by the law of noisy counts, the same in every base cell."""
-        law, cells = self.knowing(theta)._law(DONORS_OF_CELL), len(self.count)
-        cell = np.repeat(np.arange(cells, dtype=np.int32), DONORS_OF_CELL)
-        typical = law.weight.mean() or 1.0
-        weight = (
-            np.tile(np.where(law.weight > 0.0, law.weight, typical), cells) if self.weight is None else self.weight[cell]
-        )
-        return Donors.of(cell, weight, np.tile(law.outcomes, (cells, 1)))
-
-    def distribution(self, release: ReleaseView, stratum: int) -> OfDonors:
-        """The distributions of the reference's records, moved to the estimates of base cells."""
-        return OfDonors.of_cells(release, self, stratum)
-
-    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Base cells under other samples of the file's records, without noise.
-
-        `shape` (draw, cell) is the error of the donors' shapes, in standard deviations: one for all cells that use them.
-        """
-        posterior = self.posterior(theta)
-        draws = posterior.draws(draws)
-        sampled = posterior.prior.sampled(draws, rng)
-        sampled[len(self.count) :] = 0.0  # samples of earlier periods are those that were drawn
-        z = posterior.answers(sampled)
-        if self.secret:
-            z[: len(self.count), 0] += self._numbers_drawn(theta, draws, rng)
-        moved = self._moved(theta, z)
-        if self.donors is None:
-            return moved
-        group = self.donors.by_cell(self.codes).group
-        shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
-        return Draws({**moved.values, "shape": shape})
-
-    def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-        """Base cells of the samples that `resampled` draws, as their records have them."""
-        posterior = self.posterior(theta)
-        return self._moved(theta, posterior.prior.sampled(posterior.draws(draws), rng))
-
-    def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
-        """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
-
-        A cell has at least one record, though fewer are expected of many. So the sample's own error, which has count²/size
-        of a cell, lacks what is left of count times mean weight.
-        """
-        system = self.released_system(theta)
-        weight = self.calibration(system, theta["noisy"][0]).factors[0] * system.prediction.means[:, 0]
-        size = theta["size"][0]
-        count = size * theta["means"][0, :, 0]
-        drawn = np.sqrt(np.maximum(count * weight - count**2 / size, 0.0))[:, None] * rng.standard_normal(
-            (len(size), draws)
-        )
-        return np.asarray(drawn - np.outer(count, drawn.sum(axis=0) / max(float(count.sum()), 1e-300)))
-
-    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Base cells under other noise, other errors of the prediction, and other drift, for standard errors only.
-
-        Earlier periods have other samples, too.
-        """
-        posterior = self.posterior(theta)
-        draws = posterior.draws(draws)
-        z = posterior.prior.deviated(draws, rng)
-        if len(z) > len(self.count):
-            z[len(self.count) :] += posterior.prior.sampled(draws, rng)[len(self.count) :]
-        size = (len(posterior.noise), draws)
-        noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.joint.law == "laplace" else rng.standard_normal(size)
-        return self._moved(theta, posterior.answers(z, posterior.disturbed(noise, rng)) - z)
-
-    def posterior(self, theta: Draws) -> Posterior:
-        """The posterior of the released noisy sums."""
-        model = self.knowing(theta)
-        key = digest((model._content, *(value for name, value in sorted(theta.values.items()) if name != "means")))
-        return _posterior_of(_Problem(key, model, theta))
-
-    def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
-        """Released parts of the budget, by measurement."""
-        return tuple(Fraction(int(steps), PART_STEPS) for steps in theta["parts"][0])
-
-    def released_system(self, theta: Draws) -> TableSystem:
-        """The system with the released parts, which a machine with other last digits would not choose again."""
-        system = self.system.sharing(self.released_parts(theta)[int(self.secret) :])
-        return system.widened(theta["beyond"][0]) if "beyond" in theta.values else system
-
-    def _moved(self, theta: Draws, z: Floats) -> Draws:
-        """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
-        means, size = theta["means"][0], self.sized(theta).count
-        predicted, z = self.posterior(theta).prior.prediction.means[: len(size)], z[: len(size)]
-        weight, totals = z[:, 0].T, z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
-        weights = means[:, 0] + weight / size
-        products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
-        return Draws({"weights": weights, "products": products})
-
-    def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
-        """The levels of every measured cell, by the table's columns; universes' columns are those that do not vary."""
-        group = self.workload.groups(by)
-        first = np.unique(group, return_index=True)[1]
-        columns = [column for column in by if column < len(self.columns)]
-        return [{self.columns[k]: self.levels[k][self.codes[cell, k]] for k in columns} for cell in first]
-
-    def describe(self, theta: Draws) -> Mapping[str, Any]:
-        of_law = "b" if self.joint.law == "laplace" else "sigma"
-        return {
-            **describe_draws(self.parameters, theta),
-            "noisy": theta["noisy"][0].tolist(),
-            "drift": theta["drift"][0].tolist(),
-            "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)),
-            **{name: theta[name][0].tolist() for name in ("size", "counts", "beyond") if name in theta.values},
-            "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
-        }
-
-    def recall(self, described: Mapping[str, Any]) -> Draws:
-        values = dict(recall_draws(self.parameters, described).values)
-        names = [name for name in ("noisy", "drift", "size", "counts", "beyond") if name in described]
-        parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
-        noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
-        return Draws({**values, **noisy, "parts": parts})
-
-
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """A model with the released parameters; publication asks for the same posterior several times."""
-
-    key: str
     model: ResidualCells
-    theta: Draws | None = None
+    theta: Draws
 
-    def __hash__(self) -> int:
-        return hash(self.key)
+    @cached_property
+    def tables(self) -> tuple[TableLimits, ...]:
+        system = self.model.knowing(self.theta).released_system(self.theta)
+        calibration = self.model.calibration(system, self.theta["noisy"][0])
+        again = self.model.again(system, self.theta["noisy"][0])[1] if system.parts_again else ()
+        return (calibration.first or system.first, *system.limits(calibration)[1], *again)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Problem) and other.key == self.key
-
-
-@lru_cache(maxsize=2)
-def _system_of(problem: _Problem) -> TableSystem:
-    return problem.model.built()
-
-
-@lru_cache(maxsize=2)
-def _posterior_of(problem: _Problem) -> Posterior:
-    assert problem.theta is not None
-    return problem.model._posterior(problem.model.released_system(problem.theta), problem.theta["noisy"][0])[0]
-
-
-def weight_bounds(job: Job) -> tuple[float, float]:
-    """Public bounds of the measured weight: 1 and 1 without one, 0 and infinity where the job states none."""
-    if job.survey.measured_weight is None:
-        return 1.0, 1.0
-    declared = job.columns.get(job.survey.measured_weight)
-    return (0.0, np.inf) if declared is None or declared.bounds is None else declared.bounds
-
-
-def model_of(job: Job) -> type[ResidualCells]:
-    """The model of every job under the mechanism."""
-    return ResidualCells
+    def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
+        """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""
+        of_table, statistic = self.tables[table], column + (not self.model.weighted)
+        if self.model.secret:
+            k, cap = column % len(self.model.outcomes), float(of_table.weight[cell])
+            return float(of_table.mean[cell, k]), cap, float(of_table.outcome[cell, k])
+        if statistic == 0:
+            return float(of_table.centre[cell]), float(of_table.weight[cell]), None
+        return float(of_table.mean[cell, statistic - 1]), None, float(of_table.outcome[cell, statistic - 1])

@@ -14,8 +14,8 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, provenance, referred
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, Summing, released_sets
 from dpdist.mechanisms.tables.bins import BinnedColumns
+from dpdist.mechanisms.tables.cells import Learned, ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits
-from dpdist.mechanisms.tables.post import Learned, ResidualCells
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import part_beyond

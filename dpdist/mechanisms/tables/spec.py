@@ -1,4 +1,4 @@
-"""Job section of `tables`, read by `query` and `post`: the law of noise, and what is refused."""
+"""Job section of `tables`, read by `query` and `cells`: the law of noise, and what is refused."""
 
 from __future__ import annotations
 

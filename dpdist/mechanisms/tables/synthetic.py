@@ -1,4 +1,4 @@
-"""For `tables.post`: synthetic records and distributions, from public donors moved to estimated means.
+"""For `cells`: synthetic records and distributions, from public donors moved to estimated means.
 
 First, one common scale moves outcomes of all cells, so that donors have the tables' grand mean. This removes drift
 between periods. The remaining differences are mostly sampling error and noise. Exponentially tilted weights of the donors

@@ -1,4 +1,4 @@
-"""For `tables.post`: base cells that occur, tables over their columns, and sparse matrices that add cells up.
+"""For `cells`: base cells that occur, tables over their columns, and sparse matrices that add cells up.
 
 A base cell is a combination of all columns of the tables. Only combinations that occur in the file are listed, so empty
 combinations cost nothing. The rows of a table's published cells are in the order of `core.table_cells.cross`.
