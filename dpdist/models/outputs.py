@@ -256,6 +256,28 @@ class Resampled(StratumModel, Expectation, Protocol):
         ...
 
 
+class DrawnTogether(NamedTuple):
+    """Draws of the parameters of two releases under errors that they share, and under each one's own.
+
+    `sampled` is True if those of the earlier release include its sampling error, from which the later one learned.
+    """
+
+    later: Draws
+    earlier: Draws
+    sampled: bool
+
+
+@runtime_checkable
+class SharesErrors(Resampled, Protocol):
+    """A model whose errors may be in part those of an earlier release."""
+
+    def drawn_with(
+        self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
+    ) -> DrawnTogether | None:
+        """Draws of both; None if no shared error is known."""
+        ...
+
+
 @runtime_checkable
 class KnowsSamples(Resampled, Protocol):
     """A model that knows how records vary within cells."""

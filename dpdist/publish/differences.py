@@ -1,18 +1,20 @@
 """For `cli.diff`: compares two public folders, by what differs and by differences between periods with standard errors.
 
-A difference has the standard error √(a² + b²), from the published errors a and b. This holds for independent samples
-with independent noise. Two releases may share records, people, a reference, or a chain; the error is then too large,
-never too small. A list of moved figures may then miss some. Degrees of freedom are Welch's and Satterthwaite's.
+Differences between periods know the errors of a reference that both releases share. `diff` itself takes √(a² + b²), from
+the published errors a and b, which is too large for releases that share records, people or a reference: a list of moved
+figures may then miss some. Degrees of freedom are Welch's and Satterthwaite's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dpdist.core.errors import AnalysisError
 from dpdist.core.public_files import MANIFEST, read_object
@@ -20,6 +22,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import t_interval
 from dpdist.job.specs import those
 from dpdist.publish.opened import Release
+from dpdist.publish.shared_errors import SharedErrors, shared_errors
 
 WHICH = ("release", "dataset", "period", "date")
 VERSION = ("version", "corrects", "correction")
@@ -208,10 +211,18 @@ def _number(value: float) -> float | None:
 
 
 USED = ("estimate", "standard_error", "df")
+FIGURES = (
+    *("before", "after", "difference", "standard_error", "df", "lower", "upper"),
+    *("relative", "relative_error", "correlation", "significant"),
+)
+"""Columns of a table of changes, behind those that name a figure."""
 
 
 def period_differences(before: Release, after: Release) -> dict[str, pd.DataFrame]:
     """The later figure less the earlier, for every table that both releases have with the same columns.
+
+    The variance is a² + b² − 2 c, from the published errors a and b and the covariance c of errors that both releases take
+    from one reference (`publish.shared_errors`). Samples of the two periods are taken to be independent.
 
     Parameters
     ----------
@@ -219,9 +230,14 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
 
     Returns
     -------
-    One frame for each table, with a row for each cell, statistic and estimator that both have: `before`, `after`,
-    `difference`, `standard_error`, `df`, and limits `lower` and `upper` of a 90 % interval. A difference is NaN where
-    a release has no estimate.
+    One frame for each table, with a row for each cell, statistic and estimator that both have:
+
+    - `before`, `after`, `difference`, `standard_error`, `df`, and limits `lower` and `upper` of a 90 % interval. A
+      difference is NaN where a release has no estimate.
+    - `relative` and `relative_error`: the change relative to `before` with its standard error; NaN where `before` is not
+      above 0.
+    - `correlation`: of the two figures' errors; 0 where none is known.
+    - `significant`: True if the interval of the difference leaves out 0.
 
     Raises
     ------
@@ -234,11 +250,14 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     ['salaries']
     """
     _refuse_one_period(before, after)
-    frames = {name: _of_table(before, after, name) for name in before.tables if _comparable(before, after, name)}
-    if not frames:
+    names = [name for name in before.tables if _comparable(before, after, name)]
+    if not names:
         allowed = "a table of one name and the same columns in both"
         raise AnalysisError("the releases have no table in common", allowed, "publish one again with the other's tables")
-    return frames
+    for release, name in product((before, after), names):
+        _refuse_without_errors(release, name, release.tables[name])
+    shared = shared_errors(before, after)
+    return {name: _of_table(before, after, name, shared) for name in names}
 
 
 def _refuse_one_period(before: Release, after: Release) -> None:
@@ -256,23 +275,46 @@ def _labels(rows: pd.DataFrame) -> list[str]:
     return [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
 
 
-def _of_table(before: Release, after: Release, name: str) -> pd.DataFrame:
+def _of_table(before: Release, after: Release, name: str, shared: SharedErrors | None) -> pd.DataFrame:
     first, second = before.tables[name], after.tables[name]
-    for release, rows in ((before, first), (after, second)):
-        _refuse_without_errors(release, name, rows)
-    keys = [*_labels(first), *OF_A_FIGURE]
+    by = _labels(first)
+    keys = [*by, *OF_A_FIGURE]
     both = first[[*keys, *USED]].merge(second[[*keys, *USED]], on=keys, suffixes=("_a", "_b"), sort=False)
-    value, error, df = (tuple(both[f"{used}_{end}"].to_numpy(dtype=float) for end in "ab") for used in USED)
-    variance = error[0] ** 2 + error[1] ** 2
-    interval = t_interval(value[1] - value[0], variance, satterthwaite(error, df))
-    figures = {"before": value[0], "after": value[1], "difference": interval.value}
-    figures |= {
-        "standard_error": interval.standard_error,
-        "df": interval.df,
-        "lower": interval.lower,
-        "upper": interval.upper,
-    }
-    return both[keys].assign(**figures)
+    value, error, df = (Pair(*(both[f"{used}_{end}"].to_numpy(dtype=float) for end in "ab")) for used in USED)
+    covariance = np.zeros(len(both))
+    if shared is not None:
+        known, kept = shared.covariances(name), both[keys].astype(object).where(both[keys].notna(), None)
+        figures = zip(kept[by].itertuples(index=False, name=None), kept["statistic"], kept["variable"], strict=True)
+        covariance = np.array([known.get((tuple(map(str, cell)), one, about), 0.0) for cell, one, about in figures])
+    return both[keys].assign(**changes(value, error, df, covariance))
+
+
+class Pair(NamedTuple):
+    """Values of the earlier and of the later period, (figure,) each."""
+
+    before: Floats
+    after: Floats
+
+
+def changes(value: Pair, error: Pair, df: Pair, covariance: Floats) -> dict[str, Floats | NDArray[np.bool_]]:
+    """Later values less earlier ones, (figure,) each by the names of `FIGURES`, with the covariance of their errors.
+
+    With the variances A and B, their covariance C, and r = b/a, the variance of the relative change r − 1 is that of its
+    linear term, (B + r² A − 2 r C) / a².
+    """
+    (a, b), most = value, error.before * error.after
+    covariance = np.clip(covariance, -most, most)
+    variance = np.maximum(error.before**2 + error.after**2 - 2.0 * covariance, 0.0)
+    interval = t_interval(b - a, variance, satterthwaite(error, df))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(a > 0.0, b / a, np.nan)
+        of_ratio = np.maximum(error.after**2 + ratio**2 * error.before**2 - 2.0 * ratio * covariance, 0.0)
+        relative_error = np.sqrt(of_ratio) / a
+        correlation = np.where(most > 0.0, covariance / most, 0.0)
+    significant = (interval.lower > 0.0) | (interval.upper < 0.0)
+    of_interval = interval.value, interval.standard_error, interval.df, interval.lower, interval.upper
+    figures = (a, b, *of_interval, ratio - 1.0, relative_error, correlation, significant)
+    return dict(zip(FIGURES, figures, strict=True))
 
 
 def satterthwaite(error: Sequence[Floats], df: Sequence[Floats]) -> Floats:

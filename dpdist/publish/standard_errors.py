@@ -285,7 +285,7 @@ def _joined(
     rake, room = margins_and_room(released)
     if rake:
         distinct = {id(spread): spread for outcome_spreads in by_outcome for spread in outcome_spreads}
-        raked = {name: _raked(spread, released, rake, room) for name, spread in distinct.items()}
+        raked = {name: raked(spread, released, rake, room) for name, spread in distinct.items()}
         by_outcome = [[raked[id(spread)] for spread in outcome_spreads] for outcome_spreads in by_outcome]
     return [
         Spreads(tuple(outcome_spreads), _recounted(released, by_stratum, outcome))
@@ -318,7 +318,7 @@ def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outc
     return simulated
 
 
-def _raked(spread: Spread, released: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
+def raked(spread: Spread, released: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
     """Rakes every draw separately. Draws with unknown values stay unchanged."""
     finite = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError
-from dpdist.publish.differences import period_differences, satterthwaite
+from dpdist.publish.differences import Pair, changes, period_differences, satterthwaite
 
 LOCAL = JOB.replace("strata: [field]\n", "").replace("{name: tables}", "{name: laplace}")
 LOCAL = LOCAL.replace("  weight: {bounds: [1, 60], outside: clip}\n", "")
@@ -95,6 +95,58 @@ budget: {epsilon: "2", adjacency: substitution}
 tables: [{name: pay, by: [field, sex], statistics: [count, {mean: salary}]}]
 runtime: {executor: serial}
 """
+Two = tuple[dpdist.Release, dpdist.Release]
+OF_ONE_REFERENCE, OF_A_CHAIN, OF_ANOTHER = "of one reference", "of a chain", "of another reference"
+
+
+def pair(folder: Path, kind: str, epsilon: str, rng: np.random.Generator, growth: float = 1.0, known: int = 400) -> Two:
+    """Releases of two periods, between which pay and weights grow, after a reference of so many records."""
+    files = ["reference.parquet", "other.parquet"]
+    for name in files:
+        people(rng, 1.0, known).to_parquet(folder / name)
+    text = CHAIN.replace('epsilon: "2"', f'epsilon: "{epsilon}"')
+    first = text.replace("REFERENCE", str(folder / files[0]))
+    one = dpdist.run(dpdist.parse_job(first), folder / "one", people(rng, 1.0))
+    second = text.replace("REFERENCE", str(folder / files[kind == OF_ANOTHER])).replace("2020", "2021")
+    if kind == OF_A_CHAIN:
+        second = second.replace(f"{{path: {folder / files[0]}, provenance: simulated}}", f"{{release: {one}}}")
+    return one, dpdist.run(dpdist.parse_job(second), folder / "two", people(rng, growth))
+
+
+@pytest.mark.parametrize("kind", [OF_ONE_REFERENCE, OF_A_CHAIN, OF_ANOTHER])
+def test_changes_know_what_errors_both_releases_take_from_their_reference(kind: str, tmp_path: Path) -> None:
+    """At ε = .2, where the reference decides much. Control: releases of two references have independent errors."""
+    one, two = pair(tmp_path, kind, "0.2", np.random.default_rng(3))
+    (rows,) = period_differences(one, two).values()
+    apart = np.hypot(*(release.tables["pay"]["standard_error"].to_numpy() for release in (one, two)))
+    if kind == OF_ANOTHER:
+        assert (rows["correlation"] == 0.0).all()
+        assert rows["standard_error"].to_numpy() == pytest.approx(apart, rel=1e-12)
+        return
+    assert rows["correlation"].between(0.02, 0.98).mean() >= 0.9
+    ratio = rows["standard_error"].to_numpy() / apart
+    assert 0.3 < np.median(ratio) < 0.95
+    again = period_differences(two, one)["pay"]
+    assert again["standard_error"].to_numpy() == pytest.approx(rows["standard_error"].to_numpy(), rel=0.2), "other draws"
+
+
+def test_relative_changes_and_marks_of_significance_follow_from_the_figures() -> None:
+    """By hand, and by draws of correlated figures. A change is significant where its interval leaves out 0."""
+    value, error, infinite = Pair(*np.array([[100.0], [120.0]])), Pair(*np.array([[4.0], [6.0]])), np.array([np.inf])
+    found = changes(value, error, Pair(infinite, infinite), np.array([12.0]))
+    assert found["standard_error"] == pytest.approx(np.sqrt(16.0 + 36.0 - 24.0))
+    assert (found["relative"], found["correlation"]) == (pytest.approx(0.2), pytest.approx(0.5))
+    law = np.random.default_rng(0).multivariate_normal([100.0, 120.0], [[16.0, 12.0], [12.0, 36.0]], 200_000)
+    assert found["relative_error"] == pytest.approx((law[:, 1] / law[:, 0]).std(), rel=0.02)
+    assert found["significant"].tolist() == [True]
+    nothing = changes(
+        Pair(np.array([0.0, -1.0]), np.ones(2)), Pair(np.ones(2), np.ones(2)), Pair(infinite, infinite), np.zeros(2)
+    )
+    assert np.isnan(nothing["relative"]).all()
+    assert np.isnan(nothing["relative_error"]).all()
+    assert nothing["significant"].tolist() == [False, False]
+
+
 SHARES = np.array([0.3, 0.2, 0.1, 0.4])
 """Of arts f, arts m, law f, law m."""
 
@@ -113,17 +165,19 @@ def people(rng: np.random.Generator, growth: float, n: int = 1500) -> pd.DataFra
 
 
 @pytest.mark.slow
-def test_intervals_of_differences_along_a_chain_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
-    """The later release stands on the earlier one. 200 chains of 4 cells: counts and means both within .86 and .94."""
-    rng, growth, held = np.random.default_rng(8), 1.06, {"count": list[bool](), "mean": list[bool]()}
+@pytest.mark.parametrize(("kind", "epsilon"), [(OF_ONE_REFERENCE, "0.1"), (OF_A_CHAIN, "2"), (OF_A_CHAIN, "0.3")])
+def test_intervals_of_changes_cover_the_truth_as_often_as_they_say(kind: str, epsilon: str, tmp_path: Path) -> None:
+    """200 pairs of 4 cells: counts and means both within .86 and .94. Cells of a pair are correlated at most as two of
+    them, so a right interval is outside in fewer than 1 of 100 studies.
+
+    Control: where the reference decides most, errors as of independent releases cover more than that.
+    """
+    rng, growth, covered = np.random.default_rng(8), 1.06, {"count": list[bool](), "mean": list[bool]()}
+    apart = {name: list[bool]() for name in covered}
     for number in range(200):
         folder = tmp_path / str(number)
         folder.mkdir()
-        people(rng, 1.0).to_parquet(folder / "reference.parquet")
-        first = CHAIN.replace("REFERENCE", str(folder / "reference.parquet"))
-        one = dpdist.run(dpdist.parse_job(first), folder / "one", people(rng, 1.0))
-        second = CHAIN.replace("{path: REFERENCE, provenance: simulated}", f"{{release: {one}}}").replace("2020", "2021")
-        two = dpdist.run(dpdist.parse_job(second), folder / "two", people(rng, growth))
+        one, two = pair(folder, kind, epsilon, rng, growth)
         rows = period_differences(one, two)["pay"].query(
             "estimator == 'parameters' and field != 'Total' and sex != 'Total'"
         )
@@ -133,8 +187,15 @@ def test_intervals_of_differences_along_a_chain_hold_the_truth_as_often_as_they_
                 "count": (growth - 1.0) * 1500 * SHARES[cell] * np.exp(4.0 + 0.125),
                 "mean": (growth - 1.0) * np.exp(10.5 + 0.1 * cell + 0.125),
             }[str(statistic)]
-            held[str(statistic)] += list((own["lower"] <= truth) & (truth <= own["upper"]))
-    coverage = {name: float(np.mean(each)) for name, each in held.items()}
-    print(coverage)
-    assert all(len(each) == 800 for each in held.values())
+            covered[str(statistic)] += list((own["lower"] <= truth) & (truth <= own["upper"]))
+            errors = [
+                release.tables["pay"].merge(own, on=["field", "sex", "statistic", "estimator"]) for release in (one, two)
+            ]
+            wide = 1.645 * np.hypot(*(each["standard_error_x"].to_numpy() for each in errors))
+            apart[str(statistic)] += list(np.abs(own["difference"].to_numpy() - truth) <= wide)
+    coverage, independent = ({name: float(np.mean(each)) for name, each in of.items()} for of in (covered, apart))
+    print(coverage, independent)
+    assert all(len(each) == 800 for each in covered.values())
     assert all(0.86 <= each <= 0.94 for each in coverage.values()), coverage
+    if epsilon == "0.1":
+        assert max(independent.values()) > 0.94, independent

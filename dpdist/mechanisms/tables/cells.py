@@ -26,6 +26,7 @@ from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.effects import Told
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
+from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.posterior import Drift, Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
@@ -37,8 +38,8 @@ from dpdist.mechanisms.tables.words import AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.models.design import counted, patterns
 from dpdist.models.on_reference import ErrorsOfCells, ReferenceRecords
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Cost, Draws, Improper, Parameter, describe_draws, recall_draws
+from dpdist.models.outputs import DrawnTogether, ReleaseView
+from dpdist.models.protocol import Cost, Draws, Improper, Parameter, StratumModel, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -559,6 +560,42 @@ class ResidualCells(PublicModel):
         size = (len(posterior.noise), draws)
         noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.joint.law == "laplace" else rng.standard_normal(size)
         return self._moved(theta, posterior.answers(z, posterior.disturbed(noise, rng)) - z)
+
+    def drawn_with(
+        self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
+    ) -> DrawnTogether | None:
+        """Base cells of this release and of an earlier one under the same errors of their reference.
+
+        None unless both are of the same columns, bounds and measured tables, with the same reference records.
+        """
+        if not isinstance(earlier, ResidualCells) or not self._shares_reference(earlier):
+            return None
+        one, other = self._estimated(theta), earlier._estimated(of_earlier)
+        periods = common_history(one, other)
+        if periods is None or self.donors is None:
+            return None
+        prior = replace(self, donors=replace(self.donors, history=periods)).released_system(theta).prior_of_periods
+        draws = min(each.posterior.draws(draws) for each in (one, other))
+        errors = errors_of_two(one, other, prior, draws, rng)
+        drawn = self._moved(theta, errors.later), earlier._moved(of_earlier, errors.earlier)
+        return DrawnTogether(*drawn, sampled=learned_from(one, other))
+
+    def _estimated(self, theta: Draws) -> Estimated:
+        *history, own = self.history(theta)
+        return Estimated(self.posterior(theta), tuple(history), own)
+
+    def _shares_reference(self, other: ResidualCells) -> bool:
+        """Whether both releases have the same reference records and measure the same tables of the same columns."""
+        if self.donors is None or other.donors is None or self.secret or other.secret:
+            return False
+        one, another = (
+            (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
+            for each in (self, other)
+        )
+        mine, its = (
+            np.column_stack([part.codes, part.weight, part.outcomes]) for part in (self._reference, other._reference)
+        )
+        return one == another and np.array_equal(mine[np.lexsort(mine.T)], its[np.lexsort(its.T)])
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""

@@ -449,6 +449,11 @@ class TableSystem:
     def _prior_about(self, prediction: Prediction) -> Prior:
         return Prior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
 
+    @property
+    def prior_of_periods(self) -> Prior:
+        """The law of z of the file and of earlier periods, with spreads that the reference shows."""
+        return self._prior
+
     @cached_property
     def prior(self) -> Prior:
         """The law of z before the measurement, for a file of the reference's size if numbers of records are secret."""

@@ -1,0 +1,154 @@
+"""Errors of two releases of `tables` that learned from one reference, drawn together, for the error of a change.
+
+A release P estimates residual sums z_P = n e + d_P + s_P: e is the error of the reference's prediction per record, d_P the
+drift since the reference, and s_P the sampling error of the records. With rows M_P, errors of observations η_P and the
+linear estimate G_P, the error about the population is
+
+    (G_P M_P − I)(n e + d_P) + G_P (M_P s_P + η_P).
+
+- e is the same in both releases.
+- Drift is a random walk (`posterior`): the periods share the drift up to the earlier of the two. Where each release
+  learned its own size since the reference, they share the smaller one.
+- If the later release learned from the totals of the earlier one, s_P and η_P of the earlier release are errors of both.
+- Records are taken to be of independent samples. People in both samples correlate errors further, and no file tells how
+  many there are; where this correlation is positive, the error of the change is overstated.
+
+So cov(later, earlier) = (G M − I) cov(n e + d, n' e + d') (G' M' − I)ᵀ for two releases of one reference. Draws of e, d, s
+and η go through both estimates. `tests/mechanisms/test_periods_of_tables.py` compares them with this product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.estimation.history import PeriodTotals
+from dpdist.mechanisms.tables.posterior import Drift, Posterior, Prior
+
+
+class Estimated(NamedTuple):
+    """The posterior of a release, totals of the periods that it learned from, and its own."""
+
+    posterior: Posterior
+    history: tuple[PeriodTotals, ...]
+    own: PeriodTotals
+
+
+class ErrorsOfTwo(NamedTuple):
+    """Errors of base cells' residual sums of both releases, (cell, 1 + outcome, draw).
+
+    Those of `earlier` have the error of its sample if the later release learned from its totals.
+    """
+
+    later: Floats
+    earlier: Floats
+
+
+def common_history(later: Estimated, earlier: Estimated) -> tuple[PeriodTotals, ...] | None:
+    """Periods since the reference up to the later release, among them the earlier one; None if the releases have no such
+    history in common.
+    """
+    of_later, of_earlier = ([one.period for one in release.history] for release in (later, earlier))
+    if learned_from(later, earlier):
+        further = later.history[of_later.index(earlier.own.period) + 1 :]
+        periods = (*earlier.history, earlier.own, *further)
+    elif of_later == of_earlier:
+        periods = (*earlier.history, earlier.own)
+    else:
+        return None
+    by_period = {one.period: one for one in periods}
+    return periods if all(_same(one, by_period[one.period]) for one in later.history) else None
+
+
+def learned_from(later: Estimated, earlier: Estimated) -> bool:
+    return any(one.period == earlier.own.period for one in later.history)
+
+
+def _same(one: PeriodTotals, other: PeriodTotals) -> bool:
+    """Whether totals are the same; the drift of the first remembered period has that of those before it, too."""
+    names = ("codes", "row", "total", "variance")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def errors_of_two(later: Estimated, earlier: Estimated, prior: Prior, draws: int, rng: np.random.Generator) -> ErrorsOfTwo:
+    """`prior` is the law of the later release's file and of all periods of `common_history`."""
+    periods = common_history(later, earlier)
+    assert periods is not None
+    chained = learned_from(later, earlier)
+    own = len(later.own.count)
+    ends = np.cumsum([own, *(len(one.count) for one in periods)])
+    places = {one.period: np.arange(*ends[k : k + 2]) for k, one in enumerate(periods)}
+    last = later.posterior.prior.drift[-1]
+    if not chained:
+        common = _smaller(last, earlier.posterior.prior.drift[-1])
+        prior, last = replace(prior, drift=(*prior.drift[: len(periods) - 1], common)), _less(last, common)
+    prior = prior.moving(last)
+    deviated, sampled = prior.deviated(draws, rng), prior.sampled(draws, rng)
+    if not chained:
+        alone = _less(earlier.posterior.prior.drift[-1], common)
+        deviated[places[earlier.own.period]] += _drifted(earlier.posterior.prior, alone, draws, rng)
+    sampled[:own] = 0.0
+    of_file = earlier.posterior.prior.sampled(draws, rng)[: len(earlier.own.count)]
+    sampled[places[earlier.own.period]] = of_file if chained else 0.0
+
+    noise = {one.period: _noise(one, earlier.posterior, draws, rng) for one in periods}
+    of_own = earlier.posterior.disturbed(rng.standard_normal((len(earlier.posterior.noise), draws)), rng)
+    of_own = of_own[: len(of_own) - sum(len(noise[one.period]) for one in earlier.history)]
+    noise[earlier.own.period] = of_own[_as_totals(earlier.own, len(of_own))]
+    found = []
+    for release, at in ((later, np.arange(own)), (earlier, places[earlier.own.period])):
+        here = np.concatenate([at, *(places[one.period] for one in release.history)])
+        before = [noise[one.period] for one in release.history]
+        if release is earlier:
+            observed = np.concatenate([of_own, *before])
+        else:
+            observed = release.posterior.disturbed(rng.standard_normal((len(release.posterior.noise), draws)), rng)
+            first = len(observed) - sum(map(len, before))
+            observed = np.concatenate([observed[:first], *before])
+        z = deviated[here] + sampled[here]
+        found.append(release.posterior.answers(z, observed)[: len(at)] - deviated[at])
+    return ErrorsOfTwo(*found)
+
+
+def _smaller(one: Drift, other: Drift) -> Drift:
+    return Drift(*map(tuple, np.minimum(np.array(one), np.array(other)).tolist()))
+
+
+def _less(drift: Drift, common: Drift) -> Drift:
+    rest = np.sqrt(np.maximum(np.array(drift) ** 2 - np.array(common) ** 2, 0.0))
+    return Drift(*map(tuple, rest.tolist()))
+
+
+def _drifted(prior: Prior, drift: Drift, draws: int, rng: np.random.Generator) -> Floats:
+    """Draws of drift of these sizes in the last period of a release, of the file's cells, (cell, 1 + outcome, draw)."""
+    cells, last = len(prior.size), prior.periods
+    first = cells if prior.earlier is None else int((prior.earlier.period == last).sum())
+    columns = []
+    for j, (tau, common) in enumerate(zip(*drift, strict=True)):
+        of_terms = prior.crosses @ (prior.terms @ (tau * rng.standard_normal((prior.terms.shape[1], draws))))
+        columns.append(prior.reached(j, last)[:, None] * (of_terms + common * rng.standard_normal(draws)))
+    return np.stack(columns, axis=1)[:first]
+
+
+def _noise(totals: PeriodTotals, posterior: Posterior, draws: int, rng: np.random.Generator) -> Floats:
+    """Draws of errors of a period's totals, in the order of rows in which a later release has them, (row, draw)."""
+    first = int(posterior.prior.prediction.weights_known)
+    variance = totals.variance[:, first:].T.ravel()
+    return np.asarray(np.sqrt(variance)[:, None] * rng.standard_normal((len(variance), draws)))
+
+
+def _as_totals(totals: PeriodTotals, rows: int) -> Ints:
+    """Where a release's own rows, by table and coordinate, stand in the order of its totals, by coordinate and table."""
+    ends = [0, *(totals.row.max(axis=1) + 1).tolist()]
+    coordinates = rows // ends[-1]
+    places: Sequence[Ints] = [
+        coordinates * start + j * (end - start) + np.arange(end - start)
+        for j in range(coordinates)
+        for start, end in pairwise(ends)
+    ]
+    return np.concatenate(places)

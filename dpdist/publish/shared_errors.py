@@ -1,0 +1,148 @@
+"""Covariances of published figures of two releases that share a reference, for `publish.differences`.
+
+A published variance is T = V + N (`standard_errors`): V by the sample, N by noise and by errors of the reference. Both
+releases are simulated together (`SharesErrors`), which gives the correlation r of these errors. The covariance is then
+r √(N N'), with N as each release was published with it. Where the later release learned from the earlier one, the earlier
+N has the variance by its sample, too.
+
+Statistics other than counts, means and totals, and releases without a common reference, have covariance 0. Shared errors
+move both periods alike, so 0 overstates the error of a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.records import Floats
+from dpdist.estimation.estimators import STATISTICS
+from dpdist.job import Table
+from dpdist.models.outputs import DRAWS, DrawnTogether, SharesErrors
+from dpdist.models.protocol import Draws, Expectation, expected_of
+from dpdist.publish.opened import Release
+from dpdist.publish.public_bounds import margins_and_room
+from dpdist.publish.released import ReleasedObject, read_released
+from dpdist.publish.standard_errors import (
+    Spread,
+    Spreads,
+    cell_estimates,
+    noise_variances,
+    normal_variance,
+    raked,
+    simulated,
+)
+
+MOST_DRAWS, ENTRIES = 4 * DRAWS, 10_000_000
+"""Number of draws of two releases; fewer where they had more entries, but no fewer than `DRAWS`."""
+
+Key = tuple[tuple[str, ...], str, str | None]
+"""Levels of a cell, a statistic's label, and its variable."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedErrors:
+    """Two releases under the same errors of their reference."""
+
+    later: ReleasedObject
+    earlier: ReleasedObject
+    drawn: DrawnTogether
+    spreads: tuple[list[Spreads], list[Spreads]]
+    """Of the later and of the earlier release, by outcome, as each was published."""
+
+    def covariances(self, name: str) -> Mapping[Key, float]:
+        """Covariances of a table's counts, means and totals, by cell and statistic. Both releases have the table."""
+        found = dict[Key, float]()
+        for outcome, variable in enumerate(self.later.job.outcomes):
+            sides = [self._side(k, name, outcome) for k in range(2)]
+            first, second = sides
+            places = {label: place for place, label in enumerate(second.labels)}
+            both = [(k, places[label]) for k, label in enumerate(first.labels) if label in places]
+            here, there = np.array(both, dtype=np.int64).reshape(-1, 2).T
+            for k, statistic in enumerate(STATISTICS):
+                one, other = first.drawn[k][:, here], second.drawn[k][:, there]
+                covariance = correlation(one, other) * np.sqrt(first.variance[k][here] * second.variance[k][there])
+                for place, value in zip(here, covariance, strict=True):
+                    for label, about in _named(self._table(self.later, name), statistic, variable, outcome):
+                        found[first.labels[place], label, about] = float(value)
+        return found
+
+    def _side(self, k: int, name: str, outcome: int) -> _Side:
+        released = (self.later, self.earlier)[k]
+        cells, spread = released.cells(self._table(released, name)), self.spreads[k][outcome]
+        variance = noise_variances(released, cells, spread, outcome)
+        if k and self.drawn.sampled:
+            centres = spread.figures(cells, released.frame.count.astype(float))[0]
+            variance = [noise + normal_variance(centre) for noise, centre in zip(variance, centres, strict=True)]
+        drawn = _drawn(released, (self.drawn.later, self.drawn.earlier)[k], outcome)
+        figures = cell_estimates(cells, released.frame.count.astype(float), *drawn)
+        return _Side([tuple(map(str, label)) for label in cells.labels], figures, variance)
+
+    @staticmethod
+    def _table(released: ReleasedObject, name: str) -> Table:
+        return next(table for table in released.job.tables if table.name == name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    labels: list[tuple[str, ...]]
+    drawn: tuple[Floats, Floats, Floats]
+    """Counts, means and totals, (draw, cell) each."""
+    variance: list[Floats]
+    """What part of their variances the draws stand for, (cell,) each."""
+
+
+def _named(table: Table, statistic: str, variable: str, outcome: int) -> list[tuple[str, str | None]]:
+    """Labels and variables under which a table has this statistic of this outcome."""
+    plain = [one for one in table.statistics if one.plain and one.name == statistic]
+    return [(one.label, one.about) for one in plain if one.variable == variable or (one.variable is None and not outcome)]
+
+
+def _drawn(released: ReleasedObject, drawn: Draws, outcome: int) -> Spread:
+    model = released.model(0)
+    assert isinstance(model, Expectation)
+    spread, (rake, room) = Spread(*expected_of(model, drawn, outcome)), margins_and_room(released)
+    return raked(spread, released, rake, room) if rake else spread
+
+
+def correlation(one: Floats, other: Floats) -> Floats:
+    """Correlations of draws (draw, figure), by normal variances of both and of their difference, (figure,)."""
+    variances = normal_variance(one), normal_variance(other)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        both = variances[0] + variances[1] - normal_variance(one - other)
+        found = both / (2.0 * np.sqrt(variances[0] * variances[1]))
+    return np.clip(np.nan_to_num(np.asarray(found), nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
+
+
+def shared_errors(before: Release, after: Release) -> SharedErrors | None:
+    """The errors that two releases share; None if none is known. Either of them may have learned from the other."""
+    try:
+        pair = [read_released(release.folder / "released") for release in (after, before)]
+    except WorkspaceError:  # a release of another version, whose errors cannot be simulated again
+        return None
+    if any(len(one.frame.stratum_labels) != 1 or one.job.strata for one in pair):
+        return None
+    models = [one.model(0) for one in pair]
+    if not all(isinstance(model, SharesErrors) for model in models):
+        return None
+    for later, earlier in ((0, 1), (1, 0)):
+        drawn = _together(pair[later], pair[earlier])
+        if drawn is not None:
+            break
+    else:
+        return None
+    spreads = [simulated(pair[k], lambda _: None).spreads for k in (later, earlier)]
+    if spreads[0] is None or spreads[1] is None:
+        return None
+    return SharedErrors(pair[later], pair[earlier], drawn, (spreads[0], spreads[1]))
+
+
+def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether | None:
+    model, other = later.model(0), earlier.model(0)
+    assert isinstance(model, SharesErrors)
+    rng = later.seed.child("errors of two periods").generator(earlier.job.period)
+    thetas = later.theta(model, 0, 0), earlier.theta(other, 0, 0)
+    draws = int(np.clip(ENTRIES // max(len(later.frame), len(earlier.frame)), DRAWS, MOST_DRAWS))
+    return model.drawn_with(thetas[0], other, thetas[1], draws, rng)
