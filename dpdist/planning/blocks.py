@@ -45,6 +45,12 @@ AHEAD = 1.5
 """A task takes at most 1 / AHEAD of one worker's share of the remaining work."""
 MOST_STRATA = 1000
 """Largest number of strata in a task. One listing of an object store can name that many completion records."""
+BATCH_STRATA = 64
+"""Largest number of strata in a batch, whose by-products share files."""
+LEAST_BATCHES = 128
+"""Batches of a fit, at least, if batches have several strata: so many workers have work, and a killed one loses little."""
+BATCH_BYTES = 2**25
+"""Posterior draws of a batch, and an encoded shard of its log likelihoods, take at most 32 MiB each."""
 
 
 def seconds(records: Sequence[int], draws: int) -> list[float]:
@@ -156,6 +162,8 @@ class Layout:
     """Memory, in bytes, of a record in a kernel."""
     sums: int = 0
     """Memory, in bytes, of the figures that a pass over records sums, where they are many."""
+    batch_limit: int = BATCH_STRATA
+    """Largest number of strata in a batch; 1 where strata are fitted again one by one."""
 
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
@@ -172,7 +180,8 @@ class Layout:
         largest = max(parameters) * (2 + further) // 2 + further
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
         sums = BYTES_PER_SUM * first.most_sums if isinstance(first, ManySums) else 0
-        return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record, sums)
+        batch = 1 if bin_strata == 1 or job.mechanism.fallback == "proper_prior" else BATCH_STRATA
+        return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record, sums, batch)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -180,7 +189,29 @@ class Layout:
 
     @cached_property
     def axis(self) -> RaggedAxis:
-        return RaggedAxis.of(self.frame.stratum_count, block_rows(self.draws))
+        return RaggedAxis.of(self.frame.stratum_count, block_rows(self.draws), self.batch_strata)
+
+    @cached_property
+    def batch_strata(self) -> int:
+        """Number of strata in a batch, a power of two. One task protects a batch, and its strata share files.
+
+        It depends on sizes alone, never on workers. It is 1 if there are few strata, or a giant one.
+        """
+        count, most = self.frame.stratum_count, min(self.batch_limit, len(self.frame.stratum_count) // LEAST_BATCHES)
+        if most < 2 or self.giants:
+            return 1
+        times = np.array(seconds(count.tolist(), self.draws))
+        chunk = RaggedAxis.of(count, block_rows(self.draws)).chunk if self.log_lik else 0
+        bytes_each = 8 * self.draws * max(chunk, 3 * (2 * self.parameters + 4))
+        size = 1 << int(np.log2(min(most, max(1, BATCH_BYTES // bytes_each))))
+        while size > 1 and np.add.reduceat(times, np.arange(0, len(times), size)).max() > max(SHORT, times.max()):
+            size //= 2
+        return size
+
+    def batch_of(self, stratum: int) -> range:
+        """The strata of a stratum's batch."""
+        start = stratum - stratum % self.batch_strata
+        return range(start, min(start + self.batch_strata, len(self.frame.stratum_count)))
 
     def spans(self, stratum: int) -> list[range]:
         """The numbers of a stratum's blocks, one range for each span."""
@@ -208,13 +239,17 @@ class Layout:
     def bins(self, workers: int) -> tuple[tuple[int, ...], ...]:
         """Small strata grouped in tasks for this number of workers.
 
-        Each task has consecutive strata; the longest come first.
+        Each task has consecutive strata, in whole batches; the longest come first.
         """
         if workers not in self._binned:
             small, times = self._small
-            tasks = [(sum(times[k] for k in task), task) for task in cut(times, workers, self.bin_strata)]
+            starts = range(0, len(small), self.batch_strata)
+            batches = [small[start : start + self.batch_strata] for start in starts]
+            of_batch = [sum(times[start : start + self.batch_strata]) for start in starts]
+            most = max(1, self.bin_strata // self.batch_strata)
+            tasks = [(sum(of_batch[k] for k in task), task) for task in cut(of_batch, workers, most)]
             ordered = sorted(tasks, key=lambda timed: -timed[0])
-            self._binned[workers] = tuple(tuple(small[k] for k in task) for _, task in ordered)
+            self._binned[workers] = tuple(tuple(k for number in task for k in batches[number]) for _, task in ordered)
         return self._binned[workers]
 
     @cached_property
@@ -228,7 +263,8 @@ class Layout:
         tensor = int(TENSORS * 8 * self.draws * block) if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
         gathered = self.gathered * int(self.frame.stratum_count[stratum])
-        return self.process + self.record_bytes * count + tensor + draws + gathered + self.sums
+        batch = 4 * BATCH_BYTES if self.batch_strata > 1 else 0
+        return self.process + self.record_bytes * count + tensor + draws + gathered + self.sums + batch
 
     @cached_property
     def largest_task_bytes(self) -> int:

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of
-from dpdist.storage.byproducts import StratumStore
+from dpdist.storage.byproducts import BatchStore, MemberStore, StratumStore
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.paths import STORED_REFERENCE, STORES_FORM
 from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
@@ -77,7 +78,7 @@ class Fit:
         """The model with what was learned from the reference, if this has been computed."""
         return fixed_model(self.model(stratum), self.learned(stratum) if self.job.has_reference else None)
 
-    def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
+    def rounds(self, model: StratumModel, store: StratumStore | MemberStore) -> Rounds:
         learned = self.learned(store.stratum) if self.job.has_reference else None
         return mechanism_of(self.job).protect(self.job, model, store, learned)
 
@@ -147,21 +148,42 @@ class Fit:
         axis, log_lik = self.layout.axis, self.layout.log_lik
         return StratumStore(self.space, self.address.name, stratum, axis, log_lik, self.model(stratum).parameters)
 
+    def batch_store(self, strata: range) -> BatchStore:
+        parameters, chains = self.model(strata.start).parameters, self.job.sampler.number_of_chains
+        return BatchStore(
+            self.space, self.unit(strata.start), strata, self.layout.axis, self.layout.log_lik, parameters, chains
+        )
+
     def block_start(self, stratum: int, block: int) -> int:
         edges = self.layout.blocks.edges
         return edges[block] - edges[self.layout.blocks.first[stratum]]
 
+    def folder(self, stratum: int) -> Path:
+        """The folder with the results of a stratum, or of its batch."""
+        return self.space.parts / self.unit(stratum)
+
     def unit(self, stratum: int) -> str:
-        return self.space.part(self.address.name, stratum).name
+        """Name of the completion record of a stratum, or of its batch if that has several strata."""
+        size = self.layout.batch_strata
+        return self.space.part(self.address.name, stratum // size).name + of_size(size)
 
     def done(self, strata: Iterable[int]) -> set[int]:
         """Strata with a completion record, all of whose files are complete."""
-        units = {self.unit(k): k for k in strata}
-        return {units[unit] for unit in self.space.finished_of(units)}
+        units: dict[str, list[int]] = {}
+        for k in strata:
+            units.setdefault(self.unit(k), []).append(k)
+        return {k for unit in self.space.finished_of(units) for k in units[unit]}
+
+    @property
+    def stores(self) -> str:
+        """Name of the completion record that the stores of draws were created."""
+        kind = "pooled" if self.address.name == "pooled" else "strata"
+        return f"stores-{kind}-{STORES_FORM}{of_size(self.layout.batch_strata)}"
 
 
-def stores(name: FitName) -> str:
-    return f"stores-{'pooled' if name == 'pooled' else 'strata'}-{STORES_FORM}"
+def of_size(batch: int) -> str:
+    """The end of names of units that depend on the number of strata in a batch."""
+    return "" if batch == 1 else f"x{batch}"
 
 
 def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
@@ -187,7 +209,7 @@ def _job(space: Workspace) -> Job:
 @lru_cache(maxsize=3)
 def _open(address: Address) -> Fit:
     space = Workspace.of_run(address.place, address.run)
-    space.take_units(["records", STORED_REFERENCE, NOISY_FRAME, stores(address.name)])
+    space.take_units(["records", STORED_REFERENCE, NOISY_FRAME])
     space.store.take(space.key)
     job = _job(space)
     frame = frame_from_table(read_table(space.frame))
@@ -195,4 +217,6 @@ def _open(address: Address) -> Fit:
     if address.name == "pooled":
         frame, seen = frame.pooled(), seen.pooled()
     key = Key.from_hex(space.key.read_text(encoding="ascii")).child(address.name)
-    return Fit(address, space, job, seen, key, Layout.of(job, frame))
+    fit = Fit(address, space, job, seen, key, Layout.of(job, frame))
+    space.take_units([fit.stores])
+    return fit

@@ -14,7 +14,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.planning.blocks import seconds
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.fit_address import Fit, open_fit, stores
+from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.runtime.reference import learn, learn_or_refuse
 from dpdist.runtime.tasks import Outcome, ProtectBin, ProtectOne, fit_error, protect_giant, released_by
 from dpdist.storage import arrays
@@ -26,7 +26,7 @@ from dpdist.storage.workspace import Workspace
 
 def create_stores(fit: Fit) -> None:
     """Creates a fit's stores once, with their full shape. The stores of a pooled fit replace those of the strata."""
-    space, frame, unit = fit.space, fit.frame, stores(fit.address.name)
+    space, frame, unit = fit.space, fit.frame, fit.stores
     if space.finished(unit):
         return space.take_units([unit])
     sampler = fit.job.sampler
@@ -84,8 +84,8 @@ def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
     A stratum with damaged or missing files counts as unfinished, and its completion record is deleted.
     """
     left = set(strata) - fit.done(strata)
-    for k in left:
-        withdraw(fit.space.completions, fit.unit(k), fit.space.confidential, fit.space.store)
+    for unit in dict.fromkeys(map(fit.unit, sorted(left))):
+        withdraw(fit.space.completions, unit, fit.space.confidential, fit.space.store)
     return left
 
 
@@ -98,19 +98,17 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[list[str]]:
     space, labels = fit.space, fit.frame.stratum_labels
     gathered = space.finished(GATHERED)
     space.take_units(
-        [fits[k].unit(k) for k in fit.strata],
+        dict.fromkeys(fits[k].unit(k) for k in fit.strata),
         lambda name: name.startswith("parts/") and (not gathered or name.endswith(".json")),
     )
     released, summary = list[list[str]](), dict[str, list[Any]]()
-    for k in fit.strata:
-        of_stratum: dict[str, Any] = released_by(fits[k], k)
+    for of_stratum in (content for batch in _batches(fits) for content in released_by(fits[batch.start], batch)):
         released.append([json.dumps(theta, ensure_ascii=False, allow_nan=False) for theta in of_stratum["released"]])
         for name, value in of_stratum["summary"].items():
             summary.setdefault(name, []).append(value)
     if not gathered:
         bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
-        parts = [space.part(fits[k].address.name, k) for k in fit.strata]
-        gather(bounds, (table for part, label in zip(parts, labels, strict=True) for table in _bounds(part, label)))
+        gather(bounds, (table for batch in _batches(fits) for table in _bounds(fits[batch.start], batch)))
         facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.layout.frame.stratum_count}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
         space.mark(GATHERED, [bounds, strata])
@@ -123,10 +121,22 @@ def _failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(outcome for outcome in outcomes if outcome.failure is not None)
 
 
-def _bounds(part: Path, label: str) -> Iterator[pa.Table]:
-    for path in sorted(part.glob("bounds-*.arrow")):
-        table = read_part(path)
-        yield table.add_column(0, "stratum", pa.repeat(pa.scalar(label, pa.string()), len(table)))
+def _batches(fits: Mapping[int, Fit]) -> Iterator[range]:
+    """Strata whose by-products are in the same files, in order."""
+    stratum = 0
+    while stratum in fits:
+        yield (batch := fits[stratum].layout.batch_of(stratum))
+        stratum = batch.stop
+
+
+def _bounds(fit: Fit, batch: range) -> Iterator[pa.Table]:
+    """The bounds of a batch's records with their stratum. A file of several strata has a batch of records for each."""
+    labels = fit.frame.stratum_labels
+    for path in sorted(fit.folder(batch.start).glob("bounds-*.arrow")):
+        together = fit.layout.batch_strata > 1
+        for number, table in enumerate(read_part(path, by_batch=together)):
+            label = pa.scalar(labels[batch[number]], pa.string())
+            yield table.add_column(0, "stratum", pa.repeat(label, len(table)))
 
 
 POOLING = "pooling"

@@ -6,18 +6,18 @@ import json
 import pickle
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpdist.core.errors import FitError
 from dpdist.core.files import replaced
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Carry, Pass
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass
 from dpdist.engine.rounds import combine, drive, run_rounds, visit_blocks
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weights import NotReached
@@ -26,7 +26,7 @@ from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.heartbeat import beat
 from dpdist.runtime.json_logs import note
 from dpdist.sampling import Unconverged
-from dpdist.storage.byproducts import Superseded
+from dpdist.storage.byproducts import MemberStore, StratumStore, Superseded
 from dpdist.storage.store import Store, checksums
 
 
@@ -178,30 +178,73 @@ class ProtectOne:
 
 
 def protect_unfinished(fit: Fit, strata: Sequence[int]) -> list[Outcome]:
-    done = fit.done(strata)
-    return [Outcome(stratum, None) if stratum in done else protect_small(fit, stratum) for stratum in strata]
+    done, outcomes = fit.done(strata), list[Outcome]()
+    for batch in dict.fromkeys(map(fit.layout.batch_of, strata)):
+        if batch.start in done:
+            outcomes += [Outcome(stratum, None) for stratum in batch]
+        elif fit.layout.batch_strata == 1:
+            outcomes.append(protect_small(fit, batch.start))
+        else:
+            outcomes += protect_batch(fit, batch)
+    return outcomes
 
 
 def protect_small(fit: Fit, stratum: int) -> Outcome:
     """Runs all rounds of a stratum in memory, and stores its by-products and its completion record."""
-    numbers = fit.layout.blocks.of_stratum(stratum)
-    model, store = fit.fitted(stratum), fit.store(stratum)
+    store = fit.store(stratum)
     part = store.part(0)
-    recorders = [part.block(fit.block_start(stratum, number)) for number in numbers]
-    label = fit.frame.stratum_labels[stratum]
     try:
-        records, noise = fit.records(numbers), fit.noise(stratum)
-        released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, records, recorders, noise)
+        described = _described(fit, stratum, store, part.block)
         part.close()
-        store.close([model.describe(theta) for theta in released.parameters])
+        store.close(described)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
     except Superseded:
         return Outcome(stratum, None)
-    finally:  # for all strata alike, because which stratum failed depends on the records
-        beat()
-        note("stratum", {"fit": fit.address.name, "stratum": stratum})
+    finally:
+        _finished(fit, stratum)
     return Outcome(stratum, None)
+
+
+def protect_batch(fit: Fit, strata: range) -> list[Outcome]:
+    """Runs all rounds of every stratum of a batch, and stores their by-products with one completion record.
+
+    If a stratum fails, nothing of the batch is finished.
+    """
+    store, outcomes = fit.batch_store(strata), list[Outcome]()
+    try:
+        for stratum in strata:
+            member, failure = store.member(stratum), None
+            try:
+                member.release(_described(fit, stratum, member, member.block))
+            except (Improper, NotReached, Unconverged) as error:
+                failure = str(error)
+            finally:
+                _finished(fit, stratum)
+            outcomes.append(Outcome(stratum, failure))
+        if all(outcome.failure is None for outcome in outcomes):
+            store.close()
+    except Superseded:
+        return [Outcome(stratum, None) for stratum in strata]
+    return outcomes
+
+
+def _described(
+    fit: Fit, stratum: int, store: StratumStore | MemberStore, recorder: Callable[[int], BlockRecorder]
+) -> list[Mapping[str, Any]]:
+    """Runs all rounds of a stratum in memory. Returns the released parameters of every set, in public form."""
+    model, numbers = fit.fitted(stratum), fit.layout.blocks.of_stratum(stratum)
+    recorders = [recorder(fit.block_start(stratum, number)) for number in numbers]
+    rounds, label = fit.rounds(model, store), fit.frame.stratum_labels[stratum]
+    records, noise = fit.records(numbers), fit.noise(stratum)
+    released = run_rounds(rounds, model, fit.sampler, fit.key, label, records, recorders, noise)
+    return [model.describe(theta) for theta in released.parameters]
+
+
+def _finished(fit: Fit, stratum: int) -> None:
+    """Notes that a stratum was tried, for all strata alike, because which stratum failed depends on the records."""
+    beat()
+    note("stratum", {"fit": fit.address.name, "stratum": stratum})
 
 
 @dataclass(frozen=True)
@@ -285,11 +328,11 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
     return Outcome(stratum, None)
 
 
-def released_by(fit: Fit, stratum: int) -> dict[str, object]:
-    """Reads what a finished stratum has released: its summary, and the parameters θ of each set."""
-    path = fit.space.part(fit.address.name, stratum) / "stratum.json"
-    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+def released_by(fit: Fit, batch: range) -> list[dict[str, Any]]:
+    """Reads what every stratum of a finished batch has released: its summary, and the parameters θ of each set."""
+    alone, folder = fit.layout.batch_strata == 1, fit.folder(batch.start)
+    content = json.loads((folder / ("stratum.json" if alone else "strata.json")).read_text(encoding="utf-8"))
+    return [content] if alone else list(content)
 
 
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,14 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RaggedAxis:
-    """Offsets (multiples of `chunk`) and lengths of the strata along the padded axis, (stratum,) each."""
+    """Offsets (multiples of `chunk`) and lengths of the strata along the padded axis, (stratum,) each.
+
+    Each batch of strata starts on a border of shards. A shard has a file, and `batch` chunks.
+    """
 
     offset: Ints
     length: Ints
     chunk: int
+    batch: int = 1
+    """Number of strata in a batch, whose task writes whole shards."""
 
     @classmethod
-    def of(cls, length: Ints, largest_chunk: int) -> RaggedAxis:
+    def of(cls, length: Ints, largest_chunk: int, batch: int = 1) -> RaggedAxis:
         """The axis for strata of these lengths.
 
         A chunk is a power of two, at least the median length but between 128 and the size of a record block.
@@ -45,13 +50,23 @@ class RaggedAxis:
         chunk = int(2 ** np.ceil(np.log2(max(128.0, min(median, float(largest_chunk))))))
         chunk = min(chunk, max(128, largest_chunk))
         chunks = -(-length // chunk)
-        offset = np.concatenate([[0], np.cumsum(chunks)[:-1]]).astype(np.int64) * chunk
-        return cls(offset, length, chunk)
+        before = np.cumsum(chunks) - chunks
+        starts = np.arange(0, len(length), batch)
+        shards = -(-np.add.reduceat(chunks, starts) // batch) if len(length) else chunks
+        shift = (np.cumsum(shards) - shards) * batch - before[starts]
+        offset = (before + np.repeat(shift, batch)[: len(length)]).astype(np.int64) * chunk
+        return cls(offset, length, chunk, batch)
+
+    @property
+    def shard(self) -> int:
+        """Number of positions in a shard."""
+        return self.chunk * self.batch
 
     @property
     def size(self) -> int:
-        """Length of the padded axis."""
-        return int(-(-self.length // self.chunk).sum()) * self.chunk
+        """Length of the padded axis, in whole shards."""
+        end = int(self.offset[-1] + self.length[-1]) if len(self.length) else 0
+        return -(-end // self.shard) * self.shard
 
     def region(self, stratum: int, start: int, stop: int) -> slice:
         """The region of records start:stop of a stratum. Asserts that it shares no chunk with another writer."""
@@ -100,7 +115,7 @@ def create_posterior(path: Path, template: Template) -> None:
                 group,
                 parameter.name,
                 (chains, draws, strata, *parameter.shape),
-                (chains, draws, 1, *(max(1, size) for size in parameter.shape)),
+                (chains, draws, template.axis.batch, *(max(1, size) for size in parameter.shape)),
                 ("chain", "draw", "stratum", *(dim for dim, _ in parameter.dims)),
                 {"units": parameter.units},
             )
@@ -124,11 +139,13 @@ def create_log_lik(path: Path, template: Template) -> None:
         (chains, draws, axis.chunk),
         ("chain", "draw", "record"),
         {"units": "natural logarithm of a density", "long_name": "record log likelihood under the final fit"},
+        None if axis.batch == 1 else (chains, draws, axis.shard),
     )
     root.create_array(
         "record",
         shape=(axis.size,),
         chunks=(axis.chunk,),
+        shards=None if axis.batch == 1 else (axis.shard,),
         dtype="int64",
         fill_value=-1,
         chunk_key_encoding=FLAT,
@@ -139,40 +156,81 @@ def create_log_lik(path: Path, template: Template) -> None:
 
 # Tasks write whole chunks of their own, so they encode and write them here. Zarr would ask an event loop for each of them,
 # which takes twenty times as long as a small chunk itself. A test compares the bytes with Zarr's.
-def write_draws(path: Path, fit: str, stratum: int, draws: Draws) -> None:
-    for name, values in draws.values.items():
-        chains = _chunk_of(path / GROUPS[fit] / name)[0]
-        by_chain = values.reshape(chains, -1, 1, *values.shape[1:])
-        _write_chunk(path / GROUPS[fit] / name / _draws_chunk(stratum, values.ndim - 1), by_chain)
+def write_draws(path: Path, fit: str, batch: int, draws: Sequence[Draws]) -> None:
+    """Writes the draws of all strata of a batch, in their order. The last batch is padded with NaN."""
+    for name in draws[0].values:
+        array = path / GROUPS[fit] / name
+        chains, _, strata, *_ = _chunk_of(array)
+        values = np.stack([each.values[name] for each in draws], axis=1)
+        padding = [(0, 0), (0, strata - len(draws)), *[(0, 0)] * (values.ndim - 2)]
+        padded = np.pad(values, padding, constant_values=np.nan)
+        chunk = _encoded(padded.reshape(chains, -1, *padded.shape[1:]))
+        _write_file(array / _draws_chunk(batch, values.ndim - 2), chunk)
 
 
 def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> None:
-    """Writes values (draw, record) into a region that the caller owns.
+    """Writes values (draw, record) into a region that the caller owns, where a chunk has a file.
 
     It writes whole chunks, of which the last one is padded. So nothing of a killed run remains in a chunk.
     """
     chains, _, chunk = _chunk_of(path / "log_lik")
+    for number, (tensor, records) in enumerate(log_lik_chunks(chains, chunk, values, record), region.start // chunk):
+        _write_file(path / "log_lik" / f"c.0.0.{number}", tensor)
+        _write_file(path / "record" / f"c.{number}", records)
+
+
+def log_lik_chunks(chains: int, chunk: int, values: Floats, record: Ints) -> Iterator[tuple[bytes, bytes]]:
+    """Encoded chunks of values (draw, record) and of the records' numbers. The last chunk is padded."""
     by_chain = values.reshape(chains, -1, values.shape[1])
     for start in range(0, len(record), chunk):
         padding = (0, max(0, start + chunk - len(record)))
-        part, number = slice(start, start + chunk), (region.start + start) // chunk
+        part = slice(start, start + chunk)
         tensor = np.pad(by_chain[..., part], ((0, 0), (0, 0), padding), constant_values=np.nan)
-        _write_chunk(path / "log_lik" / f"c.0.0.{number}", tensor)
-        _write_chunk(path / "record" / f"c.{number}", np.pad(record[part], padding, constant_values=-1))
+        yield _encoded(tensor), _encoded(np.pad(record[part], padding, constant_values=-1))
 
 
-def _write_chunk(path: Path, values: Floats | Ints) -> None:
-    """Encodes a chunk as its array does, and writes it as a whole file. A stored checksum shows whether it is complete."""
+def write_shards(path: Path, shard: int, chunks: Mapping[int, tuple[bytes, bytes]], size: int) -> list[Path]:
+    """Writes a shard of log_lik and one of record, from encoded chunks by their position among the shard's `size` ones."""
+    files = [path / "log_lik" / f"c.0.0.{shard}", path / "record" / f"c.{shard}"]
+    for file, encoded in zip(files, zip(*chunks.values(), strict=True), strict=True):
+        _write_file(file, _shard_of(dict(zip(chunks, encoded, strict=True)), size))
+    return files
+
+
+_ABSENT = 2**64 - 1
+"""Offset and length of a chunk that a shard lacks, which Zarr reads as the fill value."""
+
+
+def _shard_of(chunks: Mapping[int, bytes], size: int) -> bytes:
+    """Zarr's `sharding_indexed` form: chunks, their offsets and lengths (chunk, 2), and the CRC-32C of these."""
+    from google_crc32c import value
+
+    index, offset = np.full((size, 2), _ABSENT, dtype="<u8"), 0
+    for position, chunk in chunks.items():
+        index[position] = offset, len(chunk)
+        offset += len(chunk)
+    table = index.tobytes()
+    return b"".join([*chunks.values(), table, value(table).to_bytes(4, "little")])
+
+
+def _encoded(values: Floats | Ints) -> bytes:
+    """A chunk as its array encodes it."""
     from numcodecs.blosc import Blosc
     from numcodecs.zstd import Zstd
 
     codec = Blosc(*BLOSC, shuffle=Blosc.SHUFFLE) if values.dtype == np.float64 else Zstd(level=0)
+    encoded: bytes = codec.encode(np.ascontiguousarray(values))
+    return encoded
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """Writes a whole file. A stored checksum shows whether it is complete."""
     with replaced(path, durable=False) as temporary:
-        temporary.write_bytes(codec.encode(np.ascontiguousarray(values)))
+        temporary.write_bytes(content)
 
 
-def _draws_chunk(stratum: int, dims: int) -> str:
-    return ".".join(["c", "0", "0", str(stratum), *("0" * dims)])
+def _draws_chunk(batch: int, dims: int) -> str:
+    return ".".join(["c", "0", "0", str(batch), *("0" * dims)])
 
 
 def source(path: Path, store: Store) -> Any:
@@ -195,8 +253,8 @@ def chunk_files(path: Path, chunk: int, region: slice) -> list[Path]:
     return values + [path / "record" / f"c.{k}" for k in chunks]
 
 
-def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int, fits: Sequence[str]) -> list[Path]:
-    tail = [f"{parameter.name}/{_draws_chunk(stratum, len(parameter.dims))}" for parameter in parameters]
+def posterior_files(path: Path, parameters: Sequence[Parameter], batch: int, fits: Iterable[str]) -> list[Path]:
+    tail = [f"{parameter.name}/{_draws_chunk(batch, len(parameter.dims))}" for parameter in parameters]
     return [path / GROUPS[fit] / name for fit in fits for name in tail]
 
 
@@ -227,6 +285,7 @@ def _array(
     chunks: tuple[int, ...],
     dims: tuple[str, ...],
     array: dict[str, str],
+    shards: tuple[int, ...] | None = None,
 ) -> None:
     from zarr.codecs import BloscCodec
 
@@ -234,6 +293,7 @@ def _array(
         name,
         shape=shape,
         chunks=chunks,
+        shards=shards,
         dtype="float64",
         fill_value=float("nan"),
         chunk_key_encoding=FLAT,

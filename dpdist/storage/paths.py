@@ -127,7 +127,11 @@ class WorkspacePaths:
         return self.root / STATUS
 
     def part(self, fit: str, stratum: int) -> Path:
-        return self.confidential / "parts" / f"{fit}-{stratum:06d}"
+        return self.parts / f"{fit}-{stratum:06d}"
+
+    @property
+    def parts(self) -> Path:
+        return self.confidential / "parts"
 
     def journal(self, fit: str, stratum: int) -> Path:
         return self.journals / f"{fit}-{stratum:06d}"

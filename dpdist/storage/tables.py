@@ -133,15 +133,20 @@ def _in_groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def write_part(path: Path, table: pa.Table) -> None:
-    """Writes a small table. A stored checksum must show whether it is complete."""
-    with replaced(path, durable=False) as temporary, pa.ipc.new_file(str(temporary), table.schema) as writer:
-        writer.write_table(table)
+def write_part(path: Path, records: Sequence[pa.RecordBatch]) -> None:
+    """Writes small batches of records. A stored checksum must show whether the file is complete."""
+    with replaced(path, durable=False) as temporary, pa.ipc.new_file(str(temporary), records[0].schema) as writer:
+        for batch in records:
+            writer.write_batch(batch)
 
 
-def read_part(path: Path) -> pa.Table:
+def read_part(path: Path, by_batch: bool = False) -> list[pa.Table]:
+    """Reads what `write_part` wrote: as one table, or as a table for each of its batches of records."""
     with pa.OSFile(str(path)) as source:
-        return pa.ipc.open_file(source).read_all()
+        file = pa.ipc.open_file(source)
+        if not by_batch:
+            return [file.read_all()]
+        return [pa.Table.from_batches([file.get_batch(k)]) for k in range(file.num_record_batches)]
 
 
 def rows_at(path: Path, rows: Ints) -> pa.Table:

@@ -94,7 +94,7 @@ def test_arviz_reads_the_final_fit_as_the_posterior(tmp_path: Path):
     arrays.create_posterior(path, said)
     for number, fit in enumerate(("unweighted", "weighting", "final")):
         values = {each.name: np.full((4, *each.shape), float(number)) for each in said.parameters}
-        arrays.write_draws(path, fit, 1, Draws(values))
+        arrays.write_draws(path, fit, 1, [Draws(values)])
     read = az.InferenceData.from_datatree(xr.open_datatree(path, engine="zarr", consolidated=False))
     assert set(read.groups()) == {"posterior", "unweighted", "weighting"}
     for number, group in enumerate(("unweighted", "weighting", "posterior")):
@@ -113,7 +113,7 @@ def test_chunks_have_the_bytes_that_zarr_would_write(tmp_path: Path):
         arrays.create_posterior(tmp_path / name / "p.zarr", said)
         arrays.create_log_lik(tmp_path / name / "t.zarr", said)
     for name, added in (("ours", 0.0), ("other", 1e-12)):
-        arrays.write_draws(tmp_path / name / "p.zarr", "final", 1, Draws({k: v + added for k, v in draws.values.items()}))
+        arrays.write_draws(tmp_path / name / "p.zarr", "final", 1, [Draws({k: v + added for k, v in draws.values.items()})])
         arrays.write_log_lik(tmp_path / name / "t.zarr", region, values + added, np.arange(300))
     for each in parameters:
         array = zarr.open_array(tmp_path / "zarr's" / "p.zarr" / "posterior" / each.name, mode="r+")
