@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpdist.testing.small import single
+from dpdist.testing.mechanisms import single
 
 Said = dict[str, Any]
 LEVELS, RECORDS, SIMULATED = 3, 400, 1500

@@ -16,7 +16,7 @@ from dpdist.job.checks import contradictions
 from dpdist.job.families import BINARY, COUNT, FAMILIES, UNIT, FamilyFacts, Support, facts_of
 from dpdist.job.loading import find_job, parse_job
 from dpdist.job.yaml_lines import dotted
-from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS
+from dpdist.testing.mechanisms import CLIPPED_WEIGHT, COLUMNS
 
 Said = dict[str, Any]
 CURRENT, EARLIER, RELEASED, DESIGNED = "current.parquet", "earlier.parquet", "earlier_release", "designed.parquet"

@@ -12,7 +12,7 @@ from small_jobs import CURRENT, DESIGN_WEIGHTS, DESIGNED, EARLIER, RELEASED, Sai
 
 import dpdist
 from dpdist.testing import losses
-from dpdist.testing.small import survey
+from dpdist.testing.mechanisms import survey
 
 PUBLIC = {"publish": "always"}
 """Releases of a few records are recorded whatever their verdicts say."""

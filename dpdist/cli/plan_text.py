@@ -30,9 +30,8 @@ from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
 from dpdist.quality.predicted.alternatives import Alternative, described
 from dpdist.quality.predicted.alternatives import in_words as others_in_words
-from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
-from dpdist.quality.predicted.words import in_words, worth
+from dpdist.quality.predicted.words import epsilon_for, in_words, worth
 from dpdist.survey.checks import CLIPPED
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.validating import cautions

@@ -20,7 +20,7 @@ PROOF = 1
 JOB = 1
 """The format of a job file: its key `format`."""
 LEDGER = 1
-"""The format of a ledger's entries: `format` in its first entry. Its tables have another (ledger/migrations.py)."""
+"""The format of a ledger's entries: `format` in its first entry. Its tables have another (ledger/database.py)."""
 WORKSPACE = 1
 """The format of a workspace with its journal and stored noise: `format` in confidential/identity.json."""
 LATER = "install a later dpdist: pip install --upgrade dpdist"

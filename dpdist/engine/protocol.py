@@ -24,8 +24,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats, Ints
 from dpdist.job import Job, NoiseName
-from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.privacy.queries import NoisyQuery
 

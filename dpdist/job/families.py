@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.plugins import FAMILIES as GROUP
-from dpdist.core.plugins import Members
+from dpdist.core.plugins import Members, OneOf
 from dpdist.core.records import Floats
-from dpdist.job.members import OneOf
 from dpdist.job.names import SamplerName, complete
 
 Family = Literal[

@@ -21,7 +21,7 @@ from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.core.formats import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
-from dpdist.job.design_weights import COLUMN, read_weights
+from dpdist.job.design import COLUMN, read_weights
 from dpdist.job.former import in_present_form
 from dpdist.job.recode import declared_levels, left_over, level_text, recode_of, recoded_weights
 from dpdist.job.table_entries import written_place

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from dpdist.core.records import Level
-from dpdist.job.design_weights import JOINED, label_of
+from dpdist.job.design import JOINED, label_of
 from dpdist.job.values import ColumnName, Levels, PublicLevel
 
 

@@ -13,10 +13,9 @@ from typing import Annotated, Any, get_args
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from dpdist.core.plugins import MECHANISMS, Members, Refused
+from dpdist.core.plugins import MECHANISMS, REFUSED, Members, Refused
 from dpdist.job.former import NAMES, Former
 from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.members import REFUSED
 
 STORED = "stored"
 """Context of validation of a job that an earlier run stored: it may name a mechanism of an earlier version."""

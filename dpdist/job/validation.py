@@ -11,11 +11,11 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpdist.core.errors import Problem, ProblemsError
+from dpdist.core.plugins import REFUSED
 from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import Family
 from dpdist.job.former import STATISTICS
 from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.members import REFUSED
 from dpdist.job.specs import SPECS, those
 from dpdist.job.values import NAME, PATTERNS
 from dpdist.job.weights import Weights

@@ -16,8 +16,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from dpdist.core.plugins import WEIGHT_RULES as GROUP
-from dpdist.core.plugins import Members, Refused
-from dpdist.job.members import OneOf
+from dpdist.core.plugins import Members, OneOf, Refused
 from dpdist.job.values import Frozen
 
 PLACES = {

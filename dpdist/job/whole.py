@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from dpdist.core.cautions import Caution
-from dpdist.core.nesting import Nesting
 from dpdist.core.plugins import Members
 from dpdist.core.records import Frame
 from dpdist.job.budget import (
@@ -28,7 +27,7 @@ from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.families import MODELS, samplers_of
 from dpdist.job.former import Former
-from dpdist.job.hierarchies import Hierarchies, nestings
+from dpdist.job.hierarchies import Hierarchies, Nesting, nestings
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
     Comparator,

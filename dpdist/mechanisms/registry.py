@@ -1,18 +1,47 @@
-"""The mechanisms that a job may name, for `runtime`, `planning`, `audit`; loads a mechanism's `query.py` on first use."""
+"""The mechanisms that a job may name, their `query.py` loaded on first use; those of dpdist 0.2 have a claim alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from dpdist.core.confidential import Confidential
-from dpdist.engine.protocol import ListsQueries, Mechanism
+from dpdist.engine.protocol import ListsQueries, Mechanism, Rounds, StratumRecorder
 from dpdist.job import SPECS, Job
 from dpdist.job.former import Former
-from dpdist.mechanisms.former import FormerClaim
 from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
+from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums
+from dpdist.models.protocol import StratumModel
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.proof import proof_record
+from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho
+
+CLIPPED = Moved(*map(Fraction, (1, 2, 2)))
+"""Distances of sums that are clipped at limits from a reference."""
+BETWEEN_BOUNDS = Moved(*map(Fraction, (1, 1, 2)))
+"""Distances of sums between public bounds, where an exchange at the same x costs no more than switching a record off."""
+
+
+class FormerClaim(NoisySums[Former, StratumModel]):
+    """The claim of all sums of a release together, as one query."""
+
+    spec = Former
+
+    def queries(self, job: Job, settings: Former) -> tuple[NoisyQuery, ...]:
+        moved = BETWEEN_BOUNDS if settings.name in ("laplace_strict", "weight_regularisation") else CLIPPED
+        if settings.gaussian:
+            return (NoisyQuery.losing_rho("sums", moved, record_rho(job, job.rho.release), neighbour_of(job)),)
+        epsilon = job.epsilon_per_set * job.synthetic_sets
+        return (NoisyQuery.losing("sums", moved, record_epsilon(job, epsilon), neighbour_of(job)),)
+
+    def promised(self, job: Job, settings: Former, total: Strict | Concentrated) -> Promise:
+        return promise_of(job, per_set(total, job))
+
+    def rounds(self, job: Job, settings: Former, model: StratumModel, recorder: StratumRecorder, learned: Any) -> Rounds:
+        raise NotImplementedError(f"'{settings.name}' is a mechanism of dpdist 0.2")
+
 
 MECHANISMS: Parts[Mechanism] = Parts("MECHANISMS", *REQUIRED["MECHANISMS"])
 AUDITS: Parts[Callable[..., Confidential[Any]]] = Parts(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpdist.core.formats import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.weighted_points import CELL
+from dpdist.estimation.history import CELL
 from dpdist.job import Job, budget_text
 from dpdist.job.former import Former
 from dpdist.job.reference import ReleaseReference

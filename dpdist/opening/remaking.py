@@ -26,8 +26,7 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, printa
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.frame_table import read_job
-from dpdist.estimation.history import HISTORY
-from dpdist.estimation.weighted_points import REFERENCE_FILE
+from dpdist.estimation.history import HISTORY, REFERENCE_FILE
 from dpdist.job import Job
 from dpdist.job.former import Former
 from dpdist.job.presentation import refuse_formats

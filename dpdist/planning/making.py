@@ -24,8 +24,7 @@ from dpdist.models.lognormal.conjugate import SINGULAR
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
-from dpdist.planning.plan import Plan, shown_records
-from dpdist.planning.reference_design import reference_design
+from dpdist.planning.plan import Plan, reference_design, shown_records
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
 from dpdist.sampling import check

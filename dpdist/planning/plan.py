@@ -1,34 +1,188 @@
-"""The plan of a run, made by `planning.making`, shown by `cli`: never a record, sizes only if not secret."""
+"""The plan of a run: steps, time, memory, design effects of a reference; never a record, sizes only if not secret."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.nesting import Nesting
-from dpdist.core.records import Frame, SmallCounts
-from dpdist.job import Job, budget_text
+from dpdist.core.records import TOTAL, Floats, Frame, SmallCounts
+from dpdist.core.table_cells import cross
+from dpdist.estimation.further import Direct
+from dpdist.job import DesignEffect, Job, StatisticName, budget_text
+from dpdist.job.design import LARGEST_EFFECT
+from dpdist.job.hierarchies import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
+from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, Recentred, Resampled
 from dpdist.models.protocol import Cost, Costly, StratumModel
-from dpdist.planning.blocks import Layout, log_lik_bytes
-from dpdist.planning.costs import projected_cost, publishing_bytes
+from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
-from dpdist.planning.reference_design import ReferenceDesign
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
 from dpdist.privacy.small_counts import counted
-from dpdist.survey.census import Census
+from dpdist.survey.census import Census, design_of
 from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.placement import records_as_they_came, replicates_as_they_came
 from dpdist.survey.readers import BY_PLUGIN, reader_of
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.schema import replicates
 from dpdist.survey.source import Source
+
+FEWEST_RECORDS = 10
+"""Smallest number of records of a cell whose design effect is used."""
+NEARLY_CONSTANT = 1e-7
+"""Relative standard error below which a figure counts as fixed by the design, and has no design effect."""
+DIGITS = 3
+"""Significant digits of a design effect."""
+
+Key = tuple[StatisticName, str | None, frozenset[str] | None]
+"""A statistic, its outcome and the columns that cells are crossed by; None for all cells."""
+
+
+@dataclass(frozen=True)
+class ReferenceDesign:
+    """Facts about the survey design, estimated from the records of a reference. All of them are public.
+
+    `effective` is the number of equally weighted records that would count for as much (Kish). `errors` holds the median
+    direct standard error of each statistic over cells, as a share of the figure.
+    """
+
+    effects: tuple[DesignEffect, ...]
+    records: int
+    effective: float
+    errors: dict[str, float]
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns the design effects as JSON values for the statement."""
+        return [effect.model_dump(mode="json") for effect in self.effects]
+
+    def in_words(self) -> Iterator[str]:
+        """Formats lines on the sample's size and its direct errors."""
+        yield f"reference: {self.records:,} records count for as much as {self.effective:,.0f} of equal weight"
+        for name, share in self.errors.items():
+            yield f"reference: the direct standard error of a {name} is {100 * share:.2g} % of it in the median cell"
+
+
+def reference_design(job: Job, reference: ReferenceFile) -> ReferenceDesign:
+    """Estimates the design effects of every statistic of the job's tables."""
+    by_record, census, source = job.by_record, reference.census, reference.source
+    design = design_of(by_record, census)._replace(
+        lonely=job.survey.lonely_record, population=np.empty(0), psu_population=None, psu_records=None
+    )
+    passes = [records_as_they_came(by_record, source, census, j) for j in range(len(job.outcomes))]
+    replicates = replicates_as_they_came(by_record, source)
+    records = Direct.of(by_record, census.frame, design, passes, replicates)
+    weight = records.weight
+    effective = float(weight.sum() ** 2 / (weight**2).sum())
+    effects, errors = _ratios(job, records)
+    return ReferenceDesign(tuple(_entries(effects)), len(weight), effective, errors)
+
+
+def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str, float]]:
+    """Returns V/V₀ of cells by statistic and columns, and the median relative direct error of every statistic."""
+    ratios, errors = defaultdict[Key, list[float]](list), defaultdict[str, list[float]](list)
+    alone, n, seen = records.without_clusters, records.frame.count.astype(np.float64), set[tuple[Any, ...]]()
+    for table in job.tables:
+        cells = cross(records.frame, table.by, table.margins, table.universe)
+        enough = cells.membership @ n >= FEWEST_RECORDS
+        for statistic in table.statistics:
+            base = statistic.of or statistic
+            shown = (table.by, table.margins, tuple(table.universe.items()), base)
+            if shown in seen:
+                continue
+            seen.add(shown)
+            whole, without = records.estimate(cells, base), alone.estimate(cells, base)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio, error = whole.variance / without.variance, np.sqrt(whole.variance) / np.abs(whole.value)
+            varies = without.variance > (NEARLY_CONSTANT * without.value) ** 2
+            for cell in np.flatnonzero(enough & varies & np.isfinite(ratio)):
+                named = zip(cells.by, cells.labels[cell], strict=True)
+                columns = frozenset(name for name, level in named if level != TOTAL)
+                for which in (columns, None):
+                    ratios[base.name, base.variable, which].append(float(ratio[cell]))
+            errors[base.text] += error[enough & np.isfinite(error)].tolist()
+    return ratios, {name: float(np.median(relative)) for name, relative in errors.items() if relative}
+
+
+def _entries(ratios_of: dict[Key, list[float]]) -> Iterator[DesignEffect]:
+    """Yields the effects. Effects of named columns come first, because a figure takes the first effect that fits it."""
+    for (statistic, outcome, columns), ratios in sorted(ratios_of.items(), key=lambda entry: entry[0][2] is None):
+        effect = float(f"{max(1.0, np.mean(ratios)):.{DIGITS}g}")
+        by = None if columns is None else tuple(sorted(columns))
+        yield DesignEffect(effect=min(effect, float(LARGEST_EFFECT)), statistics=(statistic,), outcome=outcome, by=by)
+
+
+START_SECONDS = 4.0
+"""Seconds for imports, checks and the pages of a release, whatever its size."""
+DASK_SECONDS = 3.0
+"""Seconds for the start of a scheduler and a worker."""
+REFIT_SECONDS = 0.022
+"""Seconds for the standard errors of a stratum: a repeated search on a synthetic sample."""
+SYNTHESIS_SECONDS = 0.001
+"""Seconds for the synthetic records of a stratum in one set."""
+READ_SECONDS, WRITE_SECONDS = 1e-6, 2.5e-7
+"""Seconds for a record: read, checked, stored and evaluated; and written to one synthetic set."""
+
+NUMBER = 8 * DRAWS
+"""Memory, in bytes, of a number under all draws of a law."""
+STRATUM_BYTES = 16_000
+"""Memory, in bytes, of a stratum's model, parameters and summaries."""
+READ_BYTES, MOST_READ = 80, 1_500_000
+"""Memory, in bytes, of a record that is evaluated, up to so many: further ones are read in parts."""
+SAMPLED_BYTES = 40
+"""Memory, in bytes, of a record of a stratum's synthetic sample."""
+OF_ROW, OF_CELL = 9, 10
+"""Numbers for each outcome: of a frame row, in three laws and while a table is made; and of a table's cell."""
+
+
+def publishing_bytes(job: Job, frame: Frame, model: StratumModel) -> int:
+    """Projected peak memory, in bytes, of the process that publishes. `model` is that of a stratum with the most rows.
+
+    It grows with strata, because their laws are held until all tables are made. Where sizes are secret, the samples
+    count with their largest size.
+    """
+    process = PROCESS_BYTES + (0 if job.sizes_secret else READ_BYTES * min(int(frame.count.sum()), MOST_READ))
+    if job.mechanism.clamps or not isinstance(model, Recentred | Resampled):
+        return process
+    strata, rows, outcomes = len(frame.stratum_labels), len(frame), len(job.outcomes)
+    laws = 3 if isinstance(model, Recentred) else 2
+    numbers = laws * strata * sum(parameter.size for parameter in model.parameters)
+    cells = max((_cells(job, by, margins) for by, margins in ((t.by, t.margins) for t in job.tables)), default=0)
+    numbers += outcomes * (OF_ROW * rows + OF_CELL * cells)
+    sampled = SAMPLED_BYTES * int(_sampled(job, frame).sum()) if isinstance(model, Recentred) else 0
+    return process + NUMBER * numbers + STRATUM_BYTES * strata + sampled
+
+
+def _cells(job: Job, by: tuple[str, ...], margins: bool) -> int:
+    return prod(len(job.columns[name].levels or ()) + margins for name in by)
+
+
+def _sampled(job: Job, frame: Frame) -> Floats:
+    """Records of the synthetic sample in every frame row, (row,), as `publish.refit` takes them."""
+    if job.sizes_secret:
+        return np.full(len(frame), float(LARGEST))
+    share = np.minimum(1.0, LARGEST / np.maximum(frame.stratum_count, 1))[frame.stratum]
+    return np.maximum(np.minimum(frame.count, SMALLEST), frame.count * share)
+
+
+def projected_cost(job: Job, layout: Layout, model: StratumModel) -> Cost | None:
+    """The projected cost of a run whose strata are fitted in closed form; None for others."""
+    if job.mechanism.clamps or job.sampler.name != "exact" or not isinstance(model, Recentred):
+        return None
+    frame, sets = layout.frame, job.synthetic_sets
+    strata, records = len(frame.stratum_labels), int(frame.count.sum())
+    protected = sum(seconds(frame.stratum_count.tolist(), layout.draws))
+    others = strata * (REFIT_SECONDS + SYNTHESIS_SECONDS * sets) + records * (READ_SECONDS + WRITE_SECONDS * sets)
+    start = START_SECONDS + DASK_SECONDS * (job.runtime.executor == "dask")
+    return Cost(start + protected + others, protected, layout.largest_task_bytes)
+
 
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
 MEMORY = "memory per task"

@@ -31,7 +31,7 @@ from dpdist.publish.model_outputs import FILE as MEASUREMENTS
 from dpdist.publish.model_outputs import write_measurements, write_model_tables
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
-from dpdist.publish.printed_tables import PrintedTable, printed_table
+from dpdist.publish.printed_tables import PrintedTable, printed_table, stated, without_empty_figures
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject, write_released
@@ -40,7 +40,6 @@ from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, table
-from dpdist.publish.withholding import stated, without_empty_figures
 from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.csv_tables import for_spreadsheets, write_wide
 from dpdist.publish.writers.ddi import write_ddi

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.estimation.weighted_points import CELL
+from dpdist.estimation.history import CELL
 from dpdist.job import DesignEffect
 from dpdist.mechanisms.figures import Figures, measured_of
 from dpdist.models.outputs import DesignEffectOf, ModelTable, TablesBeside

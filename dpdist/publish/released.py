@@ -25,9 +25,8 @@ from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
-from dpdist.estimation.history import HISTORY, PeriodTotals, read_history, write_history
+from dpdist.estimation.history import HISTORY, REFERENCE_FILE, PeriodTotals, read_history, read_points, write_history
 from dpdist.estimation.variance import Stage
-from dpdist.estimation.weighted_points import REFERENCE_FILE, read_points
 from dpdist.job import DesignEffect, Job, Table, budget_text
 from dpdist.job.families import family_facts
 from dpdist.job.former import AGAIN, Former

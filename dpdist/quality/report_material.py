@@ -17,7 +17,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.parquet import batches
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.estimation.frame_table import frame_from_table
-from dpdist.estimation.weighted_points import CELL
+from dpdist.estimation.history import CELL
 from dpdist.job import Job
 from dpdist.publish.model_outputs import FILE
 from dpdist.publish.released import ReleasedObject

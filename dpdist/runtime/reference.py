@@ -19,10 +19,9 @@ from dpdist.engine.protocol import Learned
 from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
-from dpdist.models.clamped import Spurious
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromTotals, facts_of
-from dpdist.models.protocol import Improper, StratumModel
+from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
 from dpdist.privacy.guarantees import Strict

@@ -11,9 +11,8 @@ from dpdist.core.errors import ProgramError
 from dpdist.core.progress import Listener
 from dpdist.core.records import Floats
 from dpdist.job import Job, NoiseName
-from dpdist.models.clamped import Clamped
 from dpdist.models.numerics.grid import FEW_RECORDS_ERROR, GRID_ERROR
-from dpdist.models.protocol import Draws, Exact, Gridded, StanData, StratumModel
+from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, User
 from dpdist.sampling.clamped import VARIATION
 from dpdist.sampling.markov import StanSampler, source_of

@@ -8,8 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Boxed, Draws
+from dpdist.models.protocol import Boxed, Clamped, Draws
 
 MANY, DEEPEST = 1000, 30
 """The public box starts with 2⁶ squares on a side.

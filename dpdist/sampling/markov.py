@@ -24,8 +24,7 @@ from dpdist.core.files import write_text
 from dpdist.core.records import Floats
 from dpdist.job import Diagnostics as DiagnosticLimits
 from dpdist.job import Program, Sampler, Toolchain
-from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Additive, ClampedStan, Draws, StanData, StratumModel
+from dpdist.models.protocol import Additive, Clamped, ClampedStan, Draws, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.sampling.building import Executable, cache_folder
 from dpdist.sampling.samplers import Unconverged

@@ -8,8 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Boxed, Draws, Exact, Gridded, StratumModel
+from dpdist.models.protocol import Boxed, Clamped, Draws, Exact, Gridded, StratumModel
 from dpdist.sampling import clamped
 
 

@@ -23,9 +23,9 @@ from dpdist.core.this_process import refuse_nested_start
 from dpdist.publish.writers.page import environment
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
+from dpdist.studies.figures import Material, number
 from dpdist.studies.file import kind_of
 from dpdist.studies.kinds.protocol import Fact
-from dpdist.studies.material import Material, number
 from dpdist.studies.settings import Study
 from dpdist.studies.verdicts import READING, findings, set_beside
 

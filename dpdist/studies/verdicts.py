@@ -13,8 +13,8 @@ import scipy
 
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_95
-from dpdist.studies.kinds.table_errors import MONTE_CARLO
-from dpdist.studies.material import Material, number
+from dpdist.studies.figures import Material, number
+from dpdist.studies.kinds.populations import MONTE_CARLO
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import Beside, Limit, Note, Row
 

@@ -1,22 +1,127 @@
-"""For `survey.census` and `placement`: a file in batches of checked, typed records, with numbered categories."""
+"""A file in batches of checked, typed records, with numbered categories and at most the stated number of records a unit."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from unicodedata import category, normalize
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Codes, Ints, Level
+from dpdist.core.records import Codes, Ints, Level, SmallCounts
 from dpdist.job import Job
 from dpdist.survey.checks import Checked, check
 from dpdist.survey.csv_text import no_header
-from dpdist.survey.findings import Findings, recoded
+from dpdist.survey.findings import Findings, Mask, recoded
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
 from dpdist.survey.source import Source
 from dpdist.survey.spelling import causes
-from dpdist.survey.units import Bounded
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
+INVISIBLE = ("Cc", "Cf")
+"""Unicode categories of invisible characters: control and format."""
+
+
+def folded(name: str) -> str:
+    """The common form of all names that differ in spelling alone; empty for a name without visible characters.
+
+    The form ignores blanks at the ends, repeated blanks, case, Unicode form, invisible characters, and how a number is
+    written.
+    """
+    if name.isascii() and name.isdigit():
+        return name.lstrip("0") or "0"
+    text = normalize("NFKC", normalize("NFKC", name).casefold())
+    text = " ".join("".join(c for c in text if c.isspace() or category(c) not in INVISIBLE).split())
+    return str(Fraction(text)) if NUMBER.fullmatch(text) else text
+
+
+class Bounded:
+    """Drops the records of a unit beyond its maximum, over the batches of one pass; it keeps every unit's name and number.
+
+    Whether a record is dropped depends only on records of its own unit.
+    """
+
+    def __init__(self, job: Job, findings: Findings):
+        self.declared, self.findings = job.privacy_unit, findings
+        self.seen = Counter[str]()
+        self.spelled = dict[str, str]()
+
+    def __call__(self, checked: Checked) -> Checked:
+        """Returns the batch without records beyond the maximum.
+
+        They count as problems, or as left out if the job says so.
+        """
+        if self.declared is None or checked.unit is None or not len(checked.row):
+            return checked
+        code, names = pd.factorize(np.array(checked.unit.to_pylist(), dtype=object))
+        folds = [folded(name) for name in names]
+        checked, code = self._without(checked, code, np.array([not fold for fold in folds]), MISSING)
+        again = [self.spelled.setdefault(fold, name) != name for fold, name in zip(folds, names, strict=True)]
+        checked, code = self._without(checked, code, np.array(again), AMBIGUOUS)
+        before = np.array([self.seen[name] for name in names], dtype=np.int64)
+        beyond = pd.Series(code).groupby(code).cumcount().to_numpy() + before[code] >= self.declared.most
+        self.seen.update(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
+        if not beyond.any():
+            return checked
+        column, most = self.declared.column, self.declared.most
+        if self.declared.beyond == "truncate":
+            self.findings.rule(f"{column}: beyond {most} records of one, left out", int(beyond.sum()))
+        else:
+            remedy = "raise privacy_unit.most to a number that is public, or state privacy_unit.beyond: truncate"
+            fault, allowed = f"more than {most} records of one {column}", f"at most {most} records of each"
+            self.findings.add(column, fault, allowed, remedy, checked.row[beyond], [])
+        return checked.take(~beyond)
+
+    def _without(self, checked: Checked, code: Ints, wrong: Mask, problem: tuple[str, str, str]) -> tuple[Checked, Ints]:
+        """The batch without records whose names are wrong.
+
+        `code` numbers each record's name, and `wrong` has the shape (name,).
+        """
+        bad = wrong[code]
+        if not bad.any():
+            return checked, code
+        assert self.declared is not None
+        self.findings.add(self.declared.column, *problem, checked.row[bad], [])
+        return checked.take(~bad), code[~bad]
+
+
+MISSING = ("missing values", "a unit for every record", "complete the column")
+AMBIGUOUS = (
+    "names of units that differ in spelling alone",
+    "one spelling of every name: blanks, case, leading zeros and Unicode form tell no units apart",
+    "write a unit's name in one way; give units that are different names that differ in more",
+)
+
+
+class UnitsMet:
+    """Counts distinct units in every published sample count, up to the job's minimum, so that few names are stored."""
+
+    def __init__(self, job: Job):
+        self.least = job.least_count
+        self.names = dict[int, set[str]]()
+        self.full = set[int]()
+
+    def __call__(self, key: Ints, names: list[str]) -> None:
+        """Adds the records of a batch: `key` (record,) is the number of the sample count, `names` has the units' names."""
+        met = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
+        met = met[~met["key"].isin(self.full)]
+        for number, name in zip(met["key"].tolist(), met["name"].tolist(), strict=True):
+            names_met = self.names.setdefault(number, set())
+            if number not in self.full:
+                names_met.add(name)
+            if len(names_met) >= self.least:
+                self.full.add(number)
+
+    @property
+    def small(self) -> SmallCounts:
+        sizes = np.array([len(names) for names in self.names.values()], dtype=np.int64)
+        return SmallCounts(int((sizes < self.least).sum()), int((sizes == 1).sum()), len(sizes))
+
 
 Tick = Callable[[int], None]
 

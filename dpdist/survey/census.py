@@ -14,11 +14,10 @@ from dpdist.core.records import Floats, Frame, Ints, Level, SmallCounts
 from dpdist.estimation.direct import Design
 from dpdist.job import Job
 from dpdist.job.families import family_facts
-from dpdist.survey.batches import Tick, checked_batches, frame_key, strides
+from dpdist.survey.batches import Tick, UnitsMet, checked_batches, frame_key, strides
 from dpdist.survey.findings import Findings
 from dpdist.survey.schema import combined, replicates
 from dpdist.survey.source import Source
-from dpdist.survey.units import UnitsMet
 
 TALLIES = 64
 """Number of batches whose tallies are merged at once."""

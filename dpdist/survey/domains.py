@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Level
-from dpdist.job.design_weights import JOINED, label_of, read_weights
+from dpdist.job.design import JOINED, label_of, read_weights
 from dpdist.job.values import NUMBER
 from dpdist.survey.csv_text import guessed
 from dpdist.survey.findings import DECIMAL_TEXT

@@ -14,7 +14,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import AbsentRecords
-from dpdist.estimation.weighted_points import CELL
+from dpdist.estimation.history import CELL
 from dpdist.job import Job
 from dpdist.survey.released_reference import EarlierRelease, read_earlier
 from dpdist.survey.same_file import table_content

@@ -35,8 +35,7 @@ from dpdist.core.public_files import (
 )
 from dpdist.estimation.donors import DONORS, AbsentRecords, donors_from_table
 from dpdist.estimation.frame_table import read_frame, read_job
-from dpdist.estimation.history import HISTORY, PeriodTotals, read_history
-from dpdist.estimation.weighted_points import LARGEST_WEIGHT, REFERENCE_FILE, read_points
+from dpdist.estimation.history import HISTORY, LARGEST_WEIGHT, REFERENCE_FILE, PeriodTotals, read_history, read_points
 from dpdist.job import Adjacency, Job, budget_text
 from dpdist.job.reference import HistogramReference
 from dpdist.job.values import Budget, Name

@@ -22,7 +22,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import LearnsOutright
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.modips.truncation import OutsideDomain
+from dpdist.mechanisms.modips.query import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
 from dpdist.sampling import sampler_of
 from dpdist.testing.losses import taken_in

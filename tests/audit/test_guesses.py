@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy
 
-from dpdist.audit.guesses import bound_of_guesses, learned, most_shown, p_value, runs_to_exceed
 from dpdist.audit.lower_bounds import ALARM
 from dpdist.core.records import Floats
+from dpdist.studies.black_box import bound_of_guesses, learned, most_shown, p_value, runs_to_exceed
 
 NOISE = 20
 """Figures that tell nothing, of many sizes."""

@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.models.clamped import Clamped
+from dpdist.models.protocol import Clamped
 from dpdist.privacy.queries import record_epsilon, record_rho
 
 HOUSEHOLD = 5

@@ -19,7 +19,7 @@ from dpdist.engine.rounds import Unwatched, fresh_noise, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.post import Sanitized
-from dpdist.mechanisms.modips.truncation import OutsideDomain
+from dpdist.mechanisms.modips.query import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.sampling.samplers import ExactSampler

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.core.nesting import UNSEEN, UnnestedError, parents_in
 from dpdist.core.records import Frame
+from dpdist.job.hierarchies import UNSEEN, UnnestedError, parents_in
 
 LEVELS = {"region": ("N", "S"), "state": ("a", "b", "c"), "county": (1, 2, 3, 4)}
 

@@ -24,8 +24,7 @@ from dpdist.core.records import TOTAL
 from dpdist.job import Job
 from dpdist.planning.plan import Layout
 from dpdist.publish.released import ReleasedObject
-from dpdist.quality.predicted.population import Population
-from dpdist.quality.predicted.replicates import release_of, tables_of
+from dpdist.quality.predicted.replicates import Population, release_of, tables_of
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import place
 from dpdist.survey.reference_file import open_reference

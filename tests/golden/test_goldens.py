@@ -35,7 +35,7 @@ from small_runs import write_inputs
 
 from dpdist.core.public_files import UNFIT
 from dpdist.opening.verifying import problems
-from dpdist.testing.small import single, survey
+from dpdist.testing.mechanisms import single, survey
 
 CASES = cases()
 

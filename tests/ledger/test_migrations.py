@@ -21,7 +21,7 @@ from dpdist.cli.main import app
 from dpdist.core.errors import LedgerError
 from dpdist.core.formats import LEDGER
 from dpdist.job import Limits
-from dpdist.ledger import migrations
+from dpdist.ledger import database
 from dpdist.ledger.accounts import Charge, charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.ledger.entries import following
@@ -111,7 +111,7 @@ def run_sql(place: str, *statements: str) -> list[tuple[object, ...]]:
 
 def schema(place: str) -> int:
     with _engine(place).connect() as link:
-        return migrations.schema_of(link)
+        return database.schema_of(link)
 
 
 @pytest.fixture
@@ -133,14 +133,14 @@ def test_the_tables_of_0_1_1_are_those_that_the_fixture_drops_to() -> None:
 
 def test_a_new_ledger_states_its_schema(place: str) -> None:
     Ledger(place).begin()
-    assert run_sql(place, "SELECT version FROM dpdist_ledger_schema") == [(migrations.NEWEST,)]
+    assert run_sql(place, "SELECT version FROM dpdist_ledger_schema") == [(database.NEWEST,)]
 
 
 def test_an_earlier_ledger_is_read_as_it_is_and_migrated_by_its_first_writer(earlier: str, charge: Charge) -> None:
     before = Ledger(earlier).entries()
     assert schema(earlier) == 1, "a reader changes nothing"
     Ledger(earlier).reserve(replace(charge, run="run-2"), Limits())
-    assert schema(earlier) == migrations.NEWEST
+    assert schema(earlier) == database.NEWEST
     entries = Ledger(earlier).entries()
     assert entries[: len(before)] == before
     assert total(charges(entries, "wages")) == 2
@@ -175,7 +175,7 @@ def test_a_killed_migration_leaves_the_earlier_schema_or_this_one(earlier: str, 
         statements += 1
     assert seen == {1}, "and not one statement was kept"
     assert statements >= 6
-    assert schema(earlier) == migrations.NEWEST
+    assert schema(earlier) == database.NEWEST
     assert [entry.kind for entry in Ledger(earlier).entries()] == ["begin", "reserve", "policy"]
 
 

@@ -24,10 +24,9 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     spurious,
 )
 from dpdist.models.beta import Beta
-from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.negative_binomial import NegativeBinomial
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Clamped, Draws, Spurious
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.weights import Constant, NotReached, as_weighted
 from dpdist.runtime.reference import learned_from

@@ -24,9 +24,8 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.job.publication import Acceptance
 from dpdist.mechanisms.modips.post import Moments, Sanitized, limited_normal_mean
-from dpdist.mechanisms.modips.query import summing
+from dpdist.mechanisms.modips.query import clamped, summing, truncated
 from dpdist.mechanisms.modips.sensitivity import renormalised_loss, scale
-from dpdist.mechanisms.modips.truncation import clamped, truncated
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws

@@ -21,9 +21,8 @@ from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.least_squares import nearest_on_simplex, nearest_on_simplices
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.partitions.post import PartitionCounts, Tree, chosen, consistent, ordered
 from dpdist.mechanisms.partitions.query import CellCounts, aic, scores
-from dpdist.mechanisms.partitions.tree import Tree, chosen, consistent, ordered
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling.samplers import ExactSampler

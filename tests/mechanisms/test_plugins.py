@@ -42,7 +42,7 @@ from dpdist.survey.source import open_file
 from dpdist.testing import check_family, check_mechanism, check_reader, check_weight_rule
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import problems_of_scale
-from dpdist.testing.small import survey
+from dpdist.testing.mechanisms import survey
 
 EXAMPLE = Path(__file__).parents[1] / "plugin_example"
 ORIGIN = {"distribution": "dpdist-counts", "version": "1.2.0"}

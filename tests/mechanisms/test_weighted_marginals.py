@@ -20,7 +20,7 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import UNIT, Floats, Frame, Ints
 from dpdist.engine.protocol import Noise
 from dpdist.engine.rounds import noise_of, run_rounds
-from dpdist.estimation.weighted_points import CELL
+from dpdist.estimation.history import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex

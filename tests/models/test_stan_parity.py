@@ -24,8 +24,7 @@ from scipy import stats
 from scipy.special import betaln
 
 from dpdist.core.keys import Key
-from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Clamped, Draws
 from dpdist.sampling.markov import data_of
 from dpdist.sampling.stan import StanSettings, fit, generate, log_density
 from dpdist.sampling.toolchain import executable

@@ -16,7 +16,7 @@ from dpdist.estimation.domains import Sample
 from dpdist.job import Job
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
-from dpdist.planning.reference_design import ReferenceDesign
+from dpdist.planning.plan import ReferenceDesign
 
 REPLICATES = "replicate_weights: {kind: fay, fay: 0.5, prefix: rep, number: 8}"
 STRATA, PSUS = 4, 10

@@ -17,7 +17,7 @@ from dpdist.core.table_cells import cross
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.release import run
-from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS, survey
+from dpdist.testing.mechanisms import CLIPPED_WEIGHT, COLUMNS, survey
 
 STATISTICS = ["count", {"mean": "salary"}, {"total": "salary"}]
 WORK = ["full", "part", "none"]

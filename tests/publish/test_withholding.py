@@ -18,7 +18,7 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
 from dpdist.opening.verifying import problems
-from dpdist.publish.withholding import BECAUSE, without_empty_figures
+from dpdist.publish.printed_tables import BECAUSE, without_empty_figures
 
 BY_FIELD = JOB.replace("strata: [field]\n", "").replace("by: [field, sex]", "by: [field]")
 LEVELS = ("arts", "law", "Total")

@@ -23,8 +23,6 @@ from dpdist.job.loading import parse_job
 from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.opening.results import open_evaluation
 from dpdist.quality.predicted import prediction as predicting
-from dpdist.quality.predicted.budget import epsilon_for
-from dpdist.quality.predicted.errors import Figures, direct_of, published
 from dpdist.quality.predicted.prediction import (
     FALSE_ALARM,
     FIGURES,
@@ -34,7 +32,8 @@ from dpdist.quality.predicted.prediction import (
     predicted,
     predicted_before,
 )
-from dpdist.quality.predicted.words import alarms, in_words, not_predicted, proposals, worth
+from dpdist.quality.predicted.replicates import Figures, direct_of, published
+from dpdist.quality.predicted.words import alarms, epsilon_for, in_words, not_predicted, proposals, worth
 from dpdist.quality.summary import errors_in_words, verdicts
 from dpdist.quality.summary import in_words as verdict_in_words
 

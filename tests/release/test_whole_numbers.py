@@ -15,7 +15,7 @@ from dpdist.job import SPECS, Job
 from dpdist.job.families import FAMILIES, UNIT
 from dpdist.job.loading import find_job, parse_job
 from dpdist.publish import synthesis
-from dpdist.testing.small import survey
+from dpdist.testing.mechanisms import survey
 
 WITHOUT_RECORDS = {"laplace", "laplace_composed"}
 

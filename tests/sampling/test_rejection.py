@@ -9,10 +9,9 @@ from scipy import stats
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.models.beta import Beta
-from dpdist.models.clamped import Clamped
 from dpdist.models.design import design
 from dpdist.models.negative_binomial import NegativeBinomial
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Clamped, Draws
 from dpdist.sampling import clamped
 from dpdist.sampling.samplers import GridSampler
 

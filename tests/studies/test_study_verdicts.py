@@ -11,8 +11,8 @@ import pytest
 import scipy.stats
 import yaml
 
+from dpdist.studies.figures import Material
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.material import Material
 from dpdist.studies.settings import Beside, Limit
 from dpdist.studies.verdicts import ANSWERS, Estimate, Verdict, estimate_of, findings, mean_interval, reproduces, verdict
 

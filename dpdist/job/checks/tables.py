@@ -11,7 +11,7 @@ from dpdist.core.records import TOTAL
 from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
 from dpdist.job.contradiction import Contradiction, listed, near_column
-from dpdist.job.design_weights import label_of
+from dpdist.job.design import label_of
 from dpdist.job.families import family_facts
 from dpdist.job.presentation import ColumnText
 from dpdist.job.table_entries import MOST_TABLES

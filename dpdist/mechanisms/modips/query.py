@@ -1,27 +1,78 @@
-"""Confidential half of `modips`, for `engine`: bounded sufficient statistics of records in one pass, under noise ([M])."""
+"""Confidential half of `modips`: bounded sufficient statistics in one pass, under noise that stays in range ([M])."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Codes, Floats
-from dpdist.engine.protocol import Mechanism, Pass, Query, Rounds, Sample, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Noise, Pass, Query, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.modips.post import LevelCounts, Moments, Sanitized
 from dpdist.mechanisms.modips.sensitivity import queries_of
 from dpdist.mechanisms.modips.spec import Modips as Settings
-from dpdist.mechanisms.modips.truncation import CANDIDATES, Truncated, clamped
 from dpdist.mechanisms.promises import Repeated, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
+
+CANDIDATES = 64
+"""Noise candidates for a sum. All of them are refused with a probability of at most 2^−64. Then more are drawn."""
+
+
+class OutsideDomain(ValueError):
+    """Raised for sums that no file within the public bounds has. It names no sum and no value."""
+
+
+class Truncated(NamedTuple):
+    """Query for draws of the law truncated to [low, high], (sum,); NaN if all candidates were refused."""
+
+    sums: Floats
+    """Whole numbers; confidential."""
+    noise: Noise
+    """CANDIDATES for every sum."""
+    low: Floats
+    high: Floats
+    stated: NoisyQuery
+    """What the draws lose, at this scale."""
+
+    @property
+    def ends(self) -> tuple[Floats, Floats]:
+        return self.low, self.high
+
+    def under(self, noise: Floats) -> Floats:
+        return truncated(self.sums, noise.reshape(len(self.sums), CANDIDATES), self.low, self.high)
+
+
+def clamped(noisy: Floats, low: Floats, high: Floats) -> Floats:
+    """Noisy sums, (sum,), set to the nearest end of their range where they lie outside."""
+    return np.clip(noisy, low, high)
+
+
+def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
+    """Draws of the law truncated to [low, high], (sum,), from candidates (sum, candidate); NaN if all were refused.
+
+    Raises `OutsideDomain` for a sum outside its range, because the support of the draws would then reveal it.
+    """
+    if ((sums < low) | (sums > high)).any():
+        raise OutsideDomain("a sum is not within the range that public bounds give it")
+    exact, start, end = (values.astype(np.int64)[:, None] for values in (sums, low, high))
+    noise = noise.astype(np.int64)
+    up, size = noise >= 0, np.where(noise >= 0, noise, -1 - noise)
+    above, below = end - exact + 1, exact - start
+    held = size % np.maximum(above, below)
+    kept = held < np.where(up, above, below)
+    drawn = np.where(up, exact + held, exact - 1 - held)
+    first = np.argmax(kept, axis=1)
+    rows = np.arange(len(sums))
+    return np.where(kept[rows, first], drawn[rows, first].astype(np.float64), np.nan)
+
 
 MOMENTS_SANITIZED = (
     "Each record adds 1 − v and vu to its cell, and v(u² − 1/2) to the file, where v is its weight and u its "

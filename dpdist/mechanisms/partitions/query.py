@@ -14,10 +14,9 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.partitions.post import PartitionCounts, codes_of, grown
 from dpdist.mechanisms.partitions.sensitivity import layer_counts, scales_of, selection
 from dpdist.mechanisms.partitions.spec import Partitioned
-from dpdist.mechanisms.partitions.tree import codes_of, grown
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict

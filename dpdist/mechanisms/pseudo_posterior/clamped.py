@@ -18,8 +18,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
 from dpdist.mechanisms.pseudo_posterior.tilted import Byproducts, Fit, Weighing, release, weigh
-from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Draws, Likelihood
+from dpdist.models.protocol import Clamped, Draws, Likelihood
 from dpdist.privacy.weights import Ones, product
 
 

@@ -24,9 +24,8 @@ from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.spec import Centred
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
-from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import Draws, Likelihood
+from dpdist.models.protocol import Clamped, Draws, Likelihood, Spurious
 from dpdist.models.user import User
 from dpdist.privacy.weight_rules import reference_counts, reference_search
 from dpdist.privacy.weights import Constant, Ones, Reweight

@@ -28,8 +28,7 @@ from dpdist.engine.protocol import (
     Sample,
     StratumRecorder,
 )
-from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Draws, Likelihood
+from dpdist.models.protocol import Clamped, Draws, Likelihood
 from dpdist.privacy.weights import (
     AllOutcomes,
     Counted,

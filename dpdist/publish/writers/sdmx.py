@@ -26,8 +26,7 @@ from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed_tables import PrintedTable, head_of, rated, shown_rows
-from dpdist.publish.withholding import BECAUSE
+from dpdist.publish.printed_tables import BECAUSE, PrintedTable, head_of, rated, shown_rows
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, ConceptScheme, Dataflow, DataStructureDefinition, Schema

@@ -21,10 +21,8 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.models.on_reference import HasSettings, PredictsErrors
 from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
-from dpdist.quality.predicted.cache import kept
-from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
-from dpdist.quality.predicted.replicates import taught
+from dpdist.quality.predicted.replicates import Population, kept, taught
 from dpdist.quality.report_parts import Cell, Grid
 from dpdist.sampling import sampler_of
 from dpdist.survey.reference_file import ReferenceFile

@@ -35,16 +35,24 @@ from dpdist.estimation.history import PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.clamped import Spurious
 from dpdist.models.on_reference import ErrorsOfCells, LearnsFromTotals, PredictsErrors, RelearnsBudgets
-from dpdist.models.protocol import Improper, StratumModel
+from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
-from dpdist.quality.predicted.cache import kept, known_before
-from dpdist.quality.predicted.errors import Replicate, published, replicate, rows_of, truths_of
-from dpdist.quality.predicted.population import Population
-from dpdist.quality.predicted.replicates import release_of, tables_of, taught
+from dpdist.quality.predicted.replicates import (
+    Population,
+    Replicate,
+    kept,
+    known_before,
+    published,
+    release_of,
+    replicate,
+    rows_of,
+    tables_of,
+    taught,
+    truths_of,
+)
 from dpdist.quality.verdict import FAR_RECORDS, Errors, of_figures
 from dpdist.sampling import Unconverged, sampler_of
 from dpdist.survey.earlier_release import ReferenceRelease

@@ -1,23 +1,32 @@
-"""For `predicted.prediction`: runs a job's mechanism on public records in memory, with noise from keys."""
+"""A mechanism's runs on replicates of public records, with noise from keys; their errors, and the cache of predictions."""
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from dpdist.confidential.records import Records
+from dpdist.core.extras import installed
+from dpdist.core.files import replaced
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.table_cells import Cells, cell_name, cross
 from dpdist.engine.protocol import Learned
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
+from dpdist.estimation.direct import Design
 from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.job import Job
+from dpdist.estimation.further import Direct
+from dpdist.job import Job, Statistic, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.copula.reference_summary import Facts
@@ -29,8 +38,244 @@ from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.publish.folder import grounds_of
 from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
+from dpdist.quality.verdict import relative_to
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, facts, reference_sampler, sampler_of
+from dpdist.survey.reference_file import ReferenceFile, absent_records, records_of
+
+MOST_KEPT = 200
+"""Largest number of stored predictions; the oldest are removed."""
+
+
+def folder() -> Path | None:
+    """The folder `predictions` in $DPDIST_CACHE or in the user's cache folder; None if neither can be written."""
+    if configured := os.environ.get("DPDIST_CACHE"):
+        return Path(configured).absolute() / "predictions"
+    if not installed("platformdirs"):
+        return None
+    from platformdirs import user_cache_path
+
+    return Path(user_cache_path("dpdist")) / "predictions"
+
+
+def known_before(identity: str) -> pd.DataFrame | None:
+    """The stored rows of this identity; None if there are none, or if the file is damaged."""
+    path = _path(identity)
+    if path is None or not path.exists():
+        return None
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def kept(identity: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again."""
+    if (before := known_before(identity)) is not None:
+        return before
+    made = make()
+    if (path := _path(identity)) is not None:
+        with suppress(OSError):  # a cache that cannot be written costs time alone
+            _write(path, made)
+    return made
+
+
+def _path(identity: str) -> Path | None:
+    where = folder()
+    return None if where is None else where / f"{identity[:32]}-{version('dpdist')}.parquet"
+
+
+def _write(path: Path, made: pd.DataFrame) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path, durable=False) as temporary:
+        made.to_parquet(temporary)
+    by_age = sorted(path.parent.glob("*.parquet"), key=lambda one: one.stat().st_mtime)
+    for old in by_age[:-MOST_KEPT]:
+        old.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Population:
+    """The reference's records in the order of its own frame, with unclipped weights.
+
+    `row` is each record's row of the current frame, −1 for none, (record,). A row of the current frame draws from the
+    records `order[start : start + size]`, (row,) each.
+    """
+
+    records: Records
+    row: Ints
+    order: Ints
+    start: Ints
+    size: Ints
+    absent: AbsentRecords
+    """The records without a row of the current frame."""
+
+    @classmethod
+    def of(cls, job: Job, reference: ReferenceFile, frame: Frame) -> Population:
+        with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+            placed = records_of(job, reference, Path(folder))
+            fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
+            records, absent = Records(*fields), absent_records(job, reference, placed)
+        other, keys = reference.census.frame, (tuple(frame.codes), _cell_columns(job), ())
+        pools = [_by_key(names, frame, other, records.frame) for names in keys]
+        start, size, order = np.zeros(len(frame), dtype=np.int64), np.zeros(len(frame), dtype=np.int64), list[Ints]()
+        for pool in pools:
+            first = size == 0
+            start[first], size[first] = pool.start[first] + len(records) * len(order), pool.size[first]
+            order.append(pool.order)
+        return cls(records, reference.row[records.frame], np.concatenate(order), start, size, absent)
+
+    def current(self, frame: Frame, rng: np.random.Generator) -> Records:
+        """A current file with the frame's sizes, in its order, before clipping."""
+        row = frame.expand()
+        place_in_pool = (rng.random(len(row)) * self.size[row]).astype(np.int64)
+        drawn = self.records.take(self.order[self.start[row] + place_in_pool])
+        return replace(drawn, record=np.arange(len(row)), frame=row)
+
+    def whole(self, frame: Frame) -> Records:
+        """The records behind all rows, weighted to each row's number of records."""
+        row = np.repeat(np.arange(len(frame), dtype=np.int32), self.size)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
+        drawn = self.records.take(self.order[self.start[row] + within])
+        return replace(drawn, frame=row, weight=drawn.weight * (frame.count / np.maximum(self.size, 1))[row])
+
+    def reference(self, rng: np.random.Generator) -> Records:
+        """A reference with the sizes of this one, in rows of the current frame."""
+        row = self.records.frame
+        size = np.bincount(row)
+        first = np.concatenate([[0], np.cumsum(size)])
+        return self._placed(self.records.take(first[row] + (rng.random(len(row)) * size[row]).astype(np.int64)))
+
+    def as_it_is(self) -> Records:
+        """The reference itself, in rows of the current frame."""
+        return self._placed(self.records)
+
+    def _placed(self, records: Records) -> Records:
+        order = np.argsort(self.row, kind="stable")
+        order = order[np.searchsorted(self.row[order], 0) :]
+        return replace(records.take(order), frame=self.row[order].astype(np.int32))
+
+
+class _Pool(NamedTuple):
+    order: Ints
+    start: Ints
+    size: Ints
+
+
+def _cell_columns(job: Job) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*job.reference_columns, *job.cell_columns]))
+
+
+def _by_key(names: tuple[str, ...], frame: Frame, other: Frame, row: Codes) -> _Pool:
+    """The records of every row of the current frame by these columns; `row` is each record's row of the other frame."""
+    tables = [
+        np.column_stack([np.zeros(len(part), dtype=np.int32), *(part.codes[name] for name in names)])
+        for part in (frame, other)
+    ]
+    key = np.unique(np.vstack(tables), axis=0, return_inverse=True)[1].reshape(-1)
+    ours, theirs = key[: len(frame)], key[len(frame) :][row]
+    sizes = np.bincount(theirs, minlength=int(key.max()) + 1)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return _Pool(np.argsort(theirs, kind="stable"), starts[ours], sizes[ours])
+
+
+COLUMNS = ("table", "statistic", "name", "outcome", "cell", "records", "error", "relative", "given_n", "held", "alone")
+
+
+class Replicate(NamedTuple):
+    """A current file and a reference, with all that does not depend on ε: direct estimates, and the reference's
+    figures.
+    """
+
+    current: Records
+    reference: Records | None
+    figures: list[Figures]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A statistic of a table, (cell,) each: direct estimate, its standard errors, the reference's figure, and the truth.
+
+    `given_n` is the direct standard error for fixed numbers of records in base cells.
+    """
+
+    table: Table
+    statistic: Statistic
+    cells: Cells
+    records: Floats
+    value: Floats
+    error: Floats
+    given_n: Floats
+    alone: Floats
+    truth: Floats
+
+    def beside(self, published: pd.DataFrame) -> pd.DataFrame:
+        """The errors of a published table, one row for each cell; `held` is 1 if the interval contains the truth."""
+        rows = published[published["statistic"] == self.statistic.label]
+        about = self.statistic.about
+        rows = rows[rows["variable"].isna() if about is None else rows["variable"] == about]
+        rows = rows[rows["estimator"] == rows["estimator"].iloc[0]]
+        estimate, low, high = (rows[name].to_numpy(dtype=float) for name in ("estimate", "lower", "upper"))
+        gap = np.abs(estimate - self.value)
+        in_errors, given, relative = relative_to(gap, self.value, self.error, self.given_n)
+        alone = relative_to(np.abs(self.alone - self.value), self.value, self.error, self.given_n)[0]
+        judged = np.isfinite(low) & np.isfinite(high) & np.isfinite(self.truth)
+        held = np.where(judged, (low <= self.truth) & (self.truth <= high), np.nan)
+        figures = (in_errors, relative, given, held, alone)
+        return rows_of(self.table.name, self.statistic, self.cells, self.records, figures)
+
+
+def rows_of(
+    table: str, statistic: Statistic, cells: Cells, records: Floats, figures: Sequence[Floats | float]
+) -> pd.DataFrame:
+    """One row for each cell, with `COLUMNS`; `figures` are the last five."""
+    names = [cell_name(label) for label in cells.labels]
+    made = pd.DataFrame({"cell": names, "records": records} | dict(zip(COLUMNS[6:], figures, strict=True)))
+    made = made.assign(table=table, statistic=statistic.text, name=statistic.name, outcome=statistic.about)
+    return made[list(COLUMNS)]
+
+
+def replicate(job: Job, frame: Frame, population: Population, truths: list[Floats], rng: np.random.Generator) -> Replicate:
+    """Draws both files, and computes what does not depend on ε."""
+    current = population.current(frame, rng)
+    reference = population.reference(rng) if job.has_reference else None
+    estimates = direct_of(job, frame, current)
+    alone = None if reference is None else direct_of(job, frame, _at_sizes(job, frame, reference))
+    by_cell = replace(estimates, frame=frame.stratified(tuple(frame.codes)))
+    figures = []
+    for (of, statistic, cells), truth in zip(published(job, frame), truths, strict=True):
+        value, variance = estimates.estimate(cells, statistic)
+        of_sizes = np.sqrt(by_cell.estimate(cells, statistic).variance)
+        of_reference = np.full(len(cells), np.nan) if alone is None else alone.estimate(cells, statistic).value
+        n = cells.membership @ frame.count.astype(float)
+        figures.append(Figures(of, statistic, cells, n, value, np.sqrt(variance), of_sizes, of_reference, truth))
+    return Replicate(current, reference, figures)
+
+
+def published(job: Job, frame: Frame) -> list[tuple[Table, Statistic, Cells]]:
+    """Every statistic of every table, with the table's cells."""
+    tables = [(table, cross(frame, table.by, table.margins, table.universe)) for table in job.tables]
+    return [(table, statistic, cells) for table, cells in tables for statistic in table.statistics]
+
+
+def truths_of(job: Job, frame: Frame, population: Population) -> list[Floats]:
+    """The population's figures at the frame's sizes, (cell,) each, in the order of `published`."""
+    whole = direct_of(job, frame, population.whole(frame))
+    return [whole.estimate(cells, statistic).value for _, statistic, cells in published(job, frame)]
+
+
+def direct_of(job: Job, frame: Frame, records: Records) -> Direct:
+    """The records for direct estimates within design strata, each record a PSU."""
+    passes = [iter([records.about(number)]) for number in range(len(job.outcomes))]
+    return Direct.of(job, frame, Design(lonely="certainty"), passes).without_clusters
+
+
+def _at_sizes(job: Job, frame: Frame, reference: Records) -> Records:
+    """The reference's records, weighted to the current number of records in every base cell."""
+    cell = frame.group(job.cell_columns)[0]
+    here, there = np.bincount(cell, weights=frame.count), np.bincount(cell[reference.frame], minlength=int(cell.max()) + 1)
+    scale = here / np.maximum(there, 1)
+    return replace(reference, weight=reference.weight * scale[cell[reference.frame]])
 
 
 def clipped(job: Job, records: Records) -> Records:

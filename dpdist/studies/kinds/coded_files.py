@@ -16,8 +16,20 @@ from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.marginals.coded_tables import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import Coded, consistency, fitted, overlap
-from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, over_sets, released, similarity
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind, randomness
+from dpdist.studies.kinds.protocol import (
+    CAPTIONS,
+    Caption,
+    Fact,
+    Replicate,
+    Result,
+    StudyKind,
+    described,
+    model_of,
+    over_sets,
+    randomness,
+    released,
+    similarity,
+)
 from dpdist.studies.settings import StudyOfArms, StudyOfFiles
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}

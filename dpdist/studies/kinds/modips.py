@@ -16,9 +16,8 @@ from dpdist.core.records import Floats, Frame
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.modips.post import Moments, limited_normal_mean
-from dpdist.mechanisms.modips.query import summing
+from dpdist.mechanisms.modips.query import CANDIDATES, clamped, summing, truncated
 from dpdist.mechanisms.modips.spec import Truncation
-from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
 from dpdist.mechanisms.parts import builder_of
 from dpdist.privacy.noise import simulated_noise
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind, randomness

@@ -19,8 +19,20 @@ from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts
 from dpdist.quality.microdata import Coded, total_variation
-from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, released, similarity, total_variation_of
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind, randomness
+from dpdist.studies.kinds.protocol import (
+    CAPTIONS,
+    Caption,
+    Fact,
+    Replicate,
+    Result,
+    StudyKind,
+    described,
+    model_of,
+    randomness,
+    released,
+    similarity,
+    total_variation_of,
+)
 from dpdist.studies.settings import StudyOfArms
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}

@@ -27,8 +27,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.query import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.models.clamped import Spurious
-from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel, Synthesizer
+from dpdist.models.protocol import Draws, Improper, Likelihood, Spurious, StratumModel, Synthesizer
 from dpdist.privacy.weight_rules import search
 from dpdist.privacy.weights import NotReached
 from dpdist.quality.utility import distances, location

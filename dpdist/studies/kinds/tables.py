@@ -39,18 +39,24 @@ from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.quality.comparators import noised
 from dpdist.sampling import facts, sampler_of
-from dpdist.studies.kinds.populations import SIZE, Survey, errors_of, informative_size, placed_survey, sampled, simulated
-from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, StudyKind, randomness
-from dpdist.studies.kinds.simulation import CAPTIONS, Noted
-from dpdist.studies.kinds.table_errors import (
+from dpdist.studies.kinds.populations import (
     COVERAGE_TITLE,
     COVERED,
     MARGINS,
+    SIZE,
     STATISTICS,
+    Survey,
     coverages,
+    errors_of,
+    informative_size,
+    placed_survey,
     ratios,
     ratios_of_errors,
+    sampled,
+    simulated,
 )
+from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, StudyKind, randomness
+from dpdist.studies.kinds.simulation import CAPTIONS, Noted
 from dpdist.studies.settings import StudyOfFiles
 from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
