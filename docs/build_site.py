@@ -15,7 +15,13 @@ from urllib.parse import unquote, urlsplit
 
 APART = {"search.html", "genindex.html", "py-modindex.html"}
 """Pages of Sphinx that forms and buttons lead to."""
-FORWARD = '<!doctype html><html lang="en"><title>dpdist</title><meta http-equiv="refresh" content="0; url={}/index.html">\n'
+FORWARD = '<!doctype html><html lang="en"><title>dpdist</title><meta http-equiv="refresh" content="0; url={}">\n'
+MOVED = {
+    "explanation/five-questions.html": "promises.html#questions-about-surveys",
+    "explanation/noise-once.html": "promises.html#noise-is-drawn-once",
+    "explanation/scaling.html": "../how-to/cluster.html",
+}
+"""Pages of earlier versions, and where their content is now, as seen from there."""
 
 
 class Links(HTMLParser):
@@ -67,7 +73,13 @@ def add_version(site: Path, version: str) -> None:
     entries = [{"version": version, "url": f"../{version}/", "preferred": True}]
     entries += [entry | {"preferred": False} for entry in others if entry["version"] != version]
     listed.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-    (site / "index.html").write_text(FORWARD.format(version), encoding="utf-8")
+    (site / "index.html").write_text(FORWARD.format(f"{version}/index.html"), encoding="utf-8")
+
+
+def forward(folder: Path) -> None:
+    """Lets addresses of pages that are no more lead to where their content is."""
+    for old, new in MOVED.items():
+        (folder / old).write_text(FORWARD.format(new), encoding="utf-8")
 
 
 def main(site: Path) -> int:
@@ -79,6 +91,7 @@ def main(site: Path) -> int:
     broken = list(faults(site / version))
     print("\n".join(broken))
     if not broken:
+        forward(site / version)
         add_version(site, version)
     return len(broken) > 0
 

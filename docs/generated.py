@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,55 +88,62 @@ def _described() -> Iterator[tuple[str, str]]:
 
 
 def evaluations() -> Iterator[str]:
-    """One table of columns for every kind of file in confidential/evaluation."""
+    """The columns of every kind of file in confidential/evaluation."""
     for file, columns in FILES.items():
         yield f"### `{file}`\n"
-        yield "| column | what it holds |"
-        yield "|---|---|"
-        yield from (f"| `{name}` | {_line(text)} |" for name, text in columns.items())
+        yield from (f"- `{name}`: {_line(text)}" for name, text in columns.items())
         yield ""
 
 
 def cautions() -> Iterator[str]:
-    """One table of every caution by its code."""
-    yield "| code | when | what it says | what to do |"
-    yield "|---|---|---|---|"
-    for code, (stage, text, remedy, about) in KINDS.items():
-        when = "before a run" if stage == "plan" else "with the release, too"
-        what, remedy = (
-            re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), each).replace("{{", "{").replace("}}", "}")
-            for each in (text, remedy)
-        )
-        advice = ". ".join(filter(None, [about.rstrip("."), remedy[:1].upper() + remedy[1:]]))
-        yield f"| `{code}` | {when} | {_line(what)} | {_line(advice)} |"
+    """Every caution with its code, by the stage at which it is given."""
+    for title, stage in (("Before a run", "plan"), ("Before a run, and published with the release", "release")):
+        yield f"## {title}\n"
+        for code, kind in KINDS.items():
+            if kind.stage == stage:
+                yield f"`{code}`\n: {_line(' '.join(kind.shown))}\n"
 
 
 def job_file() -> Iterator[str]:
-    """One table of the top-level keys, then one for every section."""
+    """The top-level keys, then those of every section. A key that an earlier section has is named alone."""
     schema = Job.model_json_schema()
     first = sorted(schema["properties"], key=lambda key: ORDER.index(key) if key in ORDER else len(ORDER))
-    yield from _section("The keys of a job", schema | {"properties": {key: schema["properties"][key] for key in first}})
+    earlier: dict[str, str] = {}
+    part = schema | {"properties": {key: schema["properties"][key] for key in first}}
+    yield from _section("The keys of a job", part, earlier)
     shared = MechanismSpec.model_json_schema()["properties"]
     del shared["name"]
-    text = "Keys of every mechanism, beside its own. Some refuse them: `validate` says so."
-    yield from _section("Mechanisms", {"description": text, "properties": shared})
+    text = "Keys of every mechanism. `validate` names a mechanism that refuses one."
+    yield from _section("Mechanisms", {"description": text, "properties": shared}, earlier)
     for name in sorted(schema["$defs"]):
         part = schema["$defs"][name]
         if "properties" in part:
             own = {key: said for key, said in part["properties"].items() if said != shared.get(key)}
-            yield from _section(name, part | {"properties": own})
+            yield from _section(name, part | {"properties": own}, earlier)
 
 
-def _section(title: str, part: dict[str, Any]) -> Iterator[str]:
+def _section(title: str, part: dict[str, Any], earlier: dict[str, str]) -> Iterator[str]:
+    """A heading, what the section is, and a line for each key. `earlier` has the sections of keys by what they say."""
     yield f"## {title}\n"
-    if text := part.get("description", "").strip():
-        yield _line(text) + "\n"
-    yield "| key | value | default | what it says |"
-    yield "|---|---|---|---|"
-    required = part.get("required", ())
-    for key, said in part["properties"].items():
+    keys, name = dict(part["properties"]), part["properties"].get("name", {}).get("const")
+    text = _line(part.get("description", "").strip())
+    if name is not None:  # a mechanism, whose name says nothing else
+        text = f"`name: {name}`. {text}"
+        del keys["name"]
+    if text:
+        yield text + "\n"
+    required, known = part.get("required", ()), dict[str, list[str]]()
+    for key, said in keys.items():
+        written = json.dumps([key, said, key in required], sort_keys=True)
+        if written in earlier:
+            known.setdefault(earlier[written], []).append(f"`{key}`")
+            continue
+        earlier[written] = title
         default = "required" if key in required else _default(said)
-        yield f"| `{key}` | {_kind(said)} | {default} | {_line(said.get('description', ''))} |"
+        kind = ", ".join(filter(None, (_kind(said), default)))
+        yield f"- `{key}` ({kind}): {_line(said.get('description', ''))}"
+    for section, names in known.items():
+        yield f"- {', '.join(names)}: as under [{section}](#{section.lower().replace(' ', '-')})"
     yield ""
 
 
@@ -145,8 +153,8 @@ def _default(said: dict[str, Any]) -> str:
     if value is None or value == [] or isinstance(value, dict):
         return ""
     if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:,.10g}" if isinstance(value, int | float) else f"`{value}`"
+        return f"default {str(value).lower()}"
+    return f"default {value:,.10g}" if isinstance(value, int | float) else f"default `{value}`"
 
 
 def _kind(said: dict[str, Any]) -> str:
@@ -174,31 +182,47 @@ def _kind(said: dict[str, Any]) -> str:
 
 
 def commands() -> Iterator[str]:
-    """Every verb with its arguments and options."""
-    yield from _command(typer.main.get_command(app), ("dpdist",))
-
-
-def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:
-    name = " ".join(path)
-    if len(path) > 1:
-        yield f"## `{name}`\n"
-    yield _line(command.help or "") + "\n"
-    parameters = [each for each in command.params if each.name != "help"]
-    if parameters:
-        yield "| argument or option | what it says |"
-        yield "|---|---|"
-    for each in parameters:
-        yield f"| {_parameter(each)} | {_line(getattr(each, 'help', None) or '')} |"
+    """Options of several verbs, then every verb with its arguments and other options."""
+    root = typer.main.get_command(app)
+    every = list(_commands(root, ("dpdist",)))
+    times = Counter(_option(each) for _, command in every for each in _parameters(command))
+    named = dict[str, str]()  # of two texts under one name the more frequent one is shared
+    for line, number in times.most_common():
+        if number > 2:
+            named.setdefault(line.partition(":")[0], line)
+    shared = set(named.values())
+    yield _line(root.help or "") + "\n"
+    yield "## Options of several commands\n"
+    yield from (line for line in times if line in shared)
     yield ""
+    for path, command in every:
+        yield f"## `{' '.join(path)}`\n"
+        yield _line(command.help or "") + "\n"
+        yield from (_option(each) for each in _parameters(command) if _option(each) not in shared)
+        if also := [_parameter(each) for each in _parameters(command) if _option(each) in shared]:
+            yield f"- Also {', '.join(also)}"
+        yield ""
+
+
+def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for inner in getattr(command, "commands", {}).values():
-        yield from _command(inner, (*path, inner.name))
+        yield (*path, inner.name), inner
+        yield from _commands(inner, (*path, inner.name))
+
+
+def _parameters(command: Any) -> list[Any]:
+    return [each for each in command.params if each.name != "help"]
+
+
+def _option(each: Any) -> str:
+    return f"- {_parameter(each)}: {_line(getattr(each, 'help', None) or '')}"
 
 
 def _parameter(each: Any) -> str:
     if each.param_type_name == "argument":
         return f"`{each.metavar or each.name.upper()}`"
     shown = ", ".join(f"`{name}`" for name in each.opts)
-    return shown + (" (must be given)" if each.required else "")
+    return shown + (" (required)" if each.required else "")
 
 
 BASE = """

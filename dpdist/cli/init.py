@@ -237,7 +237,7 @@ def _noted(draft: Draft) -> Iterator[str]:
     if draft.proposed and draft.by:
         yield f"the table is by {', '.join(draft.by)}, the first categories that do not say the same: --by names others"
     if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:
-        yield f"{draft.reference['path']} is the reference: {DONATED.text}; --reference none leaves it out"
+        yield f"{draft.reference['path']} is the reference. {DONATED.text} --reference none leaves it out"
 
 
 def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
@@ -383,8 +383,8 @@ def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="The code i
             raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
         kind = KINDS[code]
         given = "before a run" if kind.stage == "plan" else "before a run and with the release"
-        for line in (f"{code}, given {given}", kind.text, kind.about, f"Remedy: {kind.remedy}" if kind.remedy else ""):
-            out.print(line, markup=False) if line else None
+        for line in (f"{code}, given {given}", *kind.shown):
+            out.print(line, markup=False)
 
     guarded(act)
 

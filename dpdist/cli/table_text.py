@@ -132,7 +132,7 @@ def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:
         return
     tables = list(dict.fromkeys(of_tables))
     number = f"{len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} ({first_named(tables)})"
-    yield Caution("far_off", f"{MAY_BE_OFF} in {number}. The page and the JSON list each")
+    yield Caution("far_off", f"{MAY_BE_OFF[0].upper()}{MAY_BE_OFF[1:]} in {number}.", "The page and the JSON list each.")
     yield from (caution for caution in every if caution.code not in far)
 
 

@@ -1,5 +1,4 @@
-"""Every caution of plans and releases: its code, the stage at which it is given, its text with named parameters, a "
-"remedy"
+"""Catalogue of cautions: code, stage, what it means and what to do, with named parameters.
 
 A caution refuses nothing. Statements keep its text; `Caution.stated` finds the code of a text by the catalogue, also in
 statements of earlier versions.
@@ -22,161 +21,163 @@ class Kind(NamedTuple):
     stage: Stage
     """Given before a run alone, or published with the release, too."""
     text: str
+    """What it means: one or two sentences."""
     remedy: str = ""
+    """What to do: a sentence."""
     about: str = ""
+    """Where the text comes from, if not from this catalogue."""
+
+    @property
+    def shown(self) -> list[str]:
+        """Its sentences for a reader who has no case at hand: parameters stand in capitals."""
+        parts = (
+            re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), part) for part in (self.text, self.remedy, self.about)
+        )
+        return [part.replace("{{", "{").replace("}}", "}") for part in parts if part]
 
 
 KINDS: Mapping[str, Kind] = {
     "former_mechanism": Kind(
         "release",
-        "mechanism '{former}' is '{present}' since dpdist 0.3, and this job runs as '{present}'{dropped}",
-        "write mechanism: {{name: {present}}}",
-        "The next version knows this name no longer.",
+        "'{former}' is called '{present}' since dpdist 0.3, and this job runs as '{present}'{dropped}.",
+        "Write mechanism: {{name: {present}}}; the next version no longer accepts the old name.",
     ),
     "small_reference_cells": Kind(
         "plan",
-        "cells with fewer than {least} reference records take part of their distributions from cells like them: {cells}",
-        about="Few reference records do not show a distribution. Merge such cells, or take a larger reference.",
+        "Cells with fewer than {least} reference records borrow part of their distributions from similar cells: {cells}.",
+        "Merge these cells, or take a larger reference.",
     ),
     "design_left_out": Kind(
         "release",
-        "published standard errors leave out {design}, so intervals may be too narrow",
-        "state survey.design_effect: {effect}",
-        "Records of one cluster are alike, and a released model knows no clusters.",
+        "Published standard errors ignore {design}, so intervals may be too narrow.",
+        "State survey.design_effect: {effect}.",
     ),
     "reference_without_period": Kind(
         "plan",
-        "the reference states no period, so nothing checks that it is of another one than {period}",
-        "add period and provenance to reference",
-        "A reference of the job's own period holds the confidential records, which are then published.",
+        "The reference states no period. If it is the file of {period} itself, the release publishes confidential records.",
+        "Add period and provenance to reference.",
     ),
     "old_reference": Kind(
         "plan",
-        "the reference is of {earlier}, {years} years from {period}: weights and outcomes may have changed their "
-        "shape, which dpdist rehearse cannot see",
-        "take a newer reference, or noisy histograms, which cost epsilon and do not rely on that shape",
-        "Limits and predictions follow the reference's distributions.",
+        "The reference is of {earlier}, {years} years from {period}: the distributions of weights and outcomes may have "
+        "changed since, which dpdist rehearse cannot see.",
+        "Take a newer reference, or noisy histograms of the current file, which cost part of ε.",
     ),
     "reference_published": Kind(
         "plan",
-        "the reference's weights and outcomes are published with the release: {file}",
-        "publish the release only if the reference really is public",
-        "Synthetic records copy values of the reference's records.",
+        "Weights and outcomes of the reference's records are published with the release, in {file}.",
+        "Publish it only if the reference is public.",
     ),
     "few_reference_records": Kind(
         "plan",
-        "the reference has {records} records, and fewer than {least} show no tails. Limits are learned from tails",
-        "take a larger file",
+        "The reference has {records} records. Clipping limits follow from its tails, which fewer than {least} records do "
+        "not show.",
+        "Take a larger file.",
     ),
     "reference_unit": Kind(
         "plan",
-        "no value of '{column}' in the reference reaches 1 % of its public bounds, {bounds}",
-        "bring both to one unit, as euros or thousands of euros",
-    ),
-    "statistics_left_blank": Kind(
-        "plan",
-        "without a reference, these statistics have no estimate in each cell that its noisy sums do not identify. "
-        "In margins over it, quantiles have wider intervals, and others are left blank, too ({statistics}). Which "
-        "cells these are shows only in the run",
-        "take an earlier public file as reference, or strata in which weights are alike",
+        "No value of '{column}' in the reference reaches 1 % of its public bounds, {bounds}.",
+        "Check that both are in the same unit, such as euros or thousands of euros.",
     ),
     "priority_without_effect": Kind(
         "plan",
-        "'{mechanism}' measures all tables alike: the priority, or error, of {tables} no effect",
-        "leave it out, or take a mechanism that prioritises",
+        "'{mechanism}' measures all tables alike, so priority and error of {tables} have no effect.",
+        "Remove these keys, or take the mechanism tables.",
     ),
     "low_public_totals": Kind(
         "plan",
-        "rake, {margin}: public totals are below the number of records in the sample ({cells}). Weights would be "
-        "below 1 in the mean",
-        "check the totals' unit and population",
+        "rake, {margin}: public totals are smaller than the number of sample records ({cells}), so the mean weight would "
+        "be below 1.",
+        "Check the unit of the totals, and their population.",
     ),
     "noise_of_gate": Kind(
         "plan",
-        "gate '{gate}': its noise has a standard deviation of {deviation} over {smallest}. It is within the limit "
-        "only where that is over {least}",
-        about="A gate is measured under noise. Noise beyond the limit refuses good releases.",
+        "Gate '{gate}': its noise has a standard deviation of {deviation} over {smallest}. Unless that is above {least}, "
+        "the gate may fail good releases.",
+        "List tables of large cells, or give gates more of ε.",
     ),
     "weak_guarantee": Kind(
         "plan",
-        "ε = {epsilon} is a weak guarantee: odds may change by a factor of e^ε",
-        about="Who knows all other records can be nearly certain of one. Take a smaller epsilon.",
+        "ε = {epsilon} is a weak guarantee: whoever knows all other records can be nearly certain of one.",
+        "Take a smaller epsilon.",
     ),
     "large_delta": Kind(
         "release",
-        "The δ of {delta} is not below 1/n = 1/{records}. Publishing one record of the file at random, whole, has "
-        "such a δ. Take a δ far below.",
+        "δ = {delta} is not below 1/n = 1/{records}. Publishing one whole record at random would have such a δ.",
+        "Take a δ far below 1/n.",
     ),
-    "law_not_judged": Kind("release", "fit of the {law} law on the reference: {figures}"),
+    "law_not_judged": Kind("release", "Fit of the {law} law to the reference: {figures}."),
     "law_misfits": Kind(
         "release",
-        "the {law} law does not fit the reference: {figures}; tables and synthetic records will be off likewise, "
-        "and no standard error knows it",
-        "take tables, or a family that fits",
+        "The {law} law does not fit the reference: {figures}. Figures will be off accordingly, and no standard error "
+        "includes it.",
+        "Take the mechanism tables, or a family that fits.",
     ),
     "reused_psu_codes": Kind(
         "plan",
-        "'{psu}' has fewer than {least} codes, and no design stratum is named. If codes begin again in every "
-        "stratum, as 1 and 2 do in many files, they are taken for the same PSU",
-        "name survey.design_strata",
+        "'{psu}' has fewer than {least} codes, and no design stratum is named. Codes that start again in every stratum "
+        "would count as the same PSU.",
+        "Name survey.design_strata.",
     ),
     "small_strata": Kind(
         "plan",
-        "{strata}: {records} records probably cannot reach Δ* = {target}, and the run would be refused; about "
-        "{least} are needed",
-        "pool strata, drop predictors, take model.prior: {{name: proper}}, or raise the budget",
+        "{strata}: {records} records probably cannot reach Δ* = {target}, and the run would be refused. About {least} are "
+        "needed.",
+        "Pool strata, drop predictors, take model.prior: {{name: proper}}, or raise the budget.",
     ),
     "small_counts": Kind(
         "plan",
-        "{counts}: who knows that person reads off its columns{why}",
+        "{counts}: whoever knows such a person learns that person's table columns. {consequence}",
         "{remedies}",
-        "Sample counts are published under this adjacency. A count of one points at a person.",
     ),
     "empty_levels": Kind(
         "plan",
-        "'{column}' has {empty} of {levels} levels without a record: {names}",
-        about="Such cells are published as empty, or have noise alone. Check the spelling of levels.",
+        "'{column}' has {empty} of {levels} levels without a record: {names}.",
+        "Check their spelling. Cells of such levels are published as empty, or from noise alone.",
     ),
     "fit_unseen": Kind(
         "plan",
-        "how well the law fits stands in the evaluation: look at {command} before publishing",
+        "How well the model fits is known only after the run.",
+        "Look at {command} before publishing.",
     ),
-    "exact_losses": Kind("plan", "{command} measures the exact losses of records on this file"),
+    "exact_losses": Kind(
+        "plan",
+        "Privacy weights follow from this file, so a record can lose more than ε.",
+        "After the run, {command} measures the exact losses.",
+    ),
     "hidden_counts": Kind(
         "plan",
         "{table}: noise hides {hidden} of {cells} published counts, even if all of their weights are at the bound: "
-        "{names}. Their means say nothing",
-        about="A 90 % interval of such a count holds 0. Merge cells, or raise epsilon.",
+        "{names}. Means of these cells say nothing.",
+        "Merge these cells, or raise epsilon.",
     ),
     "predicted_far_off": Kind(
         "plan",
-        "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells}, by public "
-        "records ({names})",
-        about="Public records were drawn again as both files. Merge these cells, or raise epsilon.",
+        "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells} ({names}).",
+        "Merge these cells, or raise epsilon.",
     ),
     "public_totals_proposed": Kind(
         "plan",
-        "{table}, count: the design fixes {fixed} of {cells} cells. If such totals are public, state them before "
-        "the run: {rake}. Counts are then published without error",
+        "{table}, count: the design fixes {fixed} of {cells} cells, so their direct estimates have no error.",
+        "If these totals are public, state {rake} before the run: the counts are then published without error.",
     ),
     "far_off": Kind(
         "release",
-        "{table}, {statistic}: figures may be more than {factor} direct standard errors off; `beyond_direct` in "
-        "statement.json names all. It lists {cells}",
-        about="The predicted error of these figures is above that many standard errors of the unprotected estimate.",
+        "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells}.",
+        "`beyond_direct` in statement.json lists all of them: do not rely on these figures.",
     ),
     "withheld": Kind(
         "release",
-        "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}; "
-        "`withheld` in statement.json counts them",
+        "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}.",
+        "A larger ε, or coarser cells, would publish more of them.",
     ),
     "drift": Kind(
         "release",
-        "cells have moved away from the reference ({cells}; `drift` in statement.json names them). A change of "
-        "shape is in no standard error",
-        "next time take a newer reference, or pay histograms",
+        "Cells have moved away from the reference ({cells}; `drift` in statement.json names them), and no standard error "
+        "includes a change in the shape of a distribution.",
+        "Take a newer reference next time, or noisy histograms.",
     ),
-    "of_mechanism": Kind("release", "{text}", about="The mechanism or the weight rule states it: its page says more."),
+    "of_mechanism": Kind("release", "{text}", about="Stated by the mechanism or the weight rule; its page says more."),
 }
 """By code. Of two texts that match, the one with more words of its own names the code."""
 
@@ -208,7 +209,7 @@ class Caution:
         return KINDS[self.code].stage
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.remedy}" if self.remedy else self.text
+        return f"{self.text} {self.remedy}" if self.remedy else self.text
 
 
 def described(cautions: Iterable[Caution]) -> dict[str, list[str]]:

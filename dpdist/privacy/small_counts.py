@@ -14,8 +14,8 @@ REMEDIES = (
     '{{accepted: "why they may be published"}}'
 )
 CROSSED = (
-    "published, because the job states no frame_minimum: the columns of all its tables are crossed, and numbers of "
-    "records are public under this adjacency"
+    "published, because the job states no frame_minimum: this adjacency makes the number of records in every combination "
+    "of all table columns public"
 )
 """Why small counts are published without a stated reason."""
 FORBIDDEN = "coarser levels or fewer columns avoid them; frame_minimum: {} refuses them; public_frame states a reason"
@@ -49,12 +49,13 @@ def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
     """The caution of `validate` and `plan` about small counts, if there are any."""
     if not (text := small_counts(job, counts)):
         return []
-    why, remedies = ", and a run refuses", _remedies(job)
+    consequence, remedies = "A run refuses them.", _remedies(job)
     if job.public_frame is not None:
-        why, remedies = f"; the job accepts them: {job.public_frame.accepted}", ""
+        consequence, remedies = f"The job accepts them: {job.public_frame.accepted}", ""
     elif _published_unasked(job):
-        why, remedies = f"; {CROSSED}", FORBIDDEN.format(job.least_count)
-    return [Caution.of("small_counts", counts=text, why=why, remedies=remedies)]
+        consequence, remedies = f"They are {CROSSED}.", FORBIDDEN.format(job.least_count)
+    advice = f"{remedies[:1].upper()}{remedies[1:]}." if remedies else ""
+    return [Caution.of("small_counts", counts=text, consequence=consequence, remedies=advice)]
 
 
 def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:

@@ -97,7 +97,7 @@ class LinearRule(WeightRule):
     """Weights that fall in a straight line from the smallest bound to the largest."""
 
     constants: ClassVar[frozenset[str]] = frozenset({"c", "g"})
-    exceeds: ClassVar[str] = f"With linear privacy weights, {HALF_EXCEED}."
+    exceeds: ClassVar[str] = f"Under linear privacy weights a record can lose more than ε: {HALF_EXCEED}."
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
         return Linear(c, weights.g, first.smallest, first.largest)
@@ -108,8 +108,8 @@ class InverseRule(WeightRule):
 
     constants: ClassVar[frozenset[str]] = frozenset({"c"})
     exceeds: ClassVar[str] = (
-        "With inverse privacy weights one outlier can move every record's. With and without a record at 25 standard "
-        "deviations, among 1,000, the log ratio of draws reached 87 at ε = 3.6; one at 8 among 100 reached 16."
+        "Under inverse privacy weights one outlier can change the weights of all records, and a record can lose more than "
+        "ε: with and without an outlier among 1,000 records the log ratio of draws reached 87 at ε = 3.6."
     )
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
@@ -124,9 +124,8 @@ class ScalarRule(WeightRule):
 
     uniform: ClassVar[bool] = True
     exceeds: ClassVar[str] = (
-        "With scalar privacy weights one outlier moves every record's. With and without a record at 8 standard deviations, "
-        "among 1,000, the log ratio of draws reached 155 at ε = 3.6. Of 48 records left out of a simulated survey 3 lost "
-        "more than ε, up to 2.7 ε."
+        "Under scalar privacy weights one outlier can change the weights of all records, and a record can lose more than "
+        "ε: with and without an outlier among 1,000 records the log ratio of draws reached 155 at ε = 3.6."
     )
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
@@ -142,8 +141,8 @@ class ClusterRule(WeightRule):
     constants: ClassVar[frozenset[str]] = frozenset({"c", "g", "radius"})
     uses_outcomes: ClassVar[bool] = True
     exceeds: ClassVar[str] = (
-        "With cluster privacy weights, 2 of 48 records left out of a simulated survey, with the weights computed anew, "
-        "lost more than ε, up to 1.2 ε."
+        "Under cluster privacy weights a record can lose more than ε: 2 of 48 records left out of a simulated survey, with "
+        "the weights computed anew, lost up to 1.2 ε."
     )
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
@@ -159,9 +158,8 @@ class FixedPointRule(WeightRule):
     """
 
     exceeds: ClassVar[str] = (
-        "This release uses fixed-point privacy weights. In tests on other, simulated files with outliers a record's exact "
-        "loss exceeded the observed bound in 17 of 516 strata. It reached 6.5 times ε where a tenth of a small stratum's "
-        "records lay far off."
+        "Under fixed-point privacy weights a record can lose more than ε: in simulated files with outliers the exact loss "
+        "exceeded the bound in 17 of 516 strata, and reached 6.5 times ε in a small one."
     )
 
     def search(self, weights: Weights, target: float) -> Search:

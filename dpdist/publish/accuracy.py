@@ -112,12 +112,12 @@ def design_left_out(job: Job) -> Iterator[Caution]:
     if job.local or survey.design_effect is not None or not survey.clustered:
         return
     of_reference = job.reference is not None and job.reference.file is not None
-    effect = "`reference`, which estimates it from the reference's records" if of_reference else "a public figure of it"
+    effect = "reference, which estimates it from the reference" if of_reference else "a public figure"
     yield Caution.of("design_left_out", design=_design_in_words(job), effect=effect)
 
 
 def _design_in_words(job: Job) -> str:
-    return f"clustering by {job.survey.psu}" if job.survey.psu else "the design that replicate weights carry"
+    return f"clustering by {job.survey.psu}" if job.survey.psu else "the design behind the replicate weights"
 
 
 def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:

@@ -49,7 +49,7 @@ def cautions(plan: Plan, prediction: Prediction | None = None, workspace: str = 
     job = plan.job
     found = [*job.of_alias, *map(Caution.stated, plan.promise.cautions), *large_delta(job, shown_records(job, plan.frame))]
     found += [*_small_cells(plan), *design_left_out(job), *_of_reference(job), *doubts_of(plan.reference)]
-    found += [*_left_blank(job), *_priorities(job), *_small_totals(job, plan.frame)]
+    found += [*_priorities(job), *_small_totals(job, plan.frame)]
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         found.append(Caution.of("weak_guarantee", epsilon=f"{float(job.budget.epsilon):g}"))
     found += plan.goodness.cautions(job) if plan.goodness is not None else []
@@ -65,8 +65,7 @@ def _priorities(job: Job) -> Iterator[Caution]:
     """Priorities of tables have no effect if a mechanism measures all tables alike."""
     weighted = [table.name for table in job.tables if table.weighted]
     if weighted and not job.mechanism.prioritises:
-        tables = f"{first_named(weighted)} {'has' if len(weighted) == 1 else 'have'}"
-        yield Caution.of("priority_without_effect", mechanism=job.mechanism.name, tables=tables)
+        yield Caution.of("priority_without_effect", mechanism=job.mechanism.name, tables=first_named(weighted))
 
 
 def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[Caution]:
@@ -94,13 +93,6 @@ def _of_reference(job: Job) -> Iterator[Caution]:
         yield Caution.of("old_reference", earlier=reference.period, years=years, period=job.period)
     if job.mechanism.donates:
         yield Caution.of("reference_published", file=f"public/released/{DONORS}")
-
-
-def _left_blank(job: Job) -> Iterator[Caution]:
-    named = {table.name: [statistic.text for statistic in table.statistics if not statistic.plain] for table in job.tables}
-    shown = "; ".join(f"{name}: {', '.join(statistics)}" for name, statistics in named.items() if statistics)
-    if job.on_histograms and shown:
-        yield Caution.of("statistics_left_blank", statistics=shown)
 
 
 def _small_totals(job: Job, frame: Frame) -> Iterator[Caution]:

@@ -161,7 +161,7 @@ def test_a_gates_noise_is_told_before_the_run(tmp_path: Path) -> None:
     assert median["noise_sd"] == pytest.approx(of_mean / (counts * means).min())
     said = " ".join(map(str, cautions(own)))
     assert f"{of_count:,.0f} over the smallest listed count. " in said
-    assert f"is over {of_count / 0.9:,.0f}" in said
+    assert f"is above {of_count / 0.9:,.0f}" in said
 
 
 def test_a_gate_that_its_own_noise_fails_is_refused_before_anything_is_spent(tmp_path: Path) -> None:

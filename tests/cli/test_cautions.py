@@ -97,8 +97,10 @@ def test_a_tiny_budget_is_foretold(tmp_path: Path) -> None:
 def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Path) -> None:
     text = JOB.replace("[f, m]", "[f, m, x]").replace('"3.6"', '"1000"')
     assert told(text, survey(tmp_path, 48)) == [
-        "ε = 1000 is a weak guarantee: odds may change by a factor of e^ε",
-        "'sex' has 1 of 3 levels without a record: x",
+        "ε = 1000 is a weak guarantee: whoever knows all other records can be nearly certain of one. "
+        "Take a smaller epsilon.",
+        "'sex' has 1 of 3 levels without a record: x. Check their spelling. Cells of such levels are published as empty, "
+        "or from noise alone.",
     ]
 
 
@@ -121,7 +123,7 @@ def test_what_to_look_at_before_publishing_is_said_by_validate_plan_and_run(said
         done = CliRunner().invoke(app, [line, job, "--input", path, *more])
         shown = "".join(done.output.split())
         assert done.exit_code == 0, done.output
-        assert f"lookat`dpdistreport{named}--confidential`beforepublishing" in shown
+        assert f"Lookat`dpdistreport{named}--confidential`beforepublishing" in shown
         assert (f"`dpdistaudit{named}`measures" in shown) == (said != "none")
     quiet = CliRunner().invoke(app, ["validate", job, "--input", path, "--quiet"])
     assert (quiet.exit_code, quiet.output) == (0, "")
@@ -136,7 +138,7 @@ def test_psu_codes_that_begin_again_in_every_stratum_are_foretold(tmp_path: Path
     rows.to_parquet(path)
     text = JOB.replace("survey: {weight: weight}", "survey: {weight: weight, psu: psu}")
     *left_out, caution = told(text, path)
-    assert [each.startswith("published standard errors leave out clustering") for each in left_out] == [True]
+    assert [each.startswith("Published standard errors ignore clustering") for each in left_out] == [True]
     assert caution.startswith("'psu' has fewer than 10 codes, and no design stratum is named.")
     assert "survey.design_strata" in caution
     assert not [each for each in told(text.replace("psu: psu", "psu: code"), path) if "fewer than 10 codes" in each]
@@ -167,8 +169,8 @@ def test_an_old_reference_has_a_caution(tmp_path: Path, period: str, years: int)
     (tmp_path / "earlier").mkdir()
     earlier = survey(tmp_path / "earlier", 60)
     told_of = told(old + f"reference: {{path: {earlier}, period: '{period}', provenance: public}}\n", path)
-    warned = [each for each in told_of if each.startswith("the reference is of")]
-    assert warned == [] if not years else f"the reference is of {period}, {years} years from 2003-2005" in warned[0]
+    warned = [each for each in told_of if each.startswith("The reference is of")]
+    assert warned == [] if not years else f"The reference is of {period}, {years} years from 2003-2005" in warned[0]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_a_design_that_is_in_no_published_error_has_a_caution(tmp_path: Path, de
     rows = pd.read_parquet(path).assign(unit=lambda each: np.arange(len(each)) // 4)
     rows.to_parquet(path)
     warned = [
-        each for each in told(JOB.replace("{weight: weight}", f"{{weight: weight{design}}}"), path) if "leave out" in each
+        each for each in told(JOB.replace("{weight: weight}", f"{{weight: weight{design}}}"), path) if "ignore" in each
     ]
     assert len(warned) == warns
     if warns:

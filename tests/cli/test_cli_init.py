@@ -408,7 +408,7 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     said = ("people-2024.parquet", "--public", "earlier.parquet", "--outcome", "income", "--out")
     code, text = command("init", *said, "job.yaml")
     assert code == 0
-    assert "earlier.parquet is the reference: the reference's weights and outcomes are published" in text
+    assert "earlier.parquet is the reference. Weights and outcomes of the reference's records are published" in text
     assert [each.fault for each in to_do(Path("job.yaml").read_text(encoding="utf-8"))] == [
         "left to be filled: reference: {path: earlier.parquet, period: …}, and the period that this file is of"
     ]
@@ -417,8 +417,8 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     job = load_job("whole.yaml")
     assert job.reference is not None
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
-    shown = "the reference's weights and outcomes are published with the release: public/released/donors.parquet: "
-    shown += "publish the release only if the reference really is public"
+    shown = "Weights and outcomes of the reference's records are published with the release, in "
+    shown += "public/released/donors.parquet. Publish it only if the reference is public."
     for verb in (("validate",), ("plan",), ("run", "--workspace", "ws")):
         code, text = command(verb[0], "whole.yaml", *verb[1:])
         flat = " ".join(text.split())
@@ -432,7 +432,7 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
         code, text = command("approve", held, "--key", "head", "--reason", "fine")
         assert (code, f"caution: {shown}" in " ".join(text.split())) == (0, donates), text
     code, text = command("validate", "whole.yaml", "--set", "reference.period=null")
-    assert (code, "the reference states no period" in text) == (0, True)
+    assert (code, "The reference states no period" in text) == (0, True)
 
 
 def test_the_weight_s_public_bounds_stand_in_a_job_with_a_reference(files: Path) -> None:

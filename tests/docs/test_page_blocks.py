@@ -41,7 +41,7 @@ NOT_RUN = {
     "docs/how-to/present.md": 1,
     "docs/how-to/verify.md": 3,
     "docs/explanation/accuracy.md": 2,
-    "docs/extending.md": 5,
+    "docs/extending.md": 3,
 }
 """How many blocks of a page are not run: each says why."""
 PARSED = ("yaml", "python", "bash")

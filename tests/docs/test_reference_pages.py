@@ -115,7 +115,7 @@ def test_reference_pages_of_a_clone_are_whole() -> None:
     assert [name for name in MECHANISMS if f"| `{name}`" not in texts["mechanisms.md"]] == []
     verbs = typer.main.get_command(app).commands
     assert [name for name in (*verbs, "cluster certs") if f"## `dpdist {name}`" not in texts["cli.md"]] == []
-    assert [key for key in Job.model_fields if f"| `{key}` |" not in texts["job-file.md"]] == []
+    assert [key for key in Job.model_fields if f"\n- `{key}` (" not in texts["job-file.md"]] == []
     pages = [*(ROOT / "docs").rglob("*.md")]
     assert [page.name for page in pages if "{include}" in page.read_text(encoding="utf-8")] == []
 

@@ -57,3 +57,17 @@ def test_a_version_is_listed_once_and_first(build_site: ModuleType, tmp_path: Pa
     listed = json.loads((tmp_path / "versions.json").read_text())
     assert [(entry["version"], entry["preferred"]) for entry in listed] == [("0.2.0", True), ("0.1.1", False)]
     assert "0.2.0/index.html" in (tmp_path / "index.html").read_text()
+
+
+def test_addresses_of_pages_that_moved_lead_to_pages_and_headings_of_today(build_site: ModuleType, tmp_path: Path) -> None:
+    """Control: an address of today is none of them."""
+    for old, new in build_site.MOVED.items():
+        page, _, heading = new.partition("#")
+        target = (ROOT / "docs" / old).parent / page.replace(".html", ".md")
+        assert target.is_file()
+        assert not heading or f"\n## {heading.replace('-', ' ').capitalize()}\n" in target.read_text(encoding="utf-8")
+        assert not (ROOT / "docs" / old.replace(".html", ".md")).exists()
+        (tmp_path / old).parent.mkdir(parents=True, exist_ok=True)
+    build_site.forward(tmp_path)
+    assert all(f"url={new}" in (tmp_path / old).read_text() for old, new in build_site.MOVED.items())
+    assert "how-to/tables.html" not in build_site.MOVED

@@ -146,7 +146,7 @@ def test_totals_below_the_number_of_records_are_named_before_the_run(folder: Pat
         return [str(caution) for caution in cautions(plan) if caution.code == "low_public_totals"]
 
     (line,) = named(250)
-    assert "rake, all records: public totals are below the number of records in the sample (Total)" in line
+    assert "rake, all records: public totals are smaller than the number of sample records (Total)" in line
     assert named(3000) == []
 
 

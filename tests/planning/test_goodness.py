@@ -116,7 +116,7 @@ def test_a_law_that_does_not_fit_is_named_with_its_figures(law: str, edits: tupl
         assert found.score < said.fit.warn_below
         (caution,) = (one.text for one in found.cautions(said))
         worst = min(found.misfits, key=lambda each: each.within)
-        assert caution.startswith("the lognormal law does not fit the reference: ")
+        assert caution.startswith("The lognormal law does not fit the reference: ")
         assert f"{worst.within:.2f} of 12 cells" in caution
         assert f"largest {worst.largest:.2g} at salaries: " in caution
 
@@ -236,7 +236,7 @@ def test_plan_validate_and_statement_tell_the_fit(files: Path) -> None:
         assert {each["statistic"] for each in fit["statistics"]} == {"count", "mean of salary"}
         assert (fit["score"] >= 0.8) is fits
         for told in (*shown.values(), " ".join(statement["cautions"])):
-            assert ("the lognormal law does not fit the reference" in told) is not fits
+            assert ("The lognormal law does not fit the reference" in told) is not fits
         assert f"fit to reference {fit['score']:.2f} of 12 cells within 2 standard errors" in shown["plan"]
 
 

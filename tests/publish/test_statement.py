@@ -229,7 +229,9 @@ def texts_of(said: Any) -> list[str]:
     return [said] if isinstance(said, str) else []
 
 
-TO_A_CUSTODIAN = re.compile(r"`dpdist [a-z]|--[a-z]|before publishing|[Pp]ublish (?:it|this)|[Ss]tate survey|take tables")
+TO_A_CUSTODIAN = re.compile(
+    r"`dpdist [a-z]|--[a-z]|before publishing|[Pp]ublish (?:it|this)|[Ss]tate survey|[Tt]ake the mechanism"
+)
 """What only the custodian can do. Users of a release have neither commands on it nor the evaluation."""
 
 

@@ -43,4 +43,4 @@ def test_a_column_of_which_nothing_is_said_has_no_entry() -> None:
 
 def test_the_reference_lists_the_columns_as_they_are_named() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "workspace.md").read_text(encoding="utf-8")
-    assert [name for name in TABLES if f"| `{name}` |" not in page] == []
+    assert [name for name in TABLES if f"\n- `{name}`: " not in page] == []

@@ -237,7 +237,7 @@ def test_cells_that_borrow_are_named_in_plan_and_statement(files: Path, tmp_path
     assert 0.0 <= of_all[0]["own_weight"]["outcome"] < 1.0
     assert any("`borrowing`" in step for step in found["post_processing"])
     assert not [each for each in usual.get("borrowing", {}).get("cells", []) if "outcome" in each["own_weight"]], "control"
-    assert "take part of their distributions" not in "".join(map(str, cautions(dpdist.plan(job(files))))), "control"
+    assert "borrow part of their distributions" not in "".join(map(str, cautions(dpdist.plan(job(files))))), "control"
 
 
 WRONG = [

@@ -95,12 +95,12 @@ def test_what_public_facts_make_doubtful_is_said_before_a_run_is_charged(folder:
         return [note for note in notes if note in cautions]
 
     with_reference(survey(2, 200))
-    assert any("the reference has 200 records" in note for note in told(JOB))
+    assert any("The reference has 200 records" in note for note in told(JOB))
     wide = JOB.replace("50000", "5000000")
     with_reference(survey(2), wide)
-    assert any("no value of 'pay' in the reference reaches 1 %" in note for note in told(wide))
+    assert any("No value of 'pay' in the reference reaches 1 %" in note for note in told(wide))
     with_reference(survey(2))
-    assert not [note for note in told(JOB) if "the reference has" in note or "in the reference" in note]
+    assert not [note for note in told(JOB) if "The reference has" in note or "in the reference" in note]
 
 
 def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_are_secret(folder: Path) -> None:

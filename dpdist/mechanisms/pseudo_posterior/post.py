@@ -8,9 +8,9 @@ from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
 from dpdist.privacy.weight_rules import HALF_EXCEED
 
-UNMEASURED = "Exact losses under {} privacy weights, recomputed without a record, have not been measured on other files."
+UNMEASURED = "Exact losses under {} privacy weights were not measured, and a record may lose more than ε."
 """Text for a rule without measured losses. Every rule of dpdist has them."""
-REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
+REWEIGHTED_EXCEEDS = f"Under re-weighted privacy weights a record can lose more than ε: {HALF_EXCEED}."
 OBSERVED = "The bound is an estimate from this file over S posterior draws, not a bound for every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
 REFUSAL_SHOWS = (

@@ -90,7 +90,7 @@ FAR_CELLS, FAR_COMMON = 0.03, 0.08
 DRIFTED = (
     "{what} differ from the reference's prediction by about {cells:.0f} % between levels and cells, and by {common:.0f} % "
     "overall. Standard errors include this drift, but values beyond the limits are still estimated from the reference. A "
-    "newer reference would reduce errors"
+    "newer reference would reduce errors."
 )
 
 AT_THE_BOUND, NEAR_THE_BOUND = 0.2, 0.9
@@ -100,12 +100,12 @@ SEEN = 5.0
 """Scales of the noise beyond which a count is not noise alone."""
 SATURATED = (
     "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
-    "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
+    "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again."
 )
 PERHAPS_SATURATED = (
     "estimated weights are near the public bound of {weight}, {top:,.10g}, on average, and noise hides how many lie above "
     "it: counts and totals may be too low by an unknown factor. Correct the bound, its unit first, or give histograms more "
-    "of the budget; either costs ε again"
+    "of the budget; either costs ε again."
 )
 
 

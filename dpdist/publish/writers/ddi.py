@@ -107,7 +107,7 @@ def _study(job: Job, title: str, statement: Mapping[str, Any]) -> Element:
     _text(used, "confDec", statement["guarantee_in_words"], required="no")
     _text(used, "contact", text.contact)
     _text(used, "conditions", text.licence)
-    _text(used, "disclaimer", "; ".join(statement.get("cautions", ())))
+    _text(used, "disclaimer", " ".join(statement.get("cautions", ())))
     return study
 
 
