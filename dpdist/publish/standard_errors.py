@@ -285,8 +285,8 @@ def _joined(
     rake, room = margins_and_room(released)
     if rake:
         distinct = {id(spread): spread for outcome_spreads in by_outcome for spread in outcome_spreads}
-        raked = {name: raked(spread, released, rake, room) for name, spread in distinct.items()}
-        by_outcome = [[raked[id(spread)] for spread in outcome_spreads] for outcome_spreads in by_outcome]
+        by_name = {name: raked(spread, released, rake, room) for name, spread in distinct.items()}
+        by_outcome = [[by_name[id(spread)] for spread in outcome_spreads] for outcome_spreads in by_outcome]
     return [
         Spreads(tuple(outcome_spreads), _recounted(released, by_stratum, outcome))
         for outcome, outcome_spreads in enumerate(by_outcome)
