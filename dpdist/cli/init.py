@@ -393,11 +393,13 @@ def schema() -> None:
     """Print the JSON schema of a job file, for editors. It includes installed plug-ins."""
     from dpdist.job import SPECS, WEIGHT_RULES, Job
     from dpdist.job.families import MODELS
+    from dpdist.job.statistics import KINDS
     from dpdist.survey.readers import READERS
 
     def act() -> None:
-        for refusal in (refusal for members in (SPECS, MODELS, WEIGHT_RULES, READERS) for refusal in members.usable()[1]):
-            print(refusal, file=sys.stderr)
+        for members in (SPECS, MODELS, WEIGHT_RULES, KINDS, READERS):
+            for refusal in members.usable()[1]:
+                print(refusal, file=sys.stderr)
         print(json.dumps(Job.model_json_schema(), indent=2))
 
     guarded(act)

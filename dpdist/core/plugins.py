@@ -1,4 +1,4 @@
-"""Lists members (families, mechanisms, weight rules, readers), dpdist's and plug-ins', for `job`, `models` and `survey`.
+"""Registries of members by name: mechanisms, families, weight rules, statistics, readers; dpdist's, and plug-ins'.
 
 A plug-in is a member that another installed distribution brings, by an entry point. It states `CONTRACT`, the version
 of dpdist's contract that it was written for. An unusable plug-in is refused with its name and distribution, and only if
@@ -57,6 +57,8 @@ FAMILIES = "dpdist.families"
 """The group of entry points that name families of likelihoods."""
 WEIGHT_RULES = "dpdist.weight_rules"
 """The group of entry points that name weight rules."""
+STATISTICS = "dpdist.statistics"
+"""The group of entry points that name statistics of tables."""
 READERS = "dpdist.readers"
 """The group of entry points that name readers of files, each by the suffix of its files."""
 T = TypeVar("T")

@@ -315,8 +315,10 @@ class _CellSums:
         figures = self.figures
         return Sum(figures.cells.membership, self.units.weight, figures.outcomes.index(outcome), figures.cut)
 
-    def across(self, columns: Sequence[str]) -> Sum:
-        return Sum(across(self.figures.cells, columns), self.units.weight)
+    def across(self, columns: Sequence[str], outcome: str | None = None) -> Sum:
+        weight, products = self.units.weight, self.units.products
+        values = weight if outcome is None else products[self.figures.outcomes.index(outcome)]
+        return Sum(across(self.figures.cells, columns), values)
 
 
 def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:

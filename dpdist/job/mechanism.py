@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import inf
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -93,8 +93,8 @@ class MechanismSpec(Frozen):
     """True if weights that the job declares by design stratum are used, and nothing is spent on them."""
     centres: ClassVar[bool] = False
     """True if the mechanism is centred at a fit to the reference, and allows for drift from it."""
-    gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
-    """Statistics that tables may have under the mechanism."""
+    gives: ClassVar[frozenset[StatisticName] | None] = None
+    """Statistics that tables may have under the mechanism. If unset, tables may have all, those of plug-ins too."""
     several_outcomes: ClassVar[bool] = False
     """True if the mechanism adds noise to statistics of several outcomes together."""
     shape: ClassVar[bool] = True
@@ -141,6 +141,11 @@ class MechanismSpec(Frozen):
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         """Variants that a rehearsal tries if the job has another mechanism, each a name and constants."""
         yield "", {}
+
+    @classmethod
+    def has_statistic(cls, name: StatisticName) -> bool:
+        """True if tables may have the statistic under the mechanism."""
+        return cls.gives is None or name in cls.gives
 
     def clips(self, job: JobView) -> bool:
         """True if weights and outcomes are clipped to public bounds before they are summed."""
@@ -281,6 +286,11 @@ class Noisy(MechanismSpec):
     """Releases sums under noise. Each subclass states its own guarantee."""
 
     adds_noise: ClassVar[bool] = True
+
+    @classmethod
+    def has_statistic(cls, name: StatisticName) -> bool:
+        """True if tables may have the statistic under the mechanism."""
+        return cls.gives is None or name in cls.gives
 
     def clips(self, job: JobView) -> bool:
         """True if weights are terms of the sums, so that values must be clipped at public bounds; subclasses may

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal
 
+from dpdist.core.plugins import OneOf
 from dpdist.job.statistics import KINDS
 
 Synthesis = Literal["fbs", "fbp"]
@@ -26,10 +27,8 @@ MissingRule = Literal["error", "drop", "category"]
 Lonely = Literal["error", "certainty", "average", "centred"]
 ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
 
-if TYPE_CHECKING:
-    StatisticName = str
-else:
-    StatisticName = Literal[tuple(KINDS)]
+StatisticName = Annotated[str, OneOf("statistic", KINDS)]
+"""The name of a statistic of dpdist, or of a plug-in."""
 
 LARGEST_DRIFT = 0.66
 """Largest drift that `centred` may plan for, in standard deviations of a record: beyond it no κ serves (METHODS §4b)."""

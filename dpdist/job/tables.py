@@ -6,12 +6,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
+from dpdist.core.plugins import Refused
 from dpdist.job.names import StatisticName
 from dpdist.job.statistics import KINDS
-from dpdist.job.statistics.kind import Kind
+from dpdist.job.statistics.kind import CONSTANTS, Kind
 from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel
-
-_CONSTANTS = ("over", "at", "above", "across", "of", "column", "level")
 
 
 class Statistic(Frozen):
@@ -29,7 +28,7 @@ class Statistic(Frozen):
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
-        stated = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
+        stated = {name for name in CONSTANTS if getattr(self, name) not in (None, ())}
         if stated - self.kind.needs - self.kind.takes or self.kind.needs - stated:
             raise ValueError(f"a {self.name} is written {self.kind.written}")
         if self.of is not None and self.of.of is not None:
@@ -38,7 +37,7 @@ class Statistic(Frozen):
 
     @property
     def kind(self) -> Kind:
-        return KINDS[self.name]
+        return KINDS.named(self.name)()
 
     @property
     def text(self) -> str:
@@ -90,12 +89,15 @@ def statistic_of(value: Any) -> Any:
         return {"name": value}
     if not isinstance(value, dict) or "name" in value:
         return value
-    names = [name for name in value if name not in ("from", *_CONSTANTS)]
+    names = [name for name in value if name not in ("from", *CONSTANTS)]
     if len(names) != 1:
         return value
     name = names[0]
     operand, rest = value[name], {key: content for key, content in value.items() if key != name}
-    constants = KINDS[name].operands(operand) if name in KINDS else {"variable": operand}
+    try:
+        constants = KINDS.named(name)().operands(operand)
+    except (KeyError, Refused):  # of which the check of the name tells
+        constants = {"variable": operand}
     if "of" in constants:
         constants["of"] = statistic_of(constants["of"])
     return {"name": name} | constants | _origin(rest)
@@ -118,7 +120,7 @@ def statistic_text(value: Statistic) -> Any:
 Margins = Annotated[bool, Field(description="whether sums over every column are published too, as level Total")]
 Statistics = Annotated[
     tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...],
-    Field(min_length=1, description="as many as wanted: " + "; ".join(kind.written for kind in KINDS.values())),
+    Field(min_length=1, description="as many as wanted: " + "; ".join(kind.written for kind in KINDS.every().values())),
 ]
 TableUniverse = Annotated[
     dict[ColumnName, Annotated[tuple[PublicLevel, ...], Field(min_length=1)]],

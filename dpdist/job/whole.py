@@ -38,6 +38,7 @@ from dpdist.job.recode import Recode
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.specs import SPECS, STORED, Mechanism
+from dpdist.job.statistics import KINDS
 from dpdist.job.table_entries import ListedOut
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
@@ -547,10 +548,10 @@ class Job(BudgetShares):
         if self.publish == "always":  # as it was stored when this was the default
             del settings["publish"]
         places = {"mechanism": "mechanism", "weight rule": "mechanism.weights", "family": "model"}
+        origins = {places[part]: origin for part, (_, origin) in self.third_party.items()}
+        origins |= {f"tables.{name}": origin for name, origin in self.third_party_statistics.items()}
         return settings | {
-            f"{places[part]}.third_party.{key}": text
-            for part, (_, origin) in self.third_party.items()
-            for key, text in origin.items()
+            f"{place}.third_party.{key}": text for place, origin in origins.items() for key, text in origin.items()
         }
 
     @property
@@ -567,6 +568,13 @@ class Job(BudgetShares):
             members.pop("mechanism")
         origins = {part: (name, registry.origin(name)) for part, (name, registry) in members.items()}
         return {part: (name, origin) for part, (name, origin) in origins.items() if origin}
+
+    @property
+    def third_party_statistics(self) -> dict[str, dict[str, str]]:
+        """Distribution with version of every third-party statistic, by its name."""
+        published = [statistic.of or statistic for table in self.tables for statistic in table.statistics]
+        origins = {statistic.name: KINDS.origin(statistic.name) for statistic in published}
+        return {name: origin for name, origin in origins.items() if origin}
 
     def origin(self, part: str) -> dict[str, Any]:
         """The distribution and version that bring a part, under `third_party`; empty for dpdist's parts."""

@@ -145,6 +145,10 @@ THIRD_PARTY = {
         "The family '{name}' comes from a third party ({distribution} {version}). Its authors state its density, its "
         "draws and their rounding errors, from which bounds on losses are computed."
     ),
+    "statistic": (
+        "The statistic '{name}' comes from a third party ({distribution} {version}). Its authors state its sums. It is "
+        "computed from what is released, and costs nothing."
+    ),
 }
 """What a promise takes from authors of third-party parts, by kind of part."""
 TRUNCATED = (
@@ -195,6 +199,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeat
     if job.noisy_frame:
         sizes = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
     code = [THIRD_PARTY[part].format(name=name, **origin) for part, (name, origin) in job.third_party.items()]
+    code += [THIRD_PARTY["statistic"].format(name=name, **origin) for name, origin in job.third_party_statistics.items()]
     stated = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()

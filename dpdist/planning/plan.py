@@ -314,6 +314,7 @@ def third_party(plan: Plan) -> dict[str, str]:
     """Lines on parts that other distributions bring; none for those of dpdist."""
     text = "{}, third-party: {distribution} {version}"
     lines = {part: text.format(name, **origin) for part, (name, origin) in plan.job.third_party.items()}
+    lines |= {f"statistic {name}": text.format(name, **of) for name, of in plan.job.third_party_statistics.items()}
     read = {f"reader of the {which}": origin for which, origin in plan.readers.items()}
     return lines | {which: text.format(origin["name"], **origin) for which, origin in read.items()}
 

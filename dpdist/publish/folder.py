@@ -83,6 +83,7 @@ def manifest(folder: Path, released: ReleasedObject, withheld: Mapping[str, Any]
         **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
         "job": released.job.public,
         **{THIRD_PARTY[part]: origin for part, (_, origin) in released.job.third_party.items()},
+        **({"third_party_statistics": parts} if (parts := released.job.third_party_statistics) else {}),
         **({"third_party_readers": readers} if (readers := released.promise.get("readers")) else {}),
         "versions": versions(),
     }

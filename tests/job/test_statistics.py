@@ -67,33 +67,10 @@ def test_values_are_those_of_the_definitions() -> None:
     assert (moved, ratio.shares(units()).sum(axis=1)) == (pytest.approx([0.25, 0.0]), pytest.approx([0.0, 0.0]))
 
 
-def test_a_new_statistic_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice a count: parsed, labelled and computed by code that never heard of it."""
-
-    class Twice(kind.Kind):
-        name, written, of_outcome = "twice", "{twice: column}", False
-        needs = frozenset({"across"})
-
-        def operands(self, operand: Any) -> dict[str, Any]:
-            return {"across": [operand]}
-
-        def label(self, one: kind.Constants) -> str:
-            return f"twice by {one.across[0]}"
-
-        def sums(self, one: kind.Constants, cells: kind.Sums) -> tuple[Any, Any]:
-            return cells.weight, cells.across(one.across)
-
-    monkeypatch.setitem(KINDS, "twice", Twice())
-    made = Statistic.model_construct(name="twice", across=("sex",), of=None, variable=None)
-    frame = Frame({"sex": np.array([0, 1], np.int32)}, {"sex": ("f", "m")}, np.array([2, 2]), (), ())
-    values = figures_of(made, cross(frame, ("sex",), False), ()).of(Units(np.ones(2), np.array([[1.0, 3.0]]), []))
-    assert (made.text, values[0]) == ("twice by sex", pytest.approx([0.25, 0.75]))
-
-
 def test_two_statistics_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Count(kind.Kind):
         name = "count"
 
     monkeypatch.setattr(statistics.total, "Count", Count, raising=False)
     with pytest.raises(TypeError, match="two statistics have the name 'count'"):
-        statistics._kinds()
+        statistics._places()

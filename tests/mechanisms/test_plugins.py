@@ -14,12 +14,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from small_jobs import CURRENT, Said, parsed, said
+from small_jobs import CURRENT, EARLIER, Said, parsed, said
 from small_runs import captured
 
 import dpdist
@@ -31,6 +32,7 @@ from dpdist.engine.protocol import Measurement
 from dpdist.job import WEIGHT_RULES, Job
 from dpdist.job.families import MODELS
 from dpdist.job.specs import SPECS
+from dpdist.job.statistics import KINDS as STATISTICS
 from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
@@ -39,7 +41,7 @@ from dpdist.privacy.guarantees import Strict
 from dpdist.privacy.queries import Moved, NoisyQuery
 from dpdist.survey.readers import READERS
 from dpdist.survey.source import open_file
-from dpdist.testing import check_family, check_mechanism, check_reader, check_weight_rule
+from dpdist.testing import check_family, check_mechanism, check_reader, check_statistic, check_weight_rule
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import problems_of_scale
 from dpdist.testing.mechanisms import survey
@@ -94,6 +96,15 @@ def geometric_job(family: str = "geometric", **changes: object) -> Said:
 def rule_job(rule: object = "power", **changes: object) -> Said:
     """A small job of the example's weight rule."""
     return said("weighted", "zero_out", "lognormal") | {"mechanism": {"name": "weighted", "weights": rule}} | changes
+
+
+def statistic_job(name: str = "contribution", **changes: object) -> Said:
+    """A small job with a statistic of an outcome, in the example's form where it is the example's."""
+    job = said("tables", "substitution", "residuals")
+    (outcome,) = [job["outcome"]] if isinstance(job["outcome"], str) else job["outcome"][:1]
+    written = {name: outcome} | ({"across": ["sex"]} if name == "contribution" else {})
+    tables = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": [written]}]
+    return job | {"tables": tables} | changes
 
 
 def test_a_release_of_an_installed_plugin_says_whose_it_is(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -294,6 +305,14 @@ from dpdist.privacy.weight_rules import InverseRule
 class Faulty(InverseRule):
     {contract}
 """
+STATISTIC = """
+from dpdist.job.statistics.kind import Kind
+class Faulty(Kind):
+    {contract}
+    name, written = "{name}", "{{faulty: pay}}"
+    def sums(self, one, cells):
+        return cells.product(one.variable), cells.weight
+"""
 READER = """
 from dpdist.survey.typed_file import OneFile
 class Faulty(OneFile):
@@ -341,6 +360,15 @@ KINDS = {
         lambda name, _: parsed(rule_job(name)),
         r"mechanism\.weights\.rule",
     ),
+    "statistic": Kind(
+        STATISTICS,
+        ["contribution"],
+        STATISTIC,
+        "is no class derived from Kind",
+        "total",
+        lambda name, _: parsed(statistic_job(name)),
+        r"tables\.0\.statistics\.0\.name",
+    ),
     "reader": Kind(
         READERS,
         ["jsonl"],
@@ -380,6 +408,22 @@ OF_ONE_KIND = {
     ("weight rule", "a section of another kind"): (
         RULE.format(contract="CONTRACT = 1\n    section = dict"),
         "has a section that is not derived from Weights",
+    ),
+    ("statistic", "another name"): (
+        STATISTIC.format(name="other", contract="CONTRACT = 1"),
+        "has another name in its class",
+    ),
+    ("statistic", "no sums"): (
+        STATISTIC.format(name="faulty", contract="CONTRACT = 1").replace("def sums", "def sum"),
+        "has no sums: write",
+    ),
+    ("statistic", "an unknown constant"): (
+        STATISTIC.format(name="faulty", contract="CONTRACT = 1\n    takes = frozenset({'power'})"),
+        "needs or takes power: a statistic has constants among above, across",
+    ),
+    ("statistic", "plain"): (
+        STATISTIC.format(name="faulty", contract="CONTRACT = 1\n    plain = True"),
+        "is plain, as only a count, a mean and a total are",
     ),
     ("reader", "a lacking method"): (
         READER.format(contract="CONTRACT = 1").replace("def batches", "def batch"),
@@ -613,6 +657,56 @@ def test_a_mutated_weight_rule_fails_the_check(what: str, site: Path, fresh: pyt
     file.write_text(file.read_text().replace("import Step, Summary", "import NotReached, Ones, Step, Summary"))
     with pytest.raises(AssertionError, match=line):
         check_weight_rule("power")
+
+
+def test_a_statistic_of_a_plugin_is_released_and_named(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Contributions of both sexes are 1 together, with a standard error each. Control: a share is not third-party."""
+    for number, name in ((1, CURRENT), (2, EARLIER)):
+        survey(number).to_parquet(tmp_path / name)
+    reference = statistic_job()["reference"] | {"path": str(tmp_path / EARLIER)}
+    job = parsed(statistic_job(input={"path": str(tmp_path / CURRENT)}, reference=reference))
+    assert "statistic contribution: contribution, third-party: dpdist-counts 1.2.0" in str(dpdist.plan(job))
+    assert job.identity["tables.contribution.third_party.version"] == "1.2.0"
+    release = dpdist.run(job, tmp_path / "work")
+    public = tmp_path / "work" / "public"
+    assert json.loads((public / "manifest.json").read_text())["third_party_statistics"] == {"contribution": ORIGIN}
+    assumed = json.loads((public / "statement.json").read_text())["assumptions"]
+    assert any("statistic 'contribution' comes from a third party (dpdist-counts 1.2.0)" in text for text in assumed)
+    figures = release.tables["t"]
+    figures = figures[figures["estimator"] == "parameters"].pivot_table(index="field", columns="sex", values="estimate")
+    assert figures[["f", "m"]].sum(axis=1).to_numpy() == pytest.approx(np.ones(len(figures)))
+    assert (release.tables["t"]["standard_error"].dropna() > 0).any()
+    assert dpdist.open_release(tmp_path / "work").tables["t"].equals(release.tables["t"])
+    assert parsed(said("tables", "substitution", "residuals")).third_party_statistics == {}
+
+
+def test_a_statistic_of_a_plugin_passes_the_check_and_is_in_the_schema(installed: pytest.MonkeyPatch) -> None:
+    check_statistic("contribution", {"contribution": "pay", "across": ["sex"]})
+    assert '"contribution"' in json.dumps(Job.model_json_schema())
+    with pytest.raises(AssertionError, match=r"gone: no entry point has this name: add one to .*dpdist\.statistics"):
+        check_statistic("gone", {"gone": "pay"})
+
+
+STATISTICS_MUTATED = {
+    "written without a constant": ('"across": list(one.across)}', '"above": None}', "is written"),
+    "no text": ('return f"contribution across {', 'return "" and f"{', "it has no text"),
+    "beyond its limits": ("    name, written", "    limits = (0.0, 0.01)\n    name, written", "outside of its limits"),
+    "values that are no sums": (
+        "return cells.product(outcome), cells",
+        "return cells.product(outcome)._replace(values=cells.weight.values**2), cells",
+        "does not move with a record's weight",
+    ),
+    "an outcome that is not there": ("str(one.variable)", '"income"', "it fails: ValueError"),
+}
+"""Of a statistic: a text, a faulty one in its place, and what the check says."""
+
+
+@pytest.mark.parametrize("what", STATISTICS_MUTATED)
+def test_a_mutated_statistic_fails_the_check(what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    right, wrong, line = STATISTICS_MUTATED[what]
+    mutated(site, fresh, tmp_path, "contribution.py", right, wrong)
+    with pytest.raises(AssertionError, match=line):
+        check_statistic("contribution", {"contribution": "pay", "across": ["sex"]})
 
 
 def write_lines(table: pa.Table, path: Path) -> None:

@@ -66,7 +66,7 @@ def job_of(said: dict[str, Any], epsilon: str, sets: int = 1, coded: tuple[str, 
     above = 100.0 / (UNIT["pay"] if "pay" in coded else 1.0)
     wanted = yaml.safe_load(STATISTICS.replace("ABOVE", str(above)))
     names = {name for each in wanted for name in each if name not in ("at", "above", "from")}
-    given = [each for each in wanted if names & set(each) <= spec.gives]
+    given = [each for each in wanted if all(map(spec.has_statistic, names & set(each)))]
     given = [each for each in given if len(outcomes) > 1 or "ratio" not in each]
     if weighted:
         columns["weight"] = {"bounds": list(WEIGHT), "outside": "clip"}

@@ -13,8 +13,9 @@ import pyreadstat
 import pytest
 
 from dpdist.job import SPECS, WEIGHT_RULES
+from dpdist.job.statistics import KINDS
 from dpdist.survey.readers import READERS
-from dpdist.testing import check_mechanism, check_reader, check_weight_rule
+from dpdist.testing import check_mechanism, check_reader, check_statistic, check_weight_rule
 
 KEYS: dict[str, dict[str, Any]] = {
     "unweighted": {},
@@ -55,6 +56,24 @@ def test_a_mechanism_of_dpdist_passes_the_check(name: str) -> None:
 @pytest.mark.parametrize("rule", [name for name in WEIGHT_RULES if name != "none"])
 def test_a_weight_rule_of_dpdist_passes_the_check(rule: str) -> None:
     check_weight_rule(rule)
+
+
+STATISTICS: dict[str, Any] = {
+    "count": "count",
+    "mean": {"mean": "pay"},
+    "total": {"total": "pay"},
+    "ratio": {"ratio": ["pay", "hours"]},
+    "proportion": {"proportion": "pay", "above": 10.0},
+    "median": {"median": "pay"},
+    "quantile": {"quantile": "pay", "at": 0.9},
+    "share": {"share": ["sex"]},
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_statistic_of_dpdist_passes_the_check(name: str) -> None:
+    assert KINDS.keys() - STATISTICS.keys() == {"difference"}, "which has no value in the cell that it is taken from"
+    check_statistic(name, STATISTICS[name])
 
 
 def test_weights_that_stay_at_1_are_no_rule_that_meets_a_target() -> None:

@@ -66,7 +66,7 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Ite
 
 def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     spec = job.mechanism
-    if statistic.name not in spec.gives:
+    if not spec.has_statistic(statistic.name):
         fault = f"'{job.mechanism.name}' gives no {statistic.name}"
     elif statistic.of is None and statistic.of_shape and not spec.shape:
         fault = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
@@ -79,7 +79,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     several = statistic.over is not None
     able = those(
         lambda other: (
-            statistic.name in other.gives
+            other.has_statistic(statistic.name)
             and (other.shape or not statistic.of_shape)
             and (several_outcomes(other) or not several)
         )
@@ -117,7 +117,7 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
     if statistic.over is not None:
         pair = outcomes[:2] if len(outcomes) > 1 else ()
         remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
-        able = those(lambda spec: "ratio" in spec.gives and several_outcomes(spec))
+        able = those(lambda spec: spec.has_statistic("ratio") and several_outcomes(spec))
         allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
         return Contradiction(path, "a ratio is of two modelled outcomes", remedy, allowed)
     constants = [("at", statistic.at), ("above", statistic.above)]

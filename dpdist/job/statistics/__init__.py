@@ -1,23 +1,40 @@
-"""Statistics of tables, one file each; every module of this folder is read, so that a new one needs no other line."""
+"""Statistics of tables by name: a file each in this folder, which is read whole, and plug-ins of other distributions."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import isabstract
 from pkgutil import iter_modules
+from typing import Any
 
-from dpdist.job.statistics.kind import Kind
+from dpdist.core.plugins import STATISTICS, Members
+from dpdist.job.statistics.kind import CONSTANTS, Kind
 
 
-def _kinds() -> dict[str, Kind]:
-    found = dict[str, Kind]()
+def _places() -> dict[str, str]:
+    places = dict[str, str]()
     for module in iter_modules(__path__):
         for member in vars(import_module(f"{__name__}.{module.name}")).values():
             if isinstance(member, type) and issubclass(member, Kind) and "name" in vars(member):
-                if member.name in found:
+                if member.name in places:
                     raise TypeError(f"two statistics have the name '{member.name}': rename one, in {member.__module__}")
-                found[member.name] = member()
-    return found
+                places[member.name] = f"{member.__module__}:{member.__qualname__}"
+    return places
 
 
-KINDS = _kinds()
-"""By the name that a job writes."""
+def _fault(name: str, member: Any) -> str:
+    if not (isinstance(member, type) and issubclass(member, Kind)):
+        return "is no class derived from Kind of dpdist.job.statistics.kind"
+    if getattr(member, "name", None) != name or not isinstance(getattr(member, "written", None), str):
+        return f"has another name in its class, or no text of how a job writes it: write name = '{name}' and written"
+    if isabstract(member):
+        return "has no sums: write sums(one, cells) in its class"
+    if unknown := sorted((member.needs | member.takes) - CONSTANTS):
+        return f"needs or takes {', '.join(unknown)}: a statistic has constants among {', '.join(sorted(CONSTANTS))}"
+    if member.plain and name not in KINDS:
+        return "is plain, as only a count, a mean and a total are: leave plain out"
+    return ""
+
+
+KINDS: Members[type[Kind]] = Members(STATISTICS, _places(), _fault)
+"""Classes of statistics by the name that a job writes."""

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+CONSTANTS = frozenset({"over", "at", "above", "across", "of", "column", "level"})
+"""What a statistic may state beside its outcome."""
+
 
 class Constants(Protocol):
     """A statistic of a job, as `job.tables` holds it."""
@@ -43,8 +46,8 @@ class Sums(Protocol):
     def below(self, outcome: str) -> Any:
         """Of weights of units with at most the cell's value."""
 
-    def across(self, columns: Sequence[str]) -> Any:
-        """Of weights in the larger cell over these columns' levels."""
+    def across(self, columns: Sequence[str], outcome: str | None = None) -> Any:
+        """Of weights, or of weight times outcome, in the larger cell over these columns' levels."""
 
 
 class Fault(NamedTuple):
@@ -64,7 +67,7 @@ class Kind(ABC):
     takes: ClassVar[frozenset[str]] = frozenset()
     """Constants that it may have."""
     plain: ClassVar[bool] = False
-    """True if every mechanism and comparator gives it: a count, or a figure of one outcome's sums."""
+    """True if every mechanism and comparator gives it: a count, a mean or a total."""
     of_outcome: ClassVar[bool] = True
     """True if it is of outcomes; a count and a share are of weights alone."""
     limits: ClassVar[tuple[float, float]] = (-inf, inf)

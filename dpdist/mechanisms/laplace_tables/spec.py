@@ -25,7 +25,7 @@ class WholeTables(Noisy):
     statistics: ClassVar[str | None] = "noisy_tables"
     tabulates: ClassVar[bool] = True
     whole_tables: ClassVar[bool] = True
-    gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
+    gives: ClassVar[frozenset[StatisticName] | None] = frozenset({"count", "mean", "total"})
     shape: ClassVar[bool] = False
 
     def against_noisy_frame(self, job: JobView) -> str:

@@ -1,0 +1,91 @@
+"""Checks a plug-in's statistic (`job.statistics`): its form in a job, its text, its values and linearised form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from dpdist.core.plugins import STATISTICS as GROUP
+from dpdist.core.plugins import Refused
+from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation.linear import Units, figures_of
+from dpdist.job import Statistic
+from dpdist.job.statistics import KINDS
+from dpdist.job.tables import Statistics
+
+COLUMNS, OUTCOMES, RECORDS = ("field", "sex"), ("pay", "hours"), 400
+"""Columns of the cells and outcomes of the made-up file, which a statistic may name."""
+STEP, TOLERANCE = 1e-6, 1e-4
+"""A change of one record's weight, and the allowance for its effect, relative to the largest effect of a record."""
+ROUNDING = 1e-12
+"""Allowance of a value for rounding."""
+
+
+def check_statistic(statistic: str, written: Any) -> None:
+    """Checks a statistic by its name; its distribution must be installed.
+
+    `written` is the statistic as a job writes it, of columns `field` and `sex` and outcomes `pay` and `hours`. It must be
+    written as it is read, have a text, lie within its limits, and have a linearised form: for a ratio of sums, the effect
+    of a record's weight. Raises `AssertionError` with every fault.
+    """
+    try:
+        KINDS.named(statistic)
+        (parsed,) = TypeAdapter(Statistics).validate_python([written])
+        lines = list(_lines(statistic, written, parsed))
+    except KeyError:
+        lines = [f'no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
+    except Refused as refusal:
+        lines = [str(refusal)]
+    except ValidationError as error:
+        lines = [f"a job cannot write it as {written}: {fault['msg']}" for fault in error.errors()]
+    except Exception as error:  # code of others may fail in any way
+        lines = [f"it fails: {type(error).__name__}: {error}"]
+    if lines:
+        raise AssertionError("\n".join(f"{statistic}: {line}" for line in lines))
+
+
+def _lines(name: str, written: Any, parsed: Statistic) -> Iterator[str]:
+    if parsed.name != name:
+        yield f"{written} is read as {parsed.name}"
+    if TypeAdapter(Statistics).validate_python([parsed.written])[0] != parsed:
+        yield f"it is written as {parsed.written}, which is read as another statistic"
+    if not parsed.label.strip():
+        yield "it has no text: return one in label"
+    cells, weight, outcomes = _file()
+    figures = figures_of(parsed, cells, OUTCOMES)
+    if parsed.level_of_quantile is None:
+        whole = _units(weight, outcomes)
+        values = figures.of(whole)[0]
+        low, high = parsed.kind.limits
+        if not np.isfinite(values).all():
+            yield "a cell of many records has no value"
+        elif (values < low - ROUNDING).any() or (values > high + ROUNDING).any():
+            yield f"a value is outside of its limits, {low:g} to {high:g}"
+        stated = figures.shares(whole).toarray()
+        for record in range(0, RECORDS, 20):
+            changed = weight.copy()
+            changed[record] *= 1.0 + STEP
+            effect = (figures.of(_units(changed, outcomes))[0] - values) / STEP
+            if np.abs(effect - stated[:, record]).max() > TOLERANCE * np.abs(stated).max():
+                yield "its value does not move with a record's weight as its sums do: return in sums what of cells gives"
+                break
+
+
+def _file() -> tuple[Cells, Floats, Floats]:
+    """Cells by both columns with margins, weights (record,) and outcomes (outcome, record), all above 0."""
+    rng = np.random.default_rng(1)
+    codes = {name: (np.arange(RECORDS) // (1 + 2 * k) % (3 - k)).astype(np.int32) for k, name in enumerate(COLUMNS)}
+    levels = {"field": ("arts", "law", "physics"), "sex": ("f", "m")}
+    frame = Frame(codes, levels, np.ones(RECORDS, np.int64), (), ())
+    return cross(frame, COLUMNS, True), rng.uniform(1.0, 3.0, RECORDS), rng.uniform(1.0, 20.0, (2, RECORDS))
+
+
+def _units(weight: Floats, outcomes: Floats) -> Units:
+    def below(outcome: int, record: Ints, value: Floats) -> Floats:
+        return np.asarray((weight[record] * (outcomes[outcome][record] <= value))[None])
+
+    return Units(np.ones(RECORDS), weight[None], [(weight * values)[None] for values in outcomes], below, list(outcomes))
