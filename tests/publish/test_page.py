@@ -233,8 +233,8 @@ def test_many_tables_stand_closed_below_an_index_with_their_figures_and_cautions
     for page in pages:
         for caution in ("T3, count: far off.", "T3: 1 of 8 figures are withheld."):
             assert page.index('<div id="table-4">') < page.index(caution) < page.index('<div id="table-5">')
-        assert page.index("All figures are noisy.") < page.index("2 cautions stand beside their")
-        assert page.index("2 cautions stand beside their") < page.index('id="tables"')
+        assert page.index("All figures are noisy.") < page.index("2 cautions stand below their")
+        assert page.index("2 cautions stand below their") < page.index('id="tables"')
     write_page(tmp_path / "index.html", job, [(replace(form, name="values"), table)], {**statement, "cautions": cautions})
     one = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert one.index("T3, count: far off.") < one.index('id="tables"'), (
