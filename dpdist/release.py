@@ -54,7 +54,7 @@ from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
 from dpdist.runtime.reference import described, summaries
 from dpdist.runtime.sharing import pieces_on
-from dpdist.runtime.strata import Means, fitted, gather_strata
+from dpdist.runtime.strata import FitContext, fitted, gather_strata
 from dpdist.sampling import facts, prepare
 from dpdist.storage.ownership import owned, refuse_another
 from dpdist.storage.paths import SCRATCH
@@ -231,7 +231,7 @@ def protect(
 ) -> ReleasedObject:
     """Fits every stratum under the mechanism, or by the job's fallback, and collects the released parameters."""
     job = plan.job
-    fit, fits, _ = fitted(Means(space, key, workers, listener))
+    fit, fits, _ = fitted(FitContext(space, key, workers, listener))
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple(Parameters({label: thetas[k] for label, thetas in released.items()}) for k in range(job.synthetic_sets))
     misfits = () if plan.goodness is None else tuple(plan.goodness.cautions(job))

@@ -11,7 +11,7 @@ from dpdist.job.loading import JobLike, job_of
 from dpdist.planning.making import make_plan
 from dpdist.planning.plan import Plan
 from dpdist.quality.cautions import cautions as of_plan
-from dpdist.quality.predicted.prediction import Prediction
+from dpdist.quality.predicted.prediction import ErrorPrediction
 from dpdist.survey.source import Input
 
 
@@ -66,7 +66,7 @@ def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan
     return validate(job, input, listener)
 
 
-def cautions(plan: Plan, prediction: Prediction | None = None, workspace: str = "WORKSPACE") -> list[Caution]:
+def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: str = "WORKSPACE") -> list[Caution]:
     """Every caution of a plan, which `validate`, `plan` and `run` show alike. None refuses a job.
 
     Without a prediction, alarms are those of an earlier one. `workspace` is what remedies call the run's folder.

@@ -54,7 +54,7 @@ ACCEPTED = "acceptance"
 """Name of the completion record that is written when the gates are measured."""
 
 
-class Figures(NamedTuple):
+class GateFigures(NamedTuple):
     """Published figures of some cells, (cell,), which a gate compares with direct figures."""
 
     centre: Floats
@@ -66,7 +66,7 @@ class Figures(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class GateResult:
     """A gate's result as it is published."""
 
     gate: str
@@ -111,7 +111,7 @@ def measure(
     sums: Mapping[str, Floats],
     published: Mapping[str, pd.DataFrame],
     noise: Floats,
-) -> list[Measured]:
+) -> list[GateResult]:
     """Measures the noisy value of every gate, once. `published` holds the release's tables by name."""
     kept = space.confidential / f"{ACCEPTED}.json"
     if not space.finished(ACCEPTED):
@@ -122,10 +122,10 @@ def measure(
         write_json(kept, [asdict(result) for result in results])
         space.mark(ACCEPTED, [kept])
     space.store.take(kept)
-    return [Measured(**result) for result in json.loads(kept.read_text(encoding="utf-8"))]
+    return [GateResult(**result) for result in json.loads(kept.read_text(encoding="utf-8"))]
 
 
-def refuse_unmet(measured: Iterable[Measured]) -> None:
+def refuse_unmet(measured: Iterable[GateResult]) -> None:
     """Raises `NotAccepted` if a gate is not met. The message shows noisy values only, which ε covers."""
     if unmet := [result for result in measured if not result.accepted]:
         raise NotAccepted(
@@ -133,7 +133,7 @@ def refuse_unmet(measured: Iterable[Measured]) -> None:
         )
 
 
-def _beyond(result: Measured) -> str:
+def _beyond(result: GateResult) -> str:
     if result.measured is not None:
         return f"{result.gate}: {result.measured:.3g} (noise sd {result.noise_sd:.2g})"
     verb = "has" if result.without_figure == 1 else "have"
@@ -152,7 +152,7 @@ IN_WORDS = (
 )
 
 
-def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
+def described(job: Job, measured: Iterable[GateResult]) -> dict[str, Any]:
     """Returns the statement's entry on the gates, all of which were met."""
     assert job.accept is not None
     tables = [table.name for table in gated_tables(job)]
@@ -184,7 +184,7 @@ def bounds_of(job: Job) -> dict[str, CellBounds]:
 
 def gate_value(
     job: Job, gate: Gate, frame: Frame, sums: Mapping[str, Floats], published: Mapping[str, pd.DataFrame], eta: float
-) -> Measured:
+) -> GateResult:
     """Returns a gate's value under noise, and its limit. `eta` is the noise in parts of unit/2^20."""
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
@@ -201,9 +201,9 @@ def gate_value(
     unit = float(length[usable].max(initial=0.0))
     sd = float(np.sqrt(2.0) * float(noise_scale(job)) * unit / UNIT)
     if ceil(share * every) > every - gaps:
-        return Measured(gate.text, None, sd, limit, every, False, gaps)
+        return GateResult(gate.text, None, sd, limit, every, False, gaps)
     noisy = (order_statistic(np.where(usable, value, np.inf), unit, share) + eta) * unit / UNIT
-    return Measured(gate.text, float(noisy), sd, limit, every, bool(noisy <= limit), gaps)
+    return GateResult(gate.text, float(noisy), sd, limit, every, bool(noisy <= limit), gaps)
 
 
 def order_statistic(values: Floats, unit: float, share: float) -> float:
@@ -212,7 +212,7 @@ def order_statistic(values: Floats, unit: float, share: float) -> float:
     return float(np.floor(np.sort(values)[position] / unit * UNIT))
 
 
-def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figures) -> tuple[Floats, Floats]:
+def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: GateFigures) -> tuple[Floats, Floats]:
     """Returns every cell's distance between direct and published figure, and the largest contribution of one record,
     both over the scale.
 
@@ -228,7 +228,7 @@ def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figu
         return np.abs(b - kappa * a) * length / figures.scale, 2.0 * length / figures.scale
 
 
-def _figures(gate: Gate, rows: pd.DataFrame) -> Figures:
+def _figures(gate: Gate, rows: pd.DataFrame) -> GateFigures:
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
     rows = rows[rows["estimator"] == default]
     count = rows[rows["statistic"] == "count"]["estimate"].to_numpy(dtype=float)
@@ -238,7 +238,7 @@ def _figures(gate: Gate, rows: pd.DataFrame) -> Figures:
     if gate.measure == "coverage":
         low, high = mine["lower"].to_numpy(dtype=float), mine["upper"].to_numpy(dtype=float)
         centre, scale = (low + high) / 2.0, (high - low) / 2.0
-    return Figures(centre, np.where(scale > 0, scale, np.nan), count)
+    return GateFigures(centre, np.where(scale > 0, scale, np.nan), count)
 
 
 # The noise of a gate follows from the release: it is inversely proportional to the smallest published count, and for means

@@ -17,15 +17,15 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Choice, Figures, Learned, Noise, Query
+from dpdist.engine.protocol import Choice, FigureQuery, Learned, Noise, Query
 from dpdist.engine.rounds import Unwatched, fresh_noise, run_rounds
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
-from dpdist.sampling.samplers import Sampler
+from dpdist.sampling.samplers import PosteriorSampler
 
-# A `Meter` answers the queries in place of the engine. It records a sum, and returns the sum without noise or a value that
-# is imposed. So the mechanism's code is unchanged.
+# A `LossMeter` answers the queries in place of the engine. It records a sum, and returns the sum without noise or a value
+# that is imposed. So the mechanism's code is unchanged.
 #
 # Noise of scale b may be kept within a range. Let M(x) be the probability with which x plus noise is in the range. The log
 # likelihood ratio of the sums x and x' is at most |x − x'|/b + log M(x') − log M(x), and it is attained. Over all figures
@@ -54,7 +54,7 @@ class BeyondRange(Exception):
 # The ratio of a noisy choice is estimated from the frequency with which each candidate is chosen. No test is more powerful
 # than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no information, and are not
 # drawn.
-class Meter:
+class LossMeter:
     """Answers the queries of one run of a mechanism, and records sums, noise scales and laws of its noisy figures."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Meter:
     def __call__(self, query: Query) -> Any:
         if isinstance(query, Choice):
             return query.under(np.zeros(query.noise.size)) if self.choose is None else self.choose(query)
-        if not isinstance(query, Figures):
+        if not isinstance(query, FigureQuery):
             raise NotAdded(f"noise is applied in another way than by adding it: {type(query).__name__}")
         low, high = query.ends
         if ((query.sums < low) | (query.sums > high)).any():
@@ -138,7 +138,7 @@ class Measuring:
         job: Job,
         model: StratumModel,
         learned: Learned,
-        sampler: Sampler,
+        sampler: PosteriorSampler,
         records: Records,
         path: Measuring | None = None,
     ) -> Measuring:
@@ -156,7 +156,7 @@ class Measuring:
             chosen.append(candidates)
             return candidates
 
-        meter = Meter(imposed=None if path is None else path.imposing, choose=choose)
+        meter = LossMeter(imposed=None if path is None else path.imposing, choose=choose)
         rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
         run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], answer=meter)
         scales, laws = tuple(meter.scales), tuple(meter.laws)
@@ -258,7 +258,7 @@ class Compared:
 
 
 def compared(
-    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, neighbours: Iterable[Records]
+    job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, near: Records, neighbours: Iterable[Records]
 ) -> list[Compared]:
     """Runs the mechanism on the near file, and on each neighbour along the near file's path.
 

@@ -31,7 +31,7 @@ from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Str
 from dpdist.privacy.queries import record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
-from dpdist.sampling.samplers import Sampler
+from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.tables import each_block, read_rows, read_table, write_table
 from dpdist.storage.workspace import Workspace
 
@@ -151,14 +151,14 @@ def _levels(runs: int) -> Floats:
 
 
 def draws(
-    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
+    job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, records: Records, runs: int, key: Key
 ) -> Floats:
     """Returns what `runs` runs of a stratum release, as numbers (run, feature), each under fresh noise."""
     return _of_parameters(model, list(releases(job, model, learned, sampler, records, runs, key)))
 
 
 def releases(
-    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
+    job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, records: Records, runs: int, key: Key
 ) -> Iterator[Sequence[Draws]]:
     """Yields the released parameters of every set, run after run."""
     mechanism = mechanism_of(job)

@@ -171,12 +171,12 @@ def manifests(
     ] = None,
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""
-    from dpdist.cli.manifests import Place, head, objects_of, text
+    from dpdist.cli.manifests import ManifestPlace, head, objects_of, text
     from dpdist.job.loading import freeze, resolve
     from dpdist.job.yaml_lines import flow
     from dpdist.validating import validate
 
-    place = Place(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
+    place = ManifestPlace(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
 
     def act() -> None:
         resolved = resolve(job, settings).of_period()

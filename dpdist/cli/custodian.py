@@ -17,7 +17,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.opening.results import Evaluations
 from dpdist.publish.swapping import recover
-from dpdist.quality.report_material import Material
+from dpdist.quality.report_material import ReportMaterial
 from dpdist.quality.report_page import material_of, stated, write_report
 from dpdist.quality.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
 from dpdist.storage.objects import is_url
@@ -87,7 +87,7 @@ class Evaluated:
         self._space = space
 
     @cached_property
-    def _material(self) -> Material:
+    def _material(self) -> ReportMaterial:
         recover(self._space.public)
         recover(self._space.held)
         return material_of(self._space)

@@ -13,7 +13,7 @@ from dpdist.cli.table_text import DONATED
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec, budget_text
 from dpdist.job.yaml_lines import flow
-from dpdist.survey.domains import FEW_RECORDS, Domain
+from dpdist.survey.domains import FEW_RECORDS, ColumnDomain
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
 PREDICTED = "# `dpdist plan` predicts the errors of every table, at this ε and at others; it costs nothing"
@@ -62,7 +62,7 @@ class Draft:
     input: Mapping[str, str] | None
     """Path of the input, and how its text is written."""
     columns: tuple[str, ...]
-    domains: Mapping[str, Domain]
+    domains: Mapping[str, ColumnDomain]
     seen: frozenset[str]
     """Columns whose levels or bounds were read from the confidential file."""
     outcome: str | None
@@ -282,11 +282,11 @@ def _gaps(levels: tuple[Level, ...]) -> list[int]:
     return sorted(set(range(min(whole), max(whole))) - set(whole))
 
 
-def _plain(domain: Domain) -> tuple[float, ...]:
+def _plain(domain: ColumnDomain) -> tuple[float, ...]:
     return tuple(int(bound) if float(bound).is_integer() else bound for bound in domain.bounds or ())
 
 
-def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[str]:
+def categories(domains: Mapping[str, ColumnDomain], taken: set[str | None]) -> list[str]:
     """Returns the categories that have few levels, and so may be columns of a table."""
     return [
         name

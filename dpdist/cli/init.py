@@ -24,7 +24,7 @@ from dpdist.core.files import sha256, write_text
 if TYPE_CHECKING:
     from dpdist.cli.draft import Draft
     from dpdist.job import TextFile
-    from dpdist.survey.domains import Domain
+    from dpdist.survey.domains import ColumnDomain
     from dpdist.survey.source import Source
 
 
@@ -106,7 +106,7 @@ def init(
         labels = labels_of(codebook_file) if codebook_file is not None else {}
         if file is not None and file.suffix.lower() in SPSS:  # its own declarations make these codes missing
             domains = {name: replace(domain, missing=()) for name, domain in domains.items()}
-        guessed: dict[str, Domain] = {}
+        guessed: dict[str, ColumnDomain] = {}
         if confidential and file is not None:
             guessed = seen(sources[file], [name for name in columns if name not in domains], "", in_order=False)
         both = domains | guessed
@@ -205,7 +205,7 @@ def _of_reference(path: Path | None, period: str | None, provenance: str | None,
 
 
 def _by(
-    domains: Mapping[str, Domain],
+    domains: Mapping[str, ColumnDomain],
     columns: Mapping[str, str],
     taken: set[str | None],
     source: Source | None,
@@ -280,7 +280,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
 def _roles(
     columns: Mapping[str, str],
     left: Mapping[str, str],
-    domains: Mapping[str, Domain],
+    domains: Mapping[str, ColumnDomain],
     outcome: str | None,
     weight: str | None,
     by: list[str] | None,
@@ -314,7 +314,7 @@ def _roles(
     return outcome, weight
 
 
-def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, to: Path) -> str:
+def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: ColumnDomain | None, to: Path) -> str:
     """Returns the mechanism to propose, as in the table of mechanisms in README.
 
     It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.

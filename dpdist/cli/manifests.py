@@ -184,7 +184,7 @@ _FOLDER = re.compile(r"/workspace(/[\w.-]*\w)+")
 
 
 @dataclass(frozen=True)
-class Place:
+class ManifestPlace:
     """The facts of the cluster in which a job is to run.
 
     `store` (network addresses), `region` and `endpoint` are for a workspace in an object store. `ledger` is the address of
@@ -235,7 +235,7 @@ class Place:
             yield Problem("--ledger", f"'{self.ledger}'", allowed, "correct it")
 
 
-def objects_of(plan: Plan, resolved: Resolved, place: Place) -> Objects:
+def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace) -> Objects:
     """Returns the Kubernetes objects of a release.
 
     Raises `JobError` for a place in which the job cannot run.
@@ -291,7 +291,7 @@ def job_in_cluster(resolved: Resolved) -> tuple[dict[str, Any], dict[str, str]]:
     return job, files
 
 
-def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> None:
+def _storage(objects: Objects, plan: Plan, place: ManifestPlace, needs_input: bool) -> None:
     """Sizes the volumes of the objects by the plan: claims, or scratch volumes for a workspace in an object store.
 
     Removes the input's volume if the input is simulated.
@@ -321,7 +321,7 @@ def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> N
         scratch["emptyDir"] = {"sizeLimit": size}
 
 
-def _driver(objects: Objects, plan: Plan, place: Place) -> None:
+def _driver(objects: Objects, plan: Plan, place: ManifestPlace) -> None:
     spec = _pod(objects, "driver")
     one = spec["containers"][0]
     one["args"][one["args"].index("--workspace") + 1] = place.workspace
@@ -358,7 +358,7 @@ def _unmount(spec: dict[str, Any], volume: str) -> None:
     one["volumeMounts"] = [mount for mount in one["volumeMounts"] if mount["name"] != volume]
 
 
-def _placed(one: dict[str, Any], place: Place) -> None:
+def _placed(one: dict[str, Any], place: ManifestPlace) -> None:
     if one["kind"] == "Namespace":
         one["metadata"]["name"] = place.namespace
     else:
@@ -367,7 +367,7 @@ def _placed(one: dict[str, Any], place: Place) -> None:
         container["image"] = place.image
 
 
-def head(job: Job, resolved: Resolved, place: Place) -> str:
+def head(job: Job, resolved: Resolved, place: ManifestPlace) -> str:
     """Lists what must exist before `kubectl apply`, as YAML comments for the head of the manifests."""
     secrets = [f"dpdist-tls-{role}" for role in ("scheduler", "worker", "driver")]
     secrets += ["dpdist-ledger"] * (place.ledger is not None) + ["dpdist-store"] * place.in_bucket

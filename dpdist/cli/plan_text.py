@@ -30,7 +30,7 @@ from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
 from dpdist.quality.predicted.alternatives import Alternative, described
 from dpdist.quality.predicted.alternatives import in_words as others_in_words
-from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
+from dpdist.quality.predicted.prediction import ErrorPrediction, number, with_epsilon
 from dpdist.quality.predicted.words import epsilon_for, in_words, worth
 from dpdist.survey.checks import CLIPPED
 from dpdist.survey.reference_file import ReferenceFile
@@ -39,7 +39,7 @@ from dpdist.validating import cautions
 CUSTODIAN = "confidential: for the custodian alone"
 
 
-def plan_text(plan: Plan, prediction: Prediction, others: Sequence[Alternative] = ()) -> RenderableType:
+def plan_text(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternative] = ()) -> RenderableType:
     """Formats a plan: what the run would do, and what it would cost."""
     job = plan.job
     better = next(worth(prediction), "")
@@ -100,7 +100,7 @@ def for_custodian(plan: Plan) -> dict[str, str]:
     return lines
 
 
-def plan_json(plan: Plan, prediction: Prediction, others: Sequence[Alternative] = ()) -> dict[str, Any]:
+def plan_json(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternative] = ()) -> dict[str, Any]:
     """The plan as JSON values: predicted errors, the curve over ε, the guarantee, the account and cautions."""
     curve = [
         {"epsilon": epsilon, "table": one.table, "statistic": one.name, "outcome": one.outcome}

@@ -107,7 +107,7 @@ class Query(Protocol):
 
 
 @runtime_checkable
-class Figures(Query, Protocol):
+class FigureQuery(Query, Protocol):
     """Query with one noisy figure for every sum, drawn from the law of sum plus noise within a range."""
 
     @property

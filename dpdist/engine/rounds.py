@@ -12,10 +12,10 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Columns, Figures, Noise, Pass, Query, Sample
+from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Columns, FigureQuery, Noise, Pass, Query, Sample
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.noise import simulated_noise
-from dpdist.sampling.samplers import Sampler
+from dpdist.sampling.samplers import PosteriorSampler
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _COMBINE = {"sum": np.add, "max": np.maximum}
 def drive(
     rounds: Generator[Pass | Sample | Query, Any, T],
     model: StratumModel,
-    sampler: Sampler,
+    sampler: PosteriorSampler,
     key: Key,
     stratum: str,
     visit: Callable[[Pass], Floats],
@@ -51,7 +51,7 @@ def drive(
         elif isinstance(request, Sample):
             rng = key.generator(request.stage, stratum, set=request.set)
             reply = (sampler.one if request.set else sampler.many)(request.model or model, request.posterior, rng)
-        elif isinstance(request, Figures | Choice) and not _whole(request):
+        elif isinstance(request, FigureQuery | Choice) and not _whole(request):
             raise ValueError(
                 "figures to be released under noise are not whole numbers: round each record's share, because noise is "
                 "whole, and fractions would be released as they are"
@@ -63,7 +63,7 @@ def drive(
             reply = request.under(noise(request.noise)) if answer is None else answer(request)
 
 
-def _whole(request: Figures | Choice) -> bool:
+def _whole(request: FigureQuery | Choice) -> bool:
     exact = request.scores if isinstance(request, Choice) else request.sums
     return bool((exact == np.rint(exact)).all())
 
@@ -108,7 +108,7 @@ class Unwatched:
 def run_rounds(
     rounds: Generator[Pass | Sample | Query, Any, T],
     model: StratumModel,
-    sampler: Sampler,
+    sampler: PosteriorSampler,
     key: Key,
     stratum: str,
     blocks: Sequence[Records],

@@ -16,7 +16,7 @@ from dpdist.estimation.estimators import (
     STATISTICS,
     Estimate,
     Figures,
-    Sums,
+    PsuSums,
     clustered_counts_and_means,
     counts_and_means,
     group_sums,
@@ -30,7 +30,7 @@ from dpdist.job import Lonely
 UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
 
 
-class Design(NamedTuple):
+class SamplingDesign(NamedTuple):
     """What the file states about the sampling design, apart from the frame; arrays are empty for what is not declared.
 
     `lonely` is the rule for a stratum with a single PSU. `population` (design stratum,) is the number of units in each
@@ -75,7 +75,7 @@ class Totals(NamedTuple):
     bb.
     """
 
-    sums: Sums
+    sums: PsuSums
     weight: tuple[Floats, Floats]
     product: tuple[Floats, Floats]
     psu: pd.DataFrame | None
@@ -83,7 +83,7 @@ class Totals(NamedTuple):
 
 def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
     rows = len(frame)
-    sums = Sums(*(np.zeros(rows) for _ in range(5)))
+    sums = PsuSums(*(np.zeros(rows) for _ in range(5)))
     low_w, high_w, low_p, high_p = (np.full(rows, v) for v in (np.inf, -np.inf, np.inf, -np.inf))
     clusters: list[pd.DataFrame] = []
     for block in blocks:
@@ -103,13 +103,13 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
 
 
 def direct(
-    sums: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
+    sums: Totals, frame: Frame, cells: Cells, design: SamplingDesign | None = None, replicated: Replicated | None = None
 ) -> Figures:
     """Weighted counts, means and totals of cells, with linearised variances or replicate variances.
 
     A variance no larger than rounding error is set to 0.
     """
-    figures = _figures(sums, frame, cells, Design() if design is None else design, replicated)
+    figures = _figures(sums, frame, cells, SamplingDesign() if design is None else design, replicated)
     noise = _rounding(sums.sums, frame, cells, figures[1].value)
     count, mean, total = (
         estimate._replace(variance=np.where(estimate.variance <= most, 0.0, estimate.variance))
@@ -118,7 +118,7 @@ def direct(
     return count, mean, total
 
 
-def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
+def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: SamplingDesign) -> Floats:
     """Standard errors (statistic, cell) of counts, means and totals, for fixed numbers of records in base cells.
 
     A base cell of a single record adds nothing to the variance. If the design has PSUs, the result is NaN, because
@@ -139,7 +139,7 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design)
     )
 
 
-def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
+def _rounding(sums: PsuSums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
     """The largest variance that rounding alone can cause, for counts, means and totals, (cell,) each."""
     # A variance is a difference of squares, Σt² − (Σt)²/n. Let u be the unit roundoff. A sum of n terms has a relative
     # error of at most n·u (Higham 2002, §4.2). Products, quotients and factors of at most 2 add a few u more. So the
@@ -152,18 +152,18 @@ def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Flo
     return share * aa, share * spread**2, share * bb
 
 
-def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None) -> Figures:
+def _figures(totals: Totals, frame: Frame, cells: Cells, design: SamplingDesign, replicated: Replicated | None) -> Figures:
     if replicated is not None:
         return _replicated(totals.sums, replicated, cells)
     if totals.psu is None:
         return counts_and_means(totals.sums, frame, cells, design.stage_of_records(frame))
     psu, stages = stages_of(totals.psu, frame, design)
-    sums = Sums(*(totals.psu[name].to_numpy(dtype=float) for name in Sums._fields))
+    sums = PsuSums(*(totals.psu[name].to_numpy(dtype=float) for name in PsuSums._fields))
     return clustered_counts_and_means(totals.psu["frame"].to_numpy(), psu, sums, stages, cells)
 
 
 def degrees_of_freedom(
-    sums: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
+    sums: Totals, frame: Frame, cells: Cells, design: SamplingDesign, replicated: Replicated | None = None
 ) -> Floats:
     """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or those of the replicate
     weights.
@@ -179,7 +179,7 @@ def degrees_of_freedom(
     return np.asarray(records - np.bincount(strata, minlength=len(cells)))
 
 
-def stages_of(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Stages]:
+def stages_of(psu: pd.DataFrame, frame: Frame, design: SamplingDesign) -> tuple[Codes, Stages]:
     """The PSU of each row of `psu`, numbered across strata, and the design; `psu` has the columns frame, psu, records."""
     stratum = frame.design_stratum[psu["frame"].to_numpy()]
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
@@ -194,7 +194,7 @@ def stages_of(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, S
     return numbers, Stages(labels[:, 0].astype(np.int32), first, second)
 
 
-def _replicated(sums: Sums, replicated: Replicated, cells: Cells) -> Figures:
+def _replicated(sums: PsuSums, replicated: Replicated, cells: Cells) -> Figures:
     a, b = (cells.membership @ values for values in (sums.a, sums.b))
     again_a, again_b = ((cells.membership @ values).T for values in (replicated.a, replicated.b))
     with np.errstate(divide="ignore", invalid="ignore"):

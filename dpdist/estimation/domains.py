@@ -55,7 +55,7 @@ class Estimates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sample:
+class DesignSample:
     """Records with their design; arrays are (record,), and `replicates` is (record, replicate)."""
 
     weight: Floats
@@ -74,7 +74,7 @@ class Sample:
         population: Floats | None = None,
         psu_population: Floats | None = None,
         lonely: Lonely = "error",
-    ) -> Sample:
+    ) -> DesignSample:
         """Makes a sample from codes of strata and PSUs; PSUs are numbered anew within strata.
 
         Population sizes are given for every record, (record,). `population` counts the PSUs in a record's stratum, and
@@ -92,14 +92,14 @@ class Sample:
         return cls(weight, code.astype(np.int32), Stages(of_psu, one, two))
 
     @classmethod
-    def replicated(cls, weight: Floats, replicates: Floats, method: ReplicateWeights) -> Sample:
+    def replicated(cls, weight: Floats, replicates: Floats, method: ReplicateWeights) -> DesignSample:
         """Makes a sample with replicate weights, which stand for the design; `replicates` is (record, replicate)."""
         n = len(weight)
         stages = Stages(np.zeros(n, dtype=np.int32), Stage.of(np.array([n])))
         df = method.df or replicate_df(crossed_products(replicates))
         return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(method), df)
 
-    def part(self, rows: Ints | Codes) -> Sample:
+    def part(self, rows: Ints | Codes) -> DesignSample:
         """The records of a domain, under the design of the whole sample."""
         replicates = None if self.replicates is None else self.replicates[rows]
         return replace(self, weight=self.weight[rows], psu=self.psu[rows], replicates=replicates)
@@ -115,12 +115,12 @@ def replication(method: ReplicateWeights) -> Replication:
     return Replication(method.overall, factors, method.centre == "mean")
 
 
-def count(sample: Sample, domains: scipy.sparse.csr_array) -> Estimates:
+def count(sample: DesignSample, domains: scipy.sparse.csr_array) -> Estimates:
     """Estimates Σ w; in all functions here `domains` is the 0/1 matrix (domain, record)."""
     return total(sample, domains, np.ones(len(sample.weight)))
 
 
-def total(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
+def total(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
     """Estimates Σ w y."""
     ones, zeros = np.ones(domains.shape[0]), np.zeros(domains.shape[0])
     value = domains @ (sample.weight * outcome)
@@ -131,18 +131,18 @@ def total(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats) -> E
     return _estimates(sample, domains, value, linearised(variable, zeros, ones, domains, sample.psu, sample.stages))
 
 
-def mean(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
+def mean(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
     """Estimates Σ w y / Σ w."""
     return ratio(sample, domains, outcome, np.ones(len(outcome)))
 
 
 def proportion(
-    sample: Sample, domains: scipy.sparse.csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    sample: DesignSample, domains: scipy.sparse.csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> Estimates:
     return mean(sample, domains, holds.astype(np.float64))
 
 
-def ratio(sample: Sample, domains: scipy.sparse.csr_array, numerator: Floats, denominator: Floats) -> Estimates:
+def ratio(sample: DesignSample, domains: scipy.sparse.csr_array, numerator: Floats, denominator: Floats) -> Estimates:
     top, bottom = domains @ (sample.weight * numerator), domains @ (sample.weight * denominator)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = top / bottom
@@ -154,7 +154,7 @@ def ratio(sample: Sample, domains: scipy.sparse.csr_array, numerator: Floats, de
     return _estimates(sample, domains, value, linearised(variable, value, bottom, domains, sample.psu, sample.stages))
 
 
-def quantile(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:
+def quantile(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:
     """Estimates quantiles by Woodruff's method; the standard error is NaN if the share's interval leaves [0, 1]."""
     quantiles, df = quantiles_of(domains, outcome, sample.weight), sample.df(domains)
     value = quantiles(np.full(domains.shape[0], share))
@@ -162,7 +162,9 @@ def quantile(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, s
     return Estimates(value, woodruff(quantiles, reached, error, df, OF_RECORDS).error, df)
 
 
-def share_below(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, cut: Floats) -> tuple[Floats, Floats]:
+def share_below(
+    sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats, cut: Floats
+) -> tuple[Floats, Floats]:
     """The share of a domain's weight at or below its `cut`, and its standard error, (domain,) each."""
     below = domains.copy()
     below.data = (outcome[domains.indices] <= np.repeat(cut, np.diff(domains.indptr))).astype(np.float64)
@@ -177,5 +179,5 @@ def share_below(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats
     return share, np.sqrt(of_sums(parts, sample.psu, sample.stages))
 
 
-def _estimates(sample: Sample, domains: scipy.sparse.csr_array, value: Floats, variance: Floats) -> Estimates:
+def _estimates(sample: DesignSample, domains: scipy.sparse.csr_array, value: Floats, variance: Floats) -> Estimates:
     return Estimates(value, np.sqrt(np.where(np.isfinite(value), variance, np.nan)), sample.df(domains))

@@ -18,7 +18,7 @@ from dpdist.estimation.variance import Stage, Stages, Variable, linearised, stra
 from dpdist.job import StatisticName
 
 
-class Sums(NamedTuple):
+class PsuSums(NamedTuple):
     """Sums over the PSUs of a frame row, (row,): a PSU's a = Σw and b = Σwy, and the products aa, ab and bb.
 
     If no PSU is declared, every record is a PSU. The sums then need one pass, and no records stay in memory.
@@ -30,8 +30,8 @@ class Sums(NamedTuple):
     ab: Floats
     bb: Floats
 
-    def plus(self, other: Sums) -> Sums:
-        return Sums(*(x + y for x, y in zip(self, other, strict=True)))
+    def plus(self, other: PsuSums) -> PsuSums:
+        return PsuSums(*(x + y for x, y in zip(self, other, strict=True)))
 
 
 class Estimate(NamedTuple):
@@ -56,11 +56,11 @@ def summable(values: Floats) -> Floats:
     return np.clip(values, -LARGEST_VALUE, LARGEST_VALUE)
 
 
-def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
+def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> PsuSums:
     product = weight * outcome
 
     squares = (weight * weight, weight * product, product * product)
-    return Sums(*(group_sums(frame_row, values, rows) for values in (weight, product, *squares)))
+    return PsuSums(*(group_sums(frame_row, values, rows) for values in (weight, product, *squares)))
 
 
 def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
@@ -68,7 +68,7 @@ def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
     return np.asarray(np.bincount(group, weights=values, minlength=groups), dtype=np.float64)
 
 
-def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
+def counts_and_means(sums: PsuSums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
     """Weighted counts, means and totals of cells, if every record is its own PSU.
 
     `sums` are by frame row. `stage` has the sampling fractions of the design strata; without it sampling is with
@@ -76,7 +76,7 @@ def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None
     """
     pairs, cell, design_stratum = split_by(cells, frame.design_stratum)
     stage = Stage.of(stratum_sizes(frame)) if stage is None else stage
-    pair = Sums(*(pairs @ values for values in sums))
+    pair = PsuSums(*(pairs @ values for values in sums))
 
     def over_cells(values: Floats) -> Floats:
         return group_sums(cell, values, len(cells))
@@ -98,7 +98,7 @@ def stratum_sizes(frame: Frame) -> Floats:
     return frame.sampled_records.astype(np.float64)
 
 
-def clustered_counts_and_means(frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, cells: Cells) -> Figures:
+def clustered_counts_and_means(frame_row: Codes, psu: Codes, sums: PsuSums, stages: Stages, cells: Cells) -> Figures:
     """Weighted counts, means and totals of cells, with PSUs numbered across all strata.
 
     `sums` are over the records of each pair of frame row and PSU; `frame_row` and `psu` (pair,) name the pairs.

@@ -16,10 +16,10 @@ import scipy
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.direct import Design, stages_of
-from dpdist.estimation.domains import Sample, quantile, share_below
+from dpdist.estimation.direct import SamplingDesign, stages_of
+from dpdist.estimation.domains import DesignSample, quantile, share_below
 from dpdist.estimation.estimators import Estimate
-from dpdist.estimation.linear import Figures, Units, figures_of
+from dpdist.estimation.linear import StatisticFigures, Units, figures_of
 from dpdist.estimation.variance import Stages, of_sums
 from dpdist.job import Job, Statistic
 
@@ -34,7 +34,7 @@ class Direct:
 
     job: Job
     frame: Frame
-    design: Design
+    design: SamplingDesign
     row: Codes
     psu: Codes
     weight: Floats
@@ -46,7 +46,7 @@ class Direct:
         cls,
         job: Job,
         frame: Frame,
-        design: Design,
+        design: SamplingDesign,
         by_outcome: Sequence[Iterator[Records]],
         replicates: Floats | None = None,
     ) -> Direct:
@@ -64,7 +64,7 @@ class Direct:
     @property
     def without_clusters(self) -> Direct:
         survey = self.job.survey.model_copy(update={"psu": None, "replicate_weights": None})
-        design = Design(self.design.lonely)
+        design = SamplingDesign(self.design.lonely)
         return replace(self, job=self.job.model_copy(update={"survey": survey}), design=design, replicates=None)
 
     def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
@@ -80,17 +80,17 @@ class Direct:
         return Estimate(*figures.quantile_from(estimates.value, of_share, estimates.standard_error, self._variance))
 
     @cached_property
-    def sample(self) -> Sample:
+    def sample(self) -> DesignSample:
         """The records with the design that the job states."""
         weights = self.job.survey.replicate_weights
         if weights is not None:
             assert self.replicates is not None
-            return Sample.replicated(self.weight, self.replicates, weights)
+            return DesignSample.replicated(self.weight, self.replicates, weights)
         if self.job.survey.psu is None:
             stages = Stages(self.frame.design_stratum[self.row], self.design.stage_of_records(self.frame))
-            return Sample(self.weight, np.arange(len(self.row), dtype=np.int32), stages)
+            return DesignSample(self.weight, np.arange(len(self.row), dtype=np.int32), stages)
         records = pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1})
-        return Sample(self.weight, *stages_of(records, self.frame, self.design))
+        return DesignSample(self.weight, *stages_of(records, self.frame, self.design))
 
     def _units(self, weight: Floats) -> Units:
         def below(outcome: int, record: Ints, value: Floats) -> Floats:
@@ -99,7 +99,7 @@ class Direct:
         products = [(weight * products)[None] for products in self.outcomes]
         return Units(np.ones(len(weight)), weight[None], products, below, self.outcomes)
 
-    def _variance(self, figures: Figures) -> Floats:
+    def _variance(self, figures: StatisticFigures) -> Floats:
         """Returns the variance under replicate weights, or of PSUs within design strata."""
         units, sample = self._units(self.weight), self.sample
         if sample.replicates is None or sample.replication is None:

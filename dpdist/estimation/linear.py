@@ -184,7 +184,7 @@ def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[f
 
 
 @dataclass(frozen=True)
-class Figures:
+class StatisticFigures:
     """One statistic in all cells; `cut` (cell,) are the values for a distribution function, if any."""
 
     statistic: Statistic
@@ -249,7 +249,7 @@ class Figures:
         self,
         units: Units,
         domain: tuple[tuple[float, float], bool] | None,
-        variance: Callable[[Figures], Floats],
+        variance: Callable[[StatisticFigures], Floats],
         df: Floats,
     ) -> tuple[Floats, Floats]:
         """Value and sampling variance of the statistic over records, (cell,) each.
@@ -268,7 +268,7 @@ class Figures:
         return self.quantile_from(cut, error, ends.error, variance)
 
     def quantile_from(
-        self, cut: Floats, of_share: Floats, error: Floats, variance: Callable[[Figures], Floats]
+        self, cut: Floats, of_share: Floats, error: Floats, variance: Callable[[StatisticFigures], Floats]
     ) -> tuple[Floats, Floats]:
         """Value and variance of a quantile or of a difference of quantiles, (cell,) each.
 
@@ -301,7 +301,7 @@ class Figures:
 class _CellSums:
     """The sums of which statistics are ratios (`job.statistics.kind.Sums`)."""
 
-    figures: Figures
+    figures: StatisticFigures
     units: Units
 
     @property
@@ -321,13 +321,13 @@ class _CellSums:
         return Sum(across(self.figures.cells, columns), values)
 
 
-def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
+def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> StatisticFigures:
     """The figures of a statistic in all cells, before they are computed.
 
     A proportion is the share of values above a limit, one limit for all cells.
     """
     above = (statistic.of or statistic).above
-    return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
+    return StatisticFigures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
 
 
 def across(cells: Cells, columns: Sequence[str]) -> scipy.sparse.csr_array:

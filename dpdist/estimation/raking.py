@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
-from dpdist.estimation.estimators import Estimate, Figures, Sums, group_sums
+from dpdist.estimation.estimators import Estimate, Figures, PsuSums, group_sums
 from dpdist.estimation.variance import Stage, stratified
 from dpdist.job import Job
 
@@ -163,13 +163,13 @@ def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Roo
     return Room(np.where(fixed, weights, np.minimum(least, weights)), np.where(fixed, weights, np.maximum(most, weights)))
 
 
-def raked(sums: Sums, factor: Floats) -> Sums:
+def raked(sums: PsuSums, factor: Floats) -> PsuSums:
     """Sums of records after their weights were multiplied by the factor of their row, `factor` (row,)."""
-    return Sums(sums.a * factor, sums.b * factor, *(values * factor**2 for values in (sums.aa, sums.ab, sums.bb)))
+    return PsuSums(sums.a * factor, sums.b * factor, *(values * factor**2 for values in (sums.aa, sums.ab, sums.bb)))
 
 
 def raked_counts_and_means(
-    sums: Sums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage, room: Room | None = None
+    sums: PsuSums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage, room: Room | None = None
 ) -> Figures:
     """Counts, means and totals after raking, from the sums before it, if every record is its own PSU.
 
@@ -191,7 +191,7 @@ def raked_counts_and_means(
     return Estimate(count, variances[0]), averages, Estimate(total, variances[2])
 
 
-def _residual(p: Floats, q: Floats, sums: Sums, x: Floats, gram: Floats) -> tuple[Floats, Floats]:
+def _residual(p: Floats, q: Floats, sums: PsuSums, x: Floats, gram: Floats) -> tuple[Floats, Floats]:
     """The residual of p + q y from its regression on the margins; p and q are coefficients (cell, row).
 
     `sums` has the weights of the regression.
@@ -200,7 +200,7 @@ def _residual(p: Floats, q: Floats, sums: Sums, x: Floats, gram: Floats) -> tupl
     return p - slopes @ x, q
 
 
-def _variance(p: Floats, q: Floats, sums: Sums, frame: Frame, stage: Stage) -> Floats:
+def _variance(p: Floats, q: Floats, sums: PsuSums, frame: Frame, stage: Stage) -> Floats:
     """Variance (cell,) of Σ w(p + q y) over records, with coefficients p and q (cell, row)."""
     cells = len(p)
     total = p * sums.a + q * sums.b

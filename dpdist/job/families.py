@@ -174,7 +174,7 @@ class _Mechanism(Protocol):
     def counts_records(self) -> bool: ...
 
 
-class Fitted(Protocol):
+class FamilyOfJob(Protocol):
     """What `family_facts` needs of a job: its family, or the statistics of a mechanism without likelihood."""
 
     @property
@@ -184,7 +184,7 @@ class Fitted(Protocol):
     def mechanism(self) -> _Mechanism: ...
 
 
-def family_facts(job: Fitted) -> FamilyFacts:
+def family_facts(job: FamilyOfJob) -> FamilyFacts:
     """The facts of a job's family, or of the statistics that its mechanism sums."""
     if job.mechanism.statistics is None:
         return facts_of(job.family)

@@ -259,7 +259,7 @@ class FixedWeights(MechanismSpec):
             yield Contradiction(("mechanism", "weights"), fault, f"take one of {others}")
 
 
-class Clamped(MechanismSpec):
+class ClampedSpec(MechanismSpec):
     """Draws from a clamped likelihood.
 
     It has no closed form, needs a proper prior, and a program must implement the clamp.

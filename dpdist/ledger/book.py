@@ -15,7 +15,7 @@ from dpdist.core.formats import LEDGER, misfit
 from dpdist.job import Limits
 from dpdist.ledger.accounts import Charge, Class, refuse_correction, refuse_excess
 from dpdist.ledger.database import Database, append, rows
-from dpdist.ledger.entries import Entry, Receipt, Row, damage, following, stated_format, trusted
+from dpdist.ledger.entries import Entry, LedgerRow, Receipt, damage, following, stated_format, trusted
 
 CHARGED_IN = "name the ledger that the run was charged in, or use a new workspace"
 CORRECTS = "state correction.of as the run began, or use a new workspace"
@@ -116,7 +116,7 @@ class Ledger:
         unlike = {place: _unlike(entries, receipt) for place, receipt in (receipts or {}).items()}
         return [f"{place}: {fault}" for place, fault in unlike.items() if fault]
 
-    def _rows(self, link: Connection) -> list[Row]:
+    def _rows(self, link: Connection) -> list[LedgerRow]:
         """All entries as they are stored. Raises `LedgerError` for entries of a format that this version does not read."""
         if (stored := rows(link)) and (wrong := misfit(stated_format(stored[0]), LEDGER)) is not None:
             raise LedgerError(self.name, f"its entries are of {wrong.fault}", wrong.remedy, 2)

@@ -42,7 +42,7 @@ from dpdist.core.errors import LedgerError
 from dpdist.core.extras import install
 from dpdist.core.files import replaced
 from dpdist.core.formats import LATER
-from dpdist.ledger.entries import COLUMNS, Entry, Row
+from dpdist.ledger.entries import COLUMNS, Entry, LedgerRow
 
 SCHEMA = Table(
     "dpdist_ledger_schema",
@@ -214,10 +214,10 @@ class Database:
             raise LedgerError(self.name, f"it cannot be used ({type(error).__name__})", "check its URL") from None
 
 
-def rows(link: Connection) -> list[Row]:
+def rows(link: Connection) -> list[LedgerRow]:
     """All entries in order, as they are stored."""
     stored = link.execute(select(ENTRIES).order_by(ENTRIES.c.number)).mappings()
-    return [Row(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in stored]
+    return [LedgerRow(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in stored]
 
 
 def append(link: Connection, entry: Entry) -> None:

@@ -41,7 +41,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """An entry as the database has it, before it is checked."""
 
     number: int
@@ -58,7 +58,7 @@ def following(last: Entry | None, line: Mapping[str, Any]) -> Entry:
     return Entry(whole, text.decode(), hashlib.sha256(text).hexdigest())
 
 
-def damage(rows: Iterable[Row]) -> Iterator[str]:
+def damage(rows: Iterable[LedgerRow]) -> Iterator[str]:
     """Sentences on all wrong rows of a chain: changed, missing, moved, or not canonical."""
     previous, number = BEFORE_THE_FIRST, 0
     for row in rows:
@@ -71,7 +71,7 @@ def damage(rows: Iterable[Row]) -> Iterator[str]:
         yield "entry 0: missing"
 
 
-def _wrong(row: Row, previous: str | None) -> str | None:
+def _wrong(row: LedgerRow, previous: str | None) -> str | None:
     """What is wrong with a row, if anything. `previous` is None if the row before it is missing."""
     try:
         content = json.loads(row.text)
@@ -89,7 +89,7 @@ def _wrong(row: Row, previous: str | None) -> str | None:
     return None
 
 
-def stated_format(first: Row) -> Any:
+def stated_format(first: LedgerRow) -> Any:
     """The format that a ledger's first entry states; None if its text is damaged: `damage` has the sentence."""
     try:
         return json.loads(first.text).get("format")
@@ -97,7 +97,7 @@ def stated_format(first: Row) -> Any:
         return None
 
 
-def trusted(row: Row) -> Entry:
+def trusted(row: LedgerRow) -> Entry:
     """The entry in a row of an undamaged chain."""
     return Entry(json.loads(row.text), row.text, row.sha256)
 

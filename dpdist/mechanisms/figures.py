@@ -61,7 +61,7 @@ QUERIES: Parts[Mapping[str, str]] = Parts("QUERIES", "post", "the query of each 
 """Part of mechanisms that publish the answers of several queries."""
 
 
-class Measured(NamedTuple):
+class Measurements(NamedTuple):
     """What a mechanism measured: its noisy figures by stratum and by a set's parameters, and their definitions."""
 
     mechanism: str
@@ -91,10 +91,10 @@ def _start_of(statistic: str, names: Iterable[str]) -> str | None:
     return max(starts, key=len, default=None)
 
 
-def measured_of(job: Job) -> Measured:
+def measured_of(job: Job) -> Measurements:
     """The list of noisy figures of a job's mechanism. Raises `Incomplete` if its package lacks a part."""
     name = job.mechanism.name
-    return Measured(name, FIGURES[name], DEFINITIONS[name], QUERIES.optional(name, {}))
+    return Measurements(name, FIGURES[name], DEFINITIONS[name], QUERIES.optional(name, {}))
 
 
 def cells_of(release: ReleaseView, model: PublicModel, stratum: int) -> list[dict[str, str]]:

@@ -13,8 +13,8 @@ from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     CHECKED,
     Centre,
-    Distributions,
     RecordWeights,
+    ReferenceDistributions,
     check_centre,
     evenly,
     learn_centre,
@@ -25,7 +25,7 @@ from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel
 from dpdist.privacy.weight_rules import reference_counts
 from dpdist.privacy.weights import for_later_files
 from dpdist.sampling.markov import Generated, check_clamp
-from dpdist.sampling.samplers import Sampler
+from dpdist.sampling.samplers import PosteriorSampler
 
 TRIED = 40
 """Number of reference records on which a user's program is tested: it must clamp as the mechanism does."""
@@ -34,7 +34,7 @@ TRIED = 40
 def learned_from(
     job: Job,
     model: StratumModel,
-    sampler: Sampler,
+    sampler: PosteriorSampler,
     key: Key,
     stratum: str,
     records: Records,
@@ -59,7 +59,7 @@ def learned_from(
     if isinstance(model, OnDistributions):
         facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
         if not job.frozen:
-            return Distributions(facts)
+            return ReferenceDistributions(facts)
         model = model.within(facts)
     if job.frozen:
         return _weights(job, model, sampler, key, stratum, evenly(records, current), block)
@@ -67,7 +67,7 @@ def learned_from(
 
 
 def _weights(
-    job: Job, model: Likelihood, sampler: Sampler, key: Key, stratum: str, records: Records, block: int
+    job: Job, model: Likelihood, sampler: PosteriorSampler, key: Key, stratum: str, records: Records, block: int
 ) -> RecordWeights:
     try:
         learned, draws = run_rounds(learn_weights(job, model), model, sampler, key, stratum, _blocks(records, block))
@@ -83,7 +83,14 @@ def _weights(
 
 
 def _centre(
-    job: Job, model: Likelihood, sampler: Sampler, key: Key, stratum: str, records: Records, current: int, block: int
+    job: Job,
+    model: Likelihood,
+    sampler: PosteriorSampler,
+    key: Key,
+    stratum: str,
+    records: Records,
+    current: int,
+    block: int,
 ) -> Centre:
     rounds = learn_centre(job, model, current, len(records))
     learned, draws = run_rounds(rounds, model, sampler, key, stratum, _blocks(records, block))

@@ -25,7 +25,7 @@ from dpdist.estimation.history import CELL
 from dpdist.job import Job, budget_text
 from dpdist.job.former import Former
 from dpdist.job.reference import ReleaseReference
-from dpdist.mechanisms.figures import Measured, measured_of
+from dpdist.mechanisms.figures import Measurements, measured_of
 from dpdist.mechanisms.registry import number_of_queries, proof_of
 from dpdist.privacy.claims import numbers_of
 from dpdist.privacy.proof import ROUNDING, Rederived, rederived
@@ -233,7 +233,7 @@ def _noise(public: Path, job: Job, queries: list[dict[str, Any]], number: int) -
     return faults, [*words, *([HIDDEN.format("; ".join(unseen))] if unseen else [])]
 
 
-def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured: Measured) -> list[int]:
+def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured: Measurements) -> list[int]:
     """Positions of the queries that a statistic may answer: those of the name that its mechanism gives, and of the law."""
     named, of_law = measured.query(statistic), [place for place, query in enumerate(queries) if query["law"] == law]
     if named is None:  # queries of a mechanism may have the names of their statistics

@@ -25,7 +25,7 @@ from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.engine.rounds import run_rounds
-from dpdist.estimation.direct import Design, Replicated, direct, errors_given_sizes, totals
+from dpdist.estimation.direct import Replicated, SamplingDesign, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.families import family_facts
@@ -54,7 +54,7 @@ MEASURE = (
 )
 
 
-class Misfit(NamedTuple):
+class ModelMisfit(NamedTuple):
     """How a statistic fits: number of cells, share within `WITHIN` standard errors, distances, and the worst cell."""
 
     statistic: str
@@ -74,7 +74,7 @@ class GoodnessOfFit:
     """How a parametric law fits a reference, by statistic. A statistic without cells to judge is left out."""
 
     law: str
-    misfits: tuple[Misfit, ...]
+    misfits: tuple[ModelMisfit, ...]
 
     @property
     def score(self) -> float | None:
@@ -127,7 +127,7 @@ def compared(
     frame: Frame,
     records: Records,
     inside: NDArray[np.bool_],
-    design: Design,
+    design: SamplingDesign,
     replicated: Sequence[Replicated | None],
 ) -> GoodnessOfFit:
     """Compares expectations with direct estimates. `records` are in the order of the frame.
@@ -166,9 +166,9 @@ def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:
         return np.array([count, total / count, total])
 
 
-def _misfit(statistic: str, sizes: list[tuple[float, str]]) -> Misfit:
+def _misfit(statistic: str, sizes: list[tuple[float, str]]) -> ModelMisfit:
     off = np.array([size for size, _ in sizes])
-    return Misfit(statistic, len(off), float((off <= WITHIN).mean()), float(np.median(off)), *max(sizes))
+    return ModelMisfit(statistic, len(off), float((off <= WITHIN).mean()), float(np.median(off)), *max(sizes))
 
 
 def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]:

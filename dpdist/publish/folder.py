@@ -22,7 +22,7 @@ from dpdist.core.formats import RELEASE, version_of
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.core.this_process import single_threaded
-from dpdist.estimation.estimators import Sums
+from dpdist.estimation.estimators import PsuSums
 from dpdist.models.outputs import NoisedFigures
 from dpdist.models.protocol import Expectation
 from dpdist.publish.batches import ByBatch, here
@@ -164,7 +164,7 @@ def _write_tables(
             made = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
             pq.write_table(made, folder / f"{spec.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(made), folder / f"{spec.name}.csv")
-            written.append((printed_table(released.job, spec, made, frame=released.frame), made))
+            written.append((printed_table(released.job, spec, made), made))
             write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
             tick(1)
     return written
@@ -186,7 +186,7 @@ def grounds_of(
         return {released.job.outcomes[0]: Grounds(None, (), None, noised=noised)}, None
     strata, folder = len(released.frame.stratum_labels), building / "synthetic"
     outcomes = released.job.outcomes
-    sums: Sequence[Sequence[Sums]] = [()] * len(outcomes)
+    sums: Sequence[Sequence[PsuSums]] = [()] * len(outcomes)
     by_outcome: Sequence[Sequence[Expected] | None] = [None] * len(outcomes)
     if records or not isinstance(model, Expectation):
         with stage(listener, "synthetic records", strata) as tick:

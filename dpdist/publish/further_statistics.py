@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval, combine_sets, t_interval
-from dpdist.estimation.linear import HALVINGS, Below, Figures, Units, across, figures_of, variance, woodruff
+from dpdist.estimation.linear import HALVINGS, Below, StatisticFigures, Units, across, figures_of, variance, woodruff
 from dpdist.estimation.raking import margins_of
 from dpdist.estimation.variance import Stages, met_units
 from dpdist.job import Column, Statistic
@@ -249,7 +249,7 @@ class Material:
     def _n(self) -> Floats:
         return self.released.frame.count.astype(float)
 
-    def variance(self, figures: Figures, units: Units, row: Ints | Codes | None = None) -> Floats:
+    def variance(self, figures: StatisticFigures, units: Units, row: Ints | Codes | None = None) -> Floats:
         """Returns the sampling variance (cell,) of a figure.
 
         `row` is the frame row of every unit, by default its position.
@@ -262,7 +262,7 @@ class Material:
         return variance(figures.shares(units), units.times, stratum, self.released.stage, calibrated)
 
 
-class Estimated(NamedTuple):
+class FurtherEstimate(NamedTuple):
     """A figure in all cells, its total variance T, and the part of T from the sample's composition, V_x."""
 
     interval: Interval
@@ -280,13 +280,13 @@ def further_intervals(material: Material, cells: Cells, statistic: Statistic) ->
     return {name: _limited(material, figures, interval) for name, interval in intervals.items()}
 
 
-def _from_parameters(material: Material, figures: Figures) -> Estimated:
+def _from_parameters(material: Material, figures: StatisticFigures) -> FurtherEstimate:
     """Estimates from parameters; T has the same components as for counts and means (`standard_errors`)."""
     sets = material.sets
     df = np.inf if material.spreads is not None else float(len(sets.weight) - 1)
     if figures.base.level_of_quantile is None:
         total, composed = _variances(material, figures)
-        return Estimated(t_interval(figures.of(sets).mean(axis=0), total, np.full(len(total), df)), total, composed)
+        return FurtherEstimate(t_interval(figures.of(sets).mean(axis=0), total, np.full(len(total), df)), total, composed)
     level = figures.base.level_of_quantile
     quantile = _quantiles(material, figures, level)
     error = np.sqrt(_variances(material, replace(figures, statistic=figures.base, cut=quantile))[0])
@@ -296,11 +296,11 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
     outcome = figures.outcomes.index(figures.base.variable or "")
     value, lower, upper = (material.distributions.answers(of, outcome) for of in (quantile, ends.lower, ends.upper))
     if figures.statistic.of is not None:
-        return Estimated(t_interval(linear.less(value[None])[0], total, np.full(len(value), df)), total, composed)
-    return Estimated(Interval(value, ends.error, np.full(len(value), df), lower, upper), ends.error**2, composed)
+        return FurtherEstimate(t_interval(linear.less(value[None])[0], total, np.full(len(value), df)), total, composed)
+    return FurtherEstimate(Interval(value, ends.error, np.full(len(value), df), lower, upper), ends.error**2, composed)
 
 
-def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
+def _variances(material: Material, figures: StatisticFigures) -> tuple[Floats, Floats]:
     """T and V_x of a figure, (cell,) each; `standard_errors` defines them."""
     job, sets = material.released.job, len(material.released.sets)
     effect = further_effects(material.released.design_effects, figures.cells, figures.statistic)
@@ -315,7 +315,7 @@ def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
     return effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted, composed
 
 
-def _quantiles(material: Material, figures: Figures, level: Floats | float) -> Floats:
+def _quantiles(material: Material, figures: StatisticFigures, level: Floats | float) -> Floats:
     column = _column(material, figures)
     assert column is not None
     bounds = column.bounds or UNBOUNDED
@@ -323,7 +323,7 @@ def _quantiles(material: Material, figures: Figures, level: Floats | float) -> F
     return np.asarray(np.mean(by_set, axis=0))
 
 
-def _from_records(material: Material, figures: Figures, parameters: Estimated | None) -> Interval:
+def _from_records(material: Material, figures: StatisticFigures, parameters: FurtherEstimate | None) -> Interval:
     """Estimates from synthetic records.
 
     Their variance is T of `tables._records_of` if the parameters' variance is known, otherwise T = B/m + W.
@@ -351,7 +351,7 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
     return t_interval(plain.value, np.where(finite, total, plain.standard_error**2), np.where(finite, np.inf, plain.df))
 
 
-def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tuple[Floats, Floats]:
+def _of_set(material: Material, figures: StatisticFigures, number: int, row: Codes) -> tuple[Floats, Floats]:
     """Returns a figure in one set and its variance within the set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
@@ -360,11 +360,11 @@ def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tu
     return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row), df)
 
 
-def _column(material: Material, figures: Figures) -> Column | None:
+def _column(material: Material, figures: StatisticFigures) -> Column | None:
     return material.released.job.outcome_columns.get(figures.base.variable or "")
 
 
-def _limited(material: Material, figures: Figures, interval: Interval) -> Interval:
+def _limited(material: Material, figures: StatisticFigures, interval: Interval) -> Interval:
     """Cuts limits to the figure's possible range; blanks the figures of cells with rows that are not identified.
 
     Limits of whole-number quantiles are rounded outwards.
@@ -387,7 +387,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
 
 
 def _with_ranges(
-    material: Material, figures: Figures, interval: Interval
+    material: Material, figures: StatisticFigures, interval: Interval
 ) -> tuple[Interval, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """A quantile's interval, widened for rows that noisy sums do not identify, and the cells with only such rows,
     (cell,).
@@ -430,7 +430,7 @@ def _crossing(cells: Cells, beyond: Below, outcome: int, bounds: tuple[float, fl
     return value
 
 
-def _unidentified(released: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _unidentified(released: ReleasedObject, figures: StatisticFigures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """True for a cell with an unidentified row, and for a cell compared with such a cell."""
     if not released.has_ranges:
         return np.zeros(len(figures.cells), dtype=bool)

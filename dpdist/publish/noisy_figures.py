@@ -13,7 +13,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.estimators import STATISTICS, Interval, Sums, counts_and_means, t_interval
+from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
 from dpdist.job import StatisticName, Table
 from dpdist.models.outputs import DRAWS, NoisedFigures, Resampled
 from dpdist.models.protocol import Draws
@@ -92,7 +92,7 @@ def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome
     """Variances due to the composition of the sample, (statistic, cell), for E(w|x) and E(wy|x) of the frame's rows."""
     frame, n, a, b = released.frame, released.frame.count.astype(float), weight, outcome
     stage = released.stage
-    statistics = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
+    statistics = counts_and_means(PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
     return np.array([statistic.variance for statistic in statistics])
 
 

@@ -18,13 +18,12 @@ from dpdist.core.errors import AnalysisError
 from dpdist.core.parquet import ParquetTables
 from dpdist.core.public_files import HELD, read_object, unfit
 from dpdist.estimation.estimators import combine_sets
-from dpdist.estimation.frame_table import read_frame, read_job
+from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job
 from dpdist.privacy import claims
 from dpdist.publish.design_effects import design_effects, effect_of
 from dpdist.publish.printed_tables import PrintedTable, printed_table, wide_heads
 
-FRAME = "released/frame.parquet"
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """A function of a set's records that returns an estimate and its variance within the set."""
 QUOTE = "quote the published tables: their standard errors include the error of the protection"
@@ -43,7 +42,7 @@ class Combined(NamedTuple):
     upper: float
 
 
-class Tables(ParquetTables):
+class ReleasedTables(ParquetTables):
     """Published tables by name, in long form: one row for each cell, statistic and estimator."""
 
     def __init__(self, folder: Path, job: Job, kept: object):
@@ -51,7 +50,7 @@ class Tables(ParquetTables):
         self._job = job
 
     def wide(self, name: str) -> pd.DataFrame:
-        """A table as it is printed: levels across, figures rounded, errors beside them.
+        """A table as it is printed: levels across, figures rounded, margins of error (90 %) beside them.
 
         Parameters
         ----------
@@ -73,10 +72,12 @@ class Tables(ParquetTables):
         """
         path = self.path(name)
         spec = next(table for table in self._job.tables if table.name == name)
-        public = path.parent.parent
-        frame = read_frame(public, FRAME, self._job) if self._job.presentation.sample_size else None
-        form = printed_table(self._job, spec, pq.read_table(path), frame=frame)
-        figures = [column.values for column in form.printed]
+        form = printed_table(self._job, spec, pq.read_table(path))
+        figures: list[Any] = []
+        for j in range(len(form.columns)):
+            figures.append(form.values[:, j])
+            figures += [form.margins[:, j]] if form.with_margins else []
+            figures += [form.flags[:, j]] if form.with_flags else []
         return pd.DataFrame(dict(zip(wide_heads(form), figures, strict=True)), index=_stub(form))
 
     def __repr__(self) -> str:
@@ -123,12 +124,12 @@ class Release(os.PathLike[str]):
         return self.opening()
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> ReleasedTables:
         """Published tables by name, read when asked for: `tables["salaries"]`, or as printed: `tables.wide("salaries")`.
 
         An unknown name raises `KeyError`, which lists the known names.
         """
-        return Tables(self.folder / "tables", self._job, self)
+        return ReleasedTables(self.folder / "tables", self._job, self)
 
     @property
     def statement(self) -> dict[str, Any]:

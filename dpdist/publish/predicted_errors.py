@@ -21,7 +21,7 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells, counted_and_named
-from dpdist.estimation.estimators import STATISTICS, Sums, counts_and_means
+from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
 from dpdist.models.outputs import DRAWS, KnowsSamples
 from dpdist.models.protocol import Unbiased, expected_of
@@ -172,7 +172,7 @@ def _direct_variances(
     followed = grounds.spread.figures(cells, released.frame.count.astype(float))[0]
     direct = ratios(*within.direct[cells_key(cells)])
     noised = [composition(released, cells, [pair]) for pair in zip(*within.noised, strict=True)]
-    numbers = counts_and_means(Sums(*[released.frame.count.astype(float)] * 5), released.frame, cells, released.stage)[0]
+    numbers = counts_and_means(PsuSums(*[released.frame.count.astype(float)] * 5), released.frame, cells, released.stage)[0]
     drawn, variances = [normal_variance(figure) for figure in direct], []
     if released.job.on_histograms:
         weight, n = np.mean([pair[0] for pair in grounds.expected], axis=0), released.frame.count

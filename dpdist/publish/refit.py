@@ -81,7 +81,7 @@ Redraw = Callable[[Floats], Draws]
 """Posterior draws of a search, as a function of statistics; every call has the same random numbers."""
 
 
-class Expectations(NamedTuple):
+class RefitExpectations(NamedTuple):
     """Pairs E(w|x) and E(wy|x) of one outcome under five laws, (draw, row) each.
 
     `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior
@@ -113,7 +113,7 @@ class Recounted(NamedTuple):
 
 
 class Laws(NamedTuple):
-    """Draws of a stratum's parameters under five laws, in the order of `Expectations`; standard errors follow from them.
+    """Draws of a stratum's parameters under five laws, in the order of `RefitExpectations`, for standard errors.
 
     If the synthetic sample is smaller than the stratum, deviations from the fits are multiplied by `shrink`, (row,).
     """
@@ -162,12 +162,12 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     return Laws(model, (redrawn, plain, drawn, fits.weighted, fits.unweighted), shrink, fits.records)
 
 
-def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
+def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[RefitExpectations]:
     """Expectations of every outcome in a stratum; NaN if there are no laws."""
     rows, outcomes = released.frame.rows_of(stratum), range(len(released.job.outcomes))
     if laws is None:
         missing = np.full((1, rows.stop - rows.start), np.nan)
-        return [Expectations(*[(missing, missing)] * 5) for _ in outcomes]
+        return [RefitExpectations(*[(missing, missing)] * 5) for _ in outcomes]
     model, by_outcome = laws.model, []
     assert isinstance(model, Expectation)
     key = released.seed.child(f"precision {released.frame.stratum_labels[stratum]}")
@@ -179,7 +179,7 @@ def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) ->
             covariance = model.borrowed(released.theta(laws.model, stratum, 0), laws.records)
             first, second = (_with_borrowed(drawn, covariance, key.generator("reference")) for drawn in spread[:2])
             spread = [first, second, spread[2], spread[3], spread[3]]
-        by_outcome.append(Expectations(*spread))
+        by_outcome.append(RefitExpectations(*spread))
     return by_outcome
 
 

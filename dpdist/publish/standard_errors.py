@@ -16,7 +16,7 @@ import scipy
 from dpdist.core.progress import within
 from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means
+from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and_means
 from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
 from dpdist.models.outputs import DRAWS, CompletedCells, Recentred, Resampled
 from dpdist.models.protocol import Draws, Expectation, expected_of
@@ -24,7 +24,7 @@ from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.batches import ByBatch, batches_of, here, rows_of_batch
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.public_bounds import FigureBounds, bounded_expectations, margins_and_room
-from dpdist.publish.refit import Expectations, Expected, Laws, Recounted, expected_under, refitted
+from dpdist.publish.refit import Expected, Laws, Recounted, RefitExpectations, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
 
 NOISED = 2
@@ -51,7 +51,7 @@ class Averaged(Protocol):
         ...
 
 
-class Spread(NamedTuple):
+class LawSpread(NamedTuple):
     """Draws of E(w|x) and E(wy|x) for every frame row, (draw, row); NaN in strata without laws."""
 
     weight: Floats
@@ -79,13 +79,13 @@ CellsKey = Hashable
 
 @dataclass(frozen=True, eq=False)
 class Spreads:
-    """Draws of one outcome's expectations over all strata: one `Spread` for each field of `refit.Expectations`, in order.
+    """Draws of one outcome's expectations over all strata: a `LawSpread` for each field of `RefitExpectations`.
 
     Where tables need no rows, `by_cells` has their sums over cells instead, in the same order, and `laws` is empty.
     `recounts` is None unless sample counts are noisy. Laws with the same draws are one object.
     """
 
-    laws: tuple[Spread, ...]
+    laws: tuple[LawSpread, ...]
     recounts: Recounts | None = None
     by_cells: Mapping[CellsKey, Sequence[CellSums]] | None = None
     parts: dict[Hashable, tuple[Sequence[Expected], list[VarianceParts]]] = field(default_factory=dict, repr=False)
@@ -126,7 +126,7 @@ def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: B
         return Simulated(None, None)
     batches, by_row = batches_of(released.frame), _needs_rows(released)
     if by_row:
-        by_stratum, parts = list[Laws | None](), list[list[list[Spread]]]()
+        by_stratum, parts = list[Laws | None](), list[list[list[LawSpread]]]()
         for batch, (laws_of_batch, part) in zip(batches, by_batch(laws_and_spreads, released, batches), strict=True):
             by_stratum += laws_of_batch
             parts.append(part)
@@ -172,7 +172,7 @@ def laws_of(released: ReleasedObject, strata: range) -> list[Laws | None]:
         return [_simulated(released, stratum, counts) or refitted(released, stratum) for stratum in strata]
 
 
-def laws_and_spreads(released: ReleasedObject, batch: range) -> tuple[list[Laws | None], list[list[Spread]]]:
+def laws_and_spreads(released: ReleasedObject, batch: range) -> tuple[list[Laws | None], list[list[LawSpread]]]:
     """Work of a batch: laws without synthetic samples, and spreads over its rows by outcome and law."""
     laws_of_batch = laws_of(released, batch)
     spread = _spreads_of(released, batch, laws_of_batch)
@@ -211,7 +211,7 @@ class _Adding:
 
     def __init__(self, cells: int) -> None:
         self._cells, self._one_sampling = cells, True
-        self._sums = [CellSums(*np.zeros((2, 1, cells))) for _ in Expectations._fields]
+        self._sums = [CellSums(*np.zeros((2, 1, cells))) for _ in RefitExpectations._fields]
 
     def add(self, part: TouchedSums) -> None:
         self._one_sampling &= part.laws[1] is part.laws[0]
@@ -248,12 +248,13 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
     return _joined(released, by_stratum, batches, parts)
 
 
-def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[Spread]]:
+def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
     """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
     whole, drawn = rows_of_batch(released.frame, batch), [of_stratum.draws for of_stratum in laws if of_stratum is not None]
-    sizes = [max(map(len, of_law)) for of_law in zip(*drawn, strict=True)] or [1] * len(Expectations._fields)
+    sizes = [max(map(len, of_law)) for of_law in zip(*drawn, strict=True)] or [1] * len(RefitExpectations._fields)
     by_outcome = [
-        [Spread(*np.full((2, draws, whole.stop - whole.start), np.nan)) for draws in sizes] for _ in released.job.outcomes
+        [LawSpread(*np.full((2, draws, whole.stop - whole.start), np.nan)) for draws in sizes]
+        for _ in released.job.outcomes
     ]
     if all(of_stratum is None or of_stratum.one_sampling for of_stratum in laws):
         for spreads_of_outcome in by_outcome:
@@ -272,11 +273,11 @@ def _joined(
     released: ReleasedObject,
     by_stratum: Sequence[Laws | None],
     batches: Sequence[range],
-    parts: Sequence[Sequence[Sequence[Spread]]],
+    parts: Sequence[Sequence[Sequence[LawSpread]]],
 ) -> list[Spreads]:
     """Spreads over all rows from those of batches, raked where the job states public totals."""
     by_outcome = [
-        [_over_rows(released, batches, [part[j][k] for part in parts]) for k in range(len(Expectations._fields))]
+        [_over_rows(released, batches, [part[j][k] for part in parts]) for k in range(len(RefitExpectations._fields))]
         for j in range(len(released.job.outcomes))
     ]
     for j, spreads_of_outcome in enumerate(by_outcome):
@@ -293,10 +294,10 @@ def _joined(
     ]
 
 
-def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequence[Spread]) -> Spread:
+def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequence[LawSpread]) -> LawSpread:
     if len(parts) == 1:
         return parts[0]
-    whole = Spread(*np.empty((2, max(len(part.weight) for part in parts), len(released.frame))))
+    whole = LawSpread(*np.empty((2, max(len(part.weight) for part in parts), len(released.frame))))
     for batch, part in zip(batches, parts, strict=True):
         rows = rows_of_batch(released.frame, batch)
         whole.weight[:, rows], whole.product[:, rows] = part
@@ -318,12 +319,12 @@ def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outc
     return simulated
 
 
-def raked(spread: Spread, released: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
+def raked(spread: LawSpread, released: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> LawSpread:
     """Rakes every draw separately. Draws with unknown values stay unchanged."""
     finite = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
     factor[finite] = factors(released.frame.count * spread.weight[finite], rake, room)
-    return Spread(spread.weight * factor, spread.product * factor)
+    return LawSpread(spread.weight * factor, spread.product * factor)
 
 
 def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
@@ -333,7 +334,7 @@ def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expec
     within = bounded_expectations(released, expected)
     a, b = (np.mean([pair[i] for pair in within], axis=0) for i in range(2))
     stage = released.stage
-    (rake, room), sums = margins_and_room(released), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    (rake, room), sums = margins_and_room(released), PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b)
     return (
         raked_counts_and_means(sums, frame, cells, rake, stage, room)
         if rake

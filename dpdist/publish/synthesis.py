@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.records import Codes, Floats
-from dpdist.estimation.estimators import Sums, record_sums
+from dpdist.estimation.estimators import PsuSums, record_sums
 from dpdist.estimation.raking import factors
 from dpdist.job import Job
 from dpdist.job.families import family_facts
@@ -30,7 +30,7 @@ from dpdist.publish.released import ReleasedObject
 BATCH = 65_536
 
 
-class Block(NamedTuple):
+class SyntheticBlock(NamedTuple):
     """Synthetic records: frame row, outcomes, weight, and the columns copied from a reference's records, if any."""
 
     frame_row: Codes
@@ -45,14 +45,14 @@ class BatchSums(NamedTuple):
     There are no expectations if the model defines none.
     """
 
-    sums: list[list[Sums]]
+    sums: list[list[PsuSums]]
     expected: list[list[Expected]] | None
 
 
 class BatchRecords(NamedTuple):
     """The synthetic records of a batch, by set, and what is summed over its rows."""
 
-    blocks: list[list[Block]]
+    blocks: list[list[SyntheticBlock]]
     summed: BatchSums
 
 
@@ -86,7 +86,7 @@ def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], Non
     return _over_rows(released, batches, parts)
 
 
-def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = here) -> list[Sums]:
+def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = here) -> list[PsuSums]:
     """Sums of the first outcome in every set's records, per frame row and before raking; writes no records."""
     batches = batches_of(released.frame)
     return _over_rows(released, batches, by_batch(batch_sums, released, batches)).sums[0]
@@ -103,10 +103,10 @@ def batch_sums(released: ReleasedObject, batch: range) -> BatchSums:
     return _summed(released, batch, [_blocks(released, batch, k) for k in range(len(released.sets))])
 
 
-def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[Block]]) -> BatchSums:
+def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[SyntheticBlock]]) -> BatchSums:
     rows, outcomes = rows_of_batch(released.frame, batch), range(len(released.job.outcomes))
     size = rows.stop - rows.start
-    sums = [[Sums(*np.zeros((5, size))) for _ in by_set] for _ in outcomes]
+    sums = [[PsuSums(*np.zeros((5, size))) for _ in by_set] for _ in outcomes]
     for k, blocks in enumerate(by_set):
         for block in blocks:
             row = block.frame_row - rows.start
@@ -120,7 +120,7 @@ def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[Bl
 def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Iterable[BatchSums]) -> BatchSums:
     """What was summed of batches, over all rows of the frame."""
     size, sets, outcomes = len(released.frame), range(len(released.sets)), range(len(released.job.outcomes))
-    sums = [[Sums(*np.empty((5, size))) for _ in sets] for _ in outcomes]
+    sums = [[PsuSums(*np.empty((5, size))) for _ in sets] for _ in outcomes]
     expected: list[list[Expected]] = [[(np.empty(size), np.empty(size)) for _ in sets] for _ in outcomes]
     defined = True
     for batch, part in zip(batches, parts, strict=True):
@@ -144,7 +144,7 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
     return (outcome,) if outcome.ndim == 1 else tuple(outcome.T)
 
 
-def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[Block]:
+def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[SyntheticBlock]:
     """A batch's synthetic records in set k + 1, with whole numbers where the job declares them.
 
     Every call yields the same records.
@@ -176,7 +176,7 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
     return rounded[0] if outcome.ndim == 1 else np.column_stack(rounded)
 
 
-def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
+def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[SyntheticBlock]:
     frame, rows_of_stratum = released.frame, released.frame.rows_of(stratum)
     theta = released.theta(model, stratum, k)
     drawn = model.donor_records(released, stratum) if isinstance(model, FromDonors) else None
@@ -184,21 +184,21 @@ def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: in
         start = block * BATCH
         rng = released.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
         if isinstance(model, Presampled):
-            yield Block(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
+            yield SyntheticBlock(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
         elif drawn is not None:
             outcome, weight, donor = drawn.simulate(theta, part, rng)
             copied = drawn.donors.records.copied
-            yield Block(part, outcome, weight, None if copied is None else copied.take(pa.array(donor)))
+            yield SyntheticBlock(part, outcome, weight, None if copied is None else copied.take(pa.array(donor)))
         else:
             assert isinstance(model, Synthesizer)
-            yield Block(part, *model.simulate(theta, part, rng))
+            yield SyntheticBlock(part, *model.simulate(theta, part, rng))
 
 
 class _Writer:
     """Writes the records of a set, `BATCH` at a time or a few more, with weights multiplied by a factor of their row."""
 
     def __init__(self, released: ReleasedObject, path: Path, factor: Floats):
-        self._frame, self._factor, self._waiting, self._records = released.frame, factor, list[Block](), 0
+        self._frame, self._factor, self._waiting, self._records = released.frame, factor, list[SyntheticBlock](), 0
         self._names, self._components = released.job.modelled_columns, released.job.components
         self._levels = {name: pa.array(list(self._frame.levels[name])) for name in self._names}
         self._schema = self._of(released)
@@ -212,14 +212,14 @@ class _Writer:
             self._flush()
         self._file.close()
 
-    def write(self, blocks: Iterable[Block]) -> None:
+    def write(self, blocks: Iterable[SyntheticBlock]) -> None:
         for block in blocks:
             self._waiting.append(block)
             self._records += len(block.frame_row)
             if self._records >= BATCH:
                 self._flush()
 
-    def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
+    def passing(self, blocks: Iterable[SyntheticBlock]) -> Iterator[SyntheticBlock]:
         """Yields the blocks, each after it is written."""
         for block in blocks:
             self.write([block])

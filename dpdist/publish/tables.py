@@ -14,7 +14,7 @@ from dpdist.estimation.estimators import (
     STATISTICS,
     Figures,
     Interval,
-    Sums,
+    PsuSums,
     combine_sets,
     counts_and_means,
     positive_interval,
@@ -42,7 +42,7 @@ class Grounds(NamedTuple):
     """The input of an outcome's estimates: expectations and sums of every set, simulated spreads, the outcome's number."""
 
     expected: Sequence[tuple[Floats, Floats]] | None
-    sums: Sequence[Sums]
+    sums: Sequence[PsuSums]
     spread: Spreads | None
     outcome: int = 0
     noised: NoisedTables | None = None
@@ -193,7 +193,7 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
 def combined_records(
     released: ReleasedObject,
     cells: Cells,
-    sums: Sequence[Sums],
+    sums: Sequence[PsuSums],
     floor: Sequence[Interval] | None = None,
     outcome: int = 0,
 ) -> list[Interval]:
@@ -216,7 +216,7 @@ def combined_records(
     return _intervals([records.value for records in combined], [error**2 for error in totals], degrees)
 
 
-def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
+def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[PsuSums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked where the job states public totals."""
     frame, (rake, room) = released.frame, margins_and_room(released)
     stage = released.stage

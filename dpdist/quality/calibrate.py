@@ -29,7 +29,7 @@ from dpdist.privacy.weight_rules import rule_of
 from dpdist.privacy.weights import NotReached, Summary
 from dpdist.quality.utility import distances
 from dpdist.runtime.reference import learned_from
-from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
+from dpdist.sampling import PosteriorSampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import place
 from dpdist.survey.same_file import content
@@ -268,7 +268,7 @@ def _check_out(job: Job, out: Path) -> None:
         raise JobError(job.dataset, [Problem(f"--out {out}", fault, "a file in a folder that exists", "name another")])
 
 
-def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
+def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: PosteriorSampler) -> Stratum:
     """The records of a stratum. If the mechanism learns from a reference, one half is the reference for the other half."""
     rows = frame.rows_of(number)
     start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
@@ -299,7 +299,7 @@ def with_headroom(job: Job) -> Job:
     return job.model_copy(update={"budget": budget})
 
 
-def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
+def loss(job: Job, strata: list[Stratum], sampler: PosteriorSampler, measure: Measure, replicates: int) -> float:
     """The mean loss of utility over strata (by records), replicates and sets; infinity where a stratum is refused.
 
     A mechanism with a reference learns from one half as in a run, with the whole Δ*. The bound on the other half must

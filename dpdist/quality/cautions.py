@@ -23,7 +23,7 @@ from dpdist.planning.plan import Plan, doubts_of, shown_records
 from dpdist.privacy import small_counts
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.accuracy import design_left_out
-from dpdist.quality.predicted.prediction import Prediction
+from dpdist.quality.predicted.prediction import ErrorPrediction
 from dpdist.quality.predicted.words import alarms, alarms_before, proposals
 from dpdist.survey.reference_file import ReferenceFile
 
@@ -41,7 +41,7 @@ WEIGHTED_BOUND = (20.0, 10.0)
 """Terms a, b: a weighted fit of p predictors needs about (a + b p) / Δ* records in a stratum."""
 
 
-def cautions(plan: Plan, prediction: Prediction | None = None, workspace: str = "WORKSPACE") -> list[Caution]:
+def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: str = "WORKSPACE") -> list[Caution]:
     """Every caution of a plan but those of its gates.
 
     Without a prediction, alarms are those of an earlier one. `workspace` is what remedies call the run's folder.

@@ -11,14 +11,14 @@ import pandas as pd
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
-from dpdist.estimation.direct import Design, Replicated, Totals, degrees_of_freedom, direct, errors_given_sizes
+from dpdist.estimation.direct import Replicated, SamplingDesign, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS, Estimate
 from dpdist.estimation.further import Direct
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.privacy.cell_sums import figures_met
 from dpdist.privacy.queries import record_epsilon
 from dpdist.quality.comparators import REFERRED, ReferenceBaselines, guarantee_of, noised
-from dpdist.quality.model_baselines import FITTED, Fitted
+from dpdist.quality.model_baselines import FITTED, BaselineSums
 from dpdist.quality.verdict import without_error
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
@@ -33,7 +33,7 @@ class Yardstick(NamedTuple):
     """
 
     unclipped: Totals
-    design: Design
+    design: SamplingDesign
     replicated: Replicated | None
     seen: Totals
 
@@ -60,7 +60,7 @@ def compare(
     truth: Truth | None,
     key: Key,
     others: ReferenceBaselines | None = None,
-    fits: Fitted | None = None,
+    fits: BaselineSums | None = None,
     records: Direct | None = None,
 ) -> pd.DataFrame:
     """Returns a row for each cell and statistic: direct estimate, published figures, comparators, and their errors.
@@ -134,7 +134,7 @@ def _comparators(
     clipped: Mapping[str, Mapping[StatisticName, Estimate]],
     key: Key,
     others: ReferenceBaselines | None,
-    fits: Fitted | None,
+    fits: BaselineSums | None,
 ) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
     columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
     for how in job.compare:

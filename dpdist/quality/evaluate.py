@@ -26,7 +26,7 @@ from dpdist.planning.plan import Plan
 from dpdist.quality.comparators import REFERRED, reference_baselines
 from dpdist.quality.compare import Yardstick, compare
 from dpdist.quality.microdata import Coded, measured
-from dpdist.quality.model_baselines import FITTED, Fitted, fitted
+from dpdist.quality.model_baselines import FITTED, BaselineSums, fitted
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
@@ -106,7 +106,7 @@ def _records(space: Workspace, plan: Plan) -> Direct:
     return Direct.of(job, plan.frame, design_of(job, plan.census), passes, replicates)
 
 
-def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:
+def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> BaselineSums:
     """Fits the job's comparators that are models. They have a separate key for random numbers."""
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,

@@ -153,14 +153,14 @@ def _largest(score: Floats, signed: Floats) -> float:
 
 # The overlap of intervals I and J is the mean of |I ∩ J|/|I| and |I ∩ J|/|J|; it is 0 if they are apart. Standard errors
 # come from the sandwich formula for weighted estimating equations, with records as units.
-class Fitted(NamedTuple):
+class Regression(NamedTuple):
     """Coefficients and their standard errors, (coefficient,) each."""
 
     beta: Floats
     error: Floats
 
 
-def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]) -> Fitted:
+def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]) -> Regression:
     sizes = tuple(records.sizes[k] for k in predictors)
     x = indicators(Coded(records.codes[:, list(predictors)], sizes, records.weight))
     y = (records.codes[:, outcome] == level).astype(float)
@@ -170,10 +170,10 @@ def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]
     inverse = np.linalg.pinv(hessian(x, p, weight))
     scores = x * (weight * (y - p))[:, None]
     covariance = inverse @ (scores.T @ scores) @ inverse
-    return Fitted(beta, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
+    return Regression(beta, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
 
 
-def overlap(one: Fitted, other: Fitted) -> Floats:
+def overlap(one: Regression, other: Regression) -> Floats:
     low = np.maximum(one.beta - NORMAL_95 * one.error, other.beta - NORMAL_95 * other.error)
     high = np.minimum(one.beta + NORMAL_95 * one.error, other.beta + NORMAL_95 * other.error)
     shared = np.maximum(high - low, 0.0)

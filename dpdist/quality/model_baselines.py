@@ -51,7 +51,7 @@ UNRAKED = "the fit's estimates cannot be raked to all totals under rake"
 # weight of the other records in their frame row, and their number is taken as public. Records are visited block by block,
 # and their per-record values are stored on disk. So one block at a time is in memory.
 @dataclass(frozen=True)
-class Fitted:
+class BaselineSums:
     """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN if there is no fit.
 
     `missing` has the reason for every frame row with records but without figures, else "". `note` states the guarantee.
@@ -144,7 +144,7 @@ def comparator(job: Job, how: Comparator) -> Job:
 
 def fitted(
     job: Job, frame: Frame, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
-) -> Fitted:
+) -> BaselineSums:
     """Fits the job's comparators that are models. The records at `path` are in frame order."""
     wanted = [how for how in job.compare if how in FITTED]
     arm, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
@@ -175,7 +175,7 @@ def fitted(
     missing[beyond] = BEYOND
     for figures in sums.values():
         figures[:, :, beyond], figures[:, :, frame.count == 0] = np.nan, 0.0
-    return Fitted(_raked(job, frame, sums, missing), missing, _note(arm, bool((positive < frame.count).any())))
+    return BaselineSums(_raked(job, frame, sums, missing), missing, _note(arm, bool((positive < frame.count).any())))
 
 
 def _sets(

@@ -30,7 +30,7 @@ MOST_DRAWN = 20_000
 BOUNDS = ("unweighted_record_bound", "weighted_record_bound")
 
 
-class Drawn(NamedTuple):
+class PlottedRecords(NamedTuple):
     """Records for the page's plots, (record,) each."""
 
     record: Ints
@@ -50,7 +50,7 @@ class RecordBounds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportMaterial:
     space: Workspace
     release: ReleasedObject
     tables: Mapping[str, pd.DataFrame]
@@ -97,14 +97,14 @@ class Material:
         return pd.concat([rows.drop(columns=["diagnostics", "offset"], errors="ignore"), diagnostics], axis=1)
 
     @cached_property
-    def records(self) -> Drawn:
+    def records(self) -> PlottedRecords:
         """At most MOST_DRAWN records, evenly spread over the file."""
         which = thinned(int(self.frame.count.sum()), MOST_DRAWN)
         # indexed by number, because a view of a slice would keep its whole block in memory
         parts = [block.take(np.arange(len(block))[which]) for block in each_block(self.space.records)]
         outcomes = [np.concatenate(values) for values in zip(*(part.outcomes.T for part in parts), strict=True)]
         record, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("record", "weight"))
-        return Drawn(record, outcomes, weight)
+        return PlottedRecords(record, outcomes, weight)
 
 
 def evenly_spread(path: Path, columns: Sequence[str]) -> pa.Table:

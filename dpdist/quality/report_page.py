@@ -22,7 +22,7 @@ from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.noisy_figures import NoiseErrors
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.page import environment
-from dpdist.quality.report_material import Material
+from dpdist.quality.report_material import ReportMaterial
 from dpdist.quality.report_parts import Section
 from dpdist.quality.report_sections import limits_of_the_job, rules_of_quality, sections
 from dpdist.quality.summary import LOOKED, Overall, overall
@@ -99,7 +99,7 @@ HEAVIEST = 1_000_000
 """Largest size of the page in bytes. A larger page loses its figures, the last one first."""
 
 
-def write_report(material: Material) -> Path:
+def write_report(material: ReportMaterial) -> Path:
     """Writes the page, which only its owner can read. The same workspace always gives the same bytes."""
     space = material.space
     made, verdict = list(sections(material)), stated(material)
@@ -131,7 +131,7 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
             listener(Event("note", "publish", note=message))
 
 
-def material_of(space: Workspace) -> Material:
+def material_of(space: Workspace) -> ReportMaterial:
     """Collects the input of the verdict and of the page.
 
     Raises `WorkspaceError` if the run has no evaluation, or if a file of the page is damaged.
@@ -140,7 +140,7 @@ def material_of(space: Workspace) -> Material:
     release = read_released(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
     judged_tables = judged(space, release)
-    return Material(space, release, judged_tables.tables, statement, judged_tables.unjudged)
+    return ReportMaterial(space, release, judged_tables.tables, statement, judged_tables.unjudged)
 
 
 def _lighter(made: list[Section], excess: int) -> bool:
@@ -154,7 +154,7 @@ def _lighter(made: list[Section], excess: int) -> bool:
     return removed > 0
 
 
-def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
+def _rendered(material: ReportMaterial, made: list[Section], verdict: Overall) -> str:
     job, template = (
         material.job,
         environment("dpdist.quality", "dpdist.publish.writers").get_template("report.html"),
@@ -168,7 +168,7 @@ def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
     )
 
 
-def stated(material: Material) -> Overall:
+def stated(material: ReportMaterial) -> Overall:
     """Returns the verdict on the intervals, after the limits of the job that failed where intervals pass.
 
     It names the parts that a later `publish` added, which are not judged. Figures that rules of quality flag or leave
@@ -189,7 +189,7 @@ def stated(material: Material) -> Overall:
     return verdict
 
 
-def _facts(material: Material) -> Iterator[tuple[str, str]]:
+def _facts(material: ReportMaterial) -> Iterator[tuple[str, str]]:
     statement = material.statement
     yield "Release", f"{statement['dataset']}, {statement['period']}"
     yield "Published as", f"manifest.json with SHA-256 {sha256(material.space.newest / MANIFEST)}"

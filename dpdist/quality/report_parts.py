@@ -17,7 +17,7 @@ MOST_ROWS = 60
 """Largest number of rows of a table on the page. All rows are in the files of the evaluation."""
 
 
-class Cell(NamedTuple):
+class ReportCell(NamedTuple):
     text: str
     value: str = ""
     """The value to sort by; empty for text."""
@@ -28,7 +28,7 @@ class Grid(NamedTuple):
 
     caption: str
     heads: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[ReportCell]]
     stub: int = 1
     notes: Sequence[str] = ()
 
@@ -36,7 +36,7 @@ class Grid(NamedTuple):
         return not any(row[column].value for row in self.rows)
 
 
-class Figure(NamedTuple):
+class ReportFigure(NamedTuple):
     caption: str
     svg: Markup
 
@@ -49,27 +49,27 @@ class Section:
     title: str
     sentences: list[str] = field(default_factory=list)
     grids: list[Grid] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[ReportFigure] = field(default_factory=list)
 
 
-def cell(value: object) -> Cell:
+def cell(value: object) -> ReportCell:
     """Formats a value for a table: text as it is, yes or no, a rounded number, or nothing where it is missing."""
     if isinstance(value, bool | np.bool_):
-        return Cell("yes" if value else "no")
+        return ReportCell("yes" if value else "no")
     if isinstance(value, int | np.integer):
-        return Cell(f"{int(value):,}", str(int(value)))
+        return ReportCell(f"{int(value):,}", str(int(value)))
     if isinstance(value, float | np.floating):
-        return Cell("", "NaN") if np.isnan(value) else Cell(rounded(float(value)), f"{float(value):.10g}")
-    return Cell("" if value is None else str(value))
+        return ReportCell("", "NaN") if np.isnan(value) else ReportCell(rounded(float(value)), f"{float(value):.10g}")
+    return ReportCell("" if value is None else str(value))
 
 
 def rounded(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def error(value: float) -> Cell:
+def error(value: float) -> ReportCell:
     """Formats an error that is a multiple of a standard error."""
-    return Cell("", "NaN") if np.isnan(value) else Cell(brief(value), f"{value:.6g}")
+    return ReportCell("", "NaN") if np.isnan(value) else ReportCell(brief(value), f"{value:.6g}")
 
 
 def grid(caption: str, table: pd.DataFrame, stub: int = 1, notes: Iterable[str] = ()) -> Grid:

@@ -13,8 +13,8 @@ from dpdist.core.records import Floats, Frame
 from dpdist.publish.printed_tables import printed_table
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
 from dpdist.publish.writers.dotplot import chart, height_of
-from dpdist.quality.report_material import BOUNDS, Material, RecordBounds, clipped, evenly_spread
-from dpdist.quality.report_parts import MOST_ROWS, Figure, Grid, Section, axis, cell, error, grid, scatter, steps
+from dpdist.quality.report_material import BOUNDS, RecordBounds, ReportMaterial, clipped, evenly_spread
+from dpdist.quality.report_parts import MOST_ROWS, Grid, ReportFigure, Section, axis, cell, error, grid, scatter, steps
 from dpdist.quality.summary import (
     ROWS,
     by_statistic,
@@ -37,7 +37,7 @@ SCALE = (
 )
 
 
-def verdict_section(material: Material) -> Section:
+def verdict_section(material: ReportMaterial) -> Section:
     """Shows the worst cells, the job's limits, coverage, clipped records, and frame rows with a single record."""
     made = Section("verdict", "Verdict")
     made.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
@@ -64,7 +64,7 @@ def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
     )
 
 
-def _thresholds(material: Material) -> Grid:
+def _thresholds(material: ReportMaterial) -> Grid:
     """Lists the limits of the job and of the verdict beside the measured values; failed ones come first."""
     rows = [*limits_of_the_job(material), *rules_of_quality(material), *_coverage(material)]
     rows.sort(key=lambda row: ANSWERS.index(row[-1]))
@@ -73,18 +73,18 @@ def _thresholds(material: Material) -> Grid:
     )
 
 
-def limits_of_the_job(material: Material) -> Iterator[tuple[str, object, object, str]]:
+def limits_of_the_job(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     """Yields the limits that the release must keep: name, limit, measured value, met or failed."""
     yield from _gates(material)
     yield from _targets(material)
 
 
-def _gates(material: Material) -> Iterator[tuple[str, object, object, str]]:
+def _gates(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     for gate in material.statement.get("acceptance", {}).get("gates", ()):
         yield f"gate: {gate['gate']} (under noise)", float(gate["limit"]), float(gate["measured"]), _met(gate["accepted"])
 
 
-def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
+def _targets(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     """Yields the limit of tuned privacy weights, with the largest record bound of any stratum."""
     rows = material.strata
     if "database_bound" in rows and np.isfinite(material.release.target) and rows["database_bound"].notna().any():
@@ -92,7 +92,7 @@ def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
         yield "largest record bound of a fit", material.release.target, largest, _met(largest <= material.release.target)
 
 
-def rules_of_quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
+def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     """Yields the numbers of printed figures that the job's rules of quality flag or omit.
     These rules concern only print.
     """
@@ -107,7 +107,7 @@ def rules_of_quality(material: Material) -> Iterator[tuple[str, object, object, 
             yield f"{table.name}: figures that are not printed", 0, number, _met(number == 0)
 
 
-def _coverage(material: Material) -> Iterator[tuple[str, object, object, str]]:
+def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
     clustered = material.job.survey.clustered
     for name, verdict in verdicts(material.tables, clustered).items():
@@ -141,7 +141,7 @@ def _met(met: object) -> str:
     return "met" if met else "failed"
 
 
-def _clipping(material: Material) -> Iterator[Grid]:
+def _clipping(material: ReportMaterial) -> Iterator[Grid]:
     """Shows the share of records that each rule clips, and the frame rows where most records are clipped."""
     frame, job = material.frame, material.job
     counts = clipped(material.space, job, frame)
@@ -182,7 +182,7 @@ def row_name(frame: Frame, row: int) -> str:
 BEFORE, AFTER = "before: unweighted", "after: weighted"
 
 
-def bounds_section(material: Material, bounds: RecordBounds) -> Section:
+def bounds_section(material: ReportMaterial, bounds: RecordBounds) -> Section:
     """Shows record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
     made = Section("bounds", "Record bounds and privacy weights")
     curves, rows = {}, []
@@ -198,14 +198,14 @@ def bounds_section(material: Material, bounds: RecordBounds) -> Section:
         notes += [spread, "The largest is of all."]
     made.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
     drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))
-    made.figures.append(Figure("Record bounds before and after, drawn", drawing))
+    made.figures.append(ReportFigure("Record bounds before and after, drawn", drawing))
     records, weight = material.records, bounds.weight
     alpha = axis("privacy weight α", np.array([0.0, 1.0]))
     against = [*zip(material.job.outcomes, records.outcomes, strict=True)]
     against += [(material.job.survey.weight, records.weight)] if material.job.survey.weight else []
     for name, values in against:
         made.figures.append(
-            Figure(
+            ReportFigure(
                 f"Privacy weight against {name}",
                 scatter(
                     f"Privacy weight of records against {name}", axis(name, values), alpha, {"records": (values, weight)}
@@ -219,7 +219,7 @@ def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats 
     return {name: (values, None) for name, values in curves.items()}
 
 
-def distributions_section(material: Material) -> Section:
+def distributions_section(material: ReportMaterial) -> Section:
     """Shows distribution functions of real and synthetic records, and their outcomes against weights, for the first set."""
     made = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
     job, records = material.job, material.records
@@ -231,12 +231,12 @@ def distributions_section(material: Material) -> Section:
         across = axis(name, values, copy)
         curves = {"records": (values, given), "synthetic records": (copy, weight)}
         made.figures.append(
-            Figure(f"{name}: distribution functions", steps(f"Distribution functions of {name}", across, curves))
+            ReportFigure(f"{name}: distribution functions", steps(f"Distribution functions of {name}", across, curves))
         )
         if weight is not None and given is not None:
             points = {"records (y, w)": (values, given), "synthetic records (y*, w*)": (copy, weight)}
             drawing = scatter(f"{name} against weights", across, axis("weight", given, weight), points)
-            made.figures.append(Figure(f"{name} against {job.survey.weight}", drawing))
+            made.figures.append(ReportFigure(f"{name} against {job.survey.weight}", drawing))
     return made
 
 
@@ -246,7 +246,7 @@ TALLEST = 1_000
 """Largest height of a drawing that fits on a printed page, in units of the drawing."""
 
 
-def errors_section(material: Material, number: int, name: str, rows: pd.DataFrame) -> Section:
+def errors_section(material: ReportMaterial, number: int, name: str, rows: pd.DataFrame) -> Section:
     """Makes a table's section: errors by statistic beside comparators with their guarantees, then errors cell by cell."""
     made = Section(f"errors-{number}", f"Errors: {name}", [SCALE])
     guarantee = str(material.statement["guarantee"])
@@ -275,7 +275,7 @@ def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
     return Grid(f"{statistic}: errors by cell, in SE", ["cell", "records", *heads], cells, notes=more)
 
 
-def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[Figure]:
+def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[ReportFigure]:
     """Draws the errors of cells and margins as dots, if they fit on the page."""
     hows = [how for how in estimates_of(rows) if rows[f"{how}_error_in_se"].notna().any()]
     if len(rows) > MOST_PLOTTED or not hows:
@@ -292,10 +292,10 @@ def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[Figure]:
         part = f", cells {first + 1} to {min(first + size, len(rows))}" if len(rows) > size else ""
         name, legend = f"{statistic}: errors by cell{part}", [ROWS.get(how, how) for how in hows]
         drawing = chart(name, labels[chunk], legend, sizes[chunk], none[chunk], none[chunk], 2)
-        yield Figure(f"{statistic}: errors by cell, in SE, drawn{part}{left}", drawing)
+        yield ReportFigure(f"{statistic}: errors by cell, in SE, drawn{part}{left}", drawing)
 
 
-def sections(material: Material) -> Iterator[Section]:
+def sections(material: ReportMaterial) -> Iterator[Section]:
     """Yields all sections in the order of the page, the verdict first."""
     yield verdict_section(material)
     if material.bounds is not None:
@@ -308,7 +308,7 @@ def sections(material: Material) -> Iterator[Section]:
     yield timings_section(material)
 
 
-def diagnostics_section(material: Material) -> Section:
+def diagnostics_section(material: ReportMaterial) -> Section:
     """Shows the diagnostics of every stratum's fit."""
     made, rows = Section("diagnostics", "Diagnostics"), material.strata
     if not len(rows):
@@ -330,7 +330,7 @@ def _pair(value: object) -> str:
     return "" if value is None else ", ".join(f"{float(number):.4g}" for number in np.atleast_1d(np.asarray(value)))
 
 
-def timings_section(material: Material) -> Section:
+def timings_section(material: ReportMaterial) -> Section:
     """Shows the seconds that each stage took, from the status of a finished run."""
     made, path = Section("timings", "Timings"), material.space.status
     log = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

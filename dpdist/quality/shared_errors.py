@@ -40,7 +40,7 @@ class Counts(NamedTuple):
         return Counts(self.counts + other.counts, self.cells + other.cells)
 
 
-class SharedErrors(NamedTuple):
+class SimulatedTables(NamedTuple):
     """Simulated tables whose published errors are right.
 
     - `base_held`, `margins_held`: numbers of base cells, and of margins, whose 90 % interval holds the direct figure.
@@ -61,7 +61,7 @@ class _Margins(NamedTuple):
     row: Ints
 
 
-def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> SharedErrors:
+def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> SimulatedTables:
     """Simulates errors of a statistic's rows, from the standard deviations of their errors, (row,)."""
     labels, deviation = rows[list(by)].astype(str), np.nan_to_num(deviation, posinf=0.0)
     codes = np.column_stack([np.zeros((len(rows), 0), dtype=np.int64), *(pd.factorize(labels[name])[0] for name in by)])
@@ -91,7 +91,9 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
         above.append(np.count_nonzero(z > 0.0, axis=1))
     margin = np.logical_or.reduce([np.zeros(len(rows), dtype=bool), *(margins.row >= 0 for margins in used)])
     simulated = [np.concatenate(numbers).astype(float) for numbers in (held, held_margins, above)]
-    return SharedErrors(Counts(simulated[0], n), Counts(simulated[1], int(margin.sum())), Counts(simulated[2], n), margin)
+    return SimulatedTables(
+        Counts(simulated[0], n), Counts(simulated[1], int(margin.sum())), Counts(simulated[2], n), margin
+    )
 
 
 def _unshared(gamma: Floats) -> float:

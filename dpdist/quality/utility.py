@@ -26,7 +26,7 @@ class Distances(NamedTuple):
     avg_ecdf: float
 
 
-class Interval(NamedTuple):
+class UtilityInterval(NamedTuple):
     estimate: float
     lower: float
     upper: float
@@ -44,7 +44,7 @@ def distances(confidential: Floats, synthetic: Floats) -> Distances:
     return Distances(float(np.abs(difference).max()), float((difference**2).mean()))
 
 
-def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
+def mean_interval(sample: Floats, level: float = LEVEL) -> UtilityInterval:
     """The interval mean ± z s/√n, with z the normal quantile."""
     mean = float(sample.mean())
     half = (
@@ -52,10 +52,10 @@ def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
         if len(sample) > 1
         else np.inf
     )
-    return Interval(mean, mean - half, mean + half)
+    return UtilityInterval(mean, mean - half, mean + half)
 
 
-def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Interval:
+def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> UtilityInterval:
     """A quantile with the two order statistics that bound it; an end is infinite if the sample has none for it."""
     # With B ~ Binomial(n, p), the order statistic y_(l) is at most the quantile if B ≥ l, and y_(u) is above it if B ≤ u −
     # 1. So l and u − 1 are the (1 ∓ level)/2 points of B.
@@ -63,9 +63,9 @@ def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Int
     low, high = (int(scipy.stats.binom.ppf(tail, n, share)) for tail in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
     lower = ordered[low - 1] if low >= 1 else -np.inf
     upper = ordered[high] if high < n else np.inf
-    return Interval(float(np.quantile(sample, share)), float(lower), float(upper))
+    return UtilityInterval(float(np.quantile(sample, share)), float(lower), float(upper))
 
 
-def location(sample: Floats) -> dict[str, Interval]:
+def location(sample: Floats) -> dict[str, UtilityInterval]:
     """Mean, 15th, 50th and 90th percentile with their intervals ([G] figures 5 and 11–15, [V] table 1)."""
     return {"mean": mean_interval(sample)} | {name: quantile_interval(sample, p) for name, p in QUANTILES.items()}

@@ -25,7 +25,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import Layout
-from dpdist.sampling import Sampler, completed, sampler_of
+from dpdist.sampling import PosteriorSampler, completed, sampler_of
 from dpdist.storage.byproducts import BatchStore, MemberStore, StratumStore
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.paths import STORED_REFERENCE, STORES_FORM
@@ -66,7 +66,7 @@ class Fit:
         return range(len(self.frame.stratum_labels))
 
     @cached_property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> PosteriorSampler:
         return sampler_of(self.job, self.space.fits)
 
     def model(self, stratum: int) -> StratumModel:

@@ -30,7 +30,7 @@ from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
-from dpdist.sampling.samplers import Sampler
+from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.paths import LEARNED_FORM
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.released_reference import composed
@@ -42,7 +42,7 @@ SPURIOUS = "under the clamp another mode than its own wins on the reference's ow
 def learned_from(
     job: Job,
     model: StratumModel,
-    sampler: Sampler,
+    sampler: PosteriorSampler,
     key: Key,
     stratum: str,
     records: Records,

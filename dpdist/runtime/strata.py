@@ -146,7 +146,7 @@ It is written before the pooled fit replaces the strata's stores.
 """
 
 
-class Means(NamedTuple):
+class FitContext(NamedTuple):
     """What making a fit needs: the workspace, the key of random numbers, workers, and the listener for progress."""
 
     space: Workspace
@@ -155,7 +155,7 @@ class Means(NamedTuple):
     listener: Listener
 
 
-class Fitted(NamedTuple):
+class FittedStrata(NamedTuple):
     """The fit of the frame's strata, the fit by which each stratum was released, and the strata without a release."""
 
     fit: Fit
@@ -163,7 +163,7 @@ class Fitted(NamedTuple):
     failed: list[Outcome]
 
 
-def fitted(means: Means) -> Fitted:
+def fitted(means: FitContext) -> FittedStrata:
     """Fits all strata. Raises `FitError` if one cannot be released, and `DataError` if the reference is insufficient."""
     pooled = means.space.finished(POOLING)
     fit = open_fit(means.space, means.key, "pooled" if pooled else "strata")
@@ -177,16 +177,16 @@ def fitted(means: Means) -> Fitted:
     return result
 
 
-def refuse(means: Means, fit: Fit) -> Fitted:
+def refuse(means: FitContext, fit: Fit) -> FittedStrata:
     """Fits the strata, and tries nothing else."""
     learn_or_refuse(fit, fit.strata, means.workers, means.listener)
-    return Fitted(fit, dict.fromkeys(fit.strata, fit), protect_all(fit, means.workers, means.listener))
+    return FittedStrata(fit, dict.fromkeys(fit.strata, fit), protect_all(fit, means.workers, means.listener))
 
 
-def pool(means: Means, fit: Fit) -> Fitted:
+def pool(means: FitContext, fit: Fit) -> FittedStrata:
     """Fits all strata together if one cannot be fitted alone. The decision is stored before any store is replaced."""
     if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
-        return Fitted(fit, dict.fromkeys(fit.strata, fit), [])
+        return FittedStrata(fit, dict.fromkeys(fit.strata, fit), [])
     means.listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
     means.space.mark(POOLING, [])
     pooled = open_fit(means.space, means.key, "pooled")
@@ -194,7 +194,7 @@ def pool(means: Means, fit: Fit) -> Fitted:
     return refuse(means, pooled)
 
 
-def proper_prior(means: Means, fit: Fit) -> Fitted:
+def proper_prior(means: FitContext, fit: Fit) -> FittedStrata:
     failed = learn(fit, fit.strata, means.workers, means.listener)
     others = sorted(set(fit.strata) - {outcome.stratum for outcome in failed})
     failed += (
@@ -204,13 +204,17 @@ def proper_prior(means: Means, fit: Fit) -> Fitted:
     )
     fits = dict.fromkeys(fit.strata, fit)
     if not failed:
-        return Fitted(fit, fits, [])
+        return FittedStrata(fit, fits, [])
     means.listener(Event("note", "protect", note=f"{len(failed)} strata take the proper prior"))
     again, strata = open_fit(means.space, means.key, "proper"), [outcome.stratum for outcome in failed]
     learn_or_refuse(again, strata, means.workers, means.listener)
     failed = protect_some(again, strata, means.workers, means.listener)
-    return Fitted(fit, fits | dict.fromkeys(strata, again), failed)
+    return FittedStrata(fit, fits | dict.fromkeys(strata, again), failed)
 
 
-FALLBACKS: Mapping[str, Callable[[Means, Fit], Fitted]] = {"refuse": refuse, "pool": pool, "proper_prior": proper_prior}
+FALLBACKS: Mapping[str, Callable[[FitContext, Fit], FittedStrata]] = {
+    "refuse": refuse,
+    "pool": pool,
+    "proper_prior": proper_prior,
+}
 """Fallbacks by their name in a job, under `mechanism.fallback`."""

@@ -16,7 +16,7 @@ from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, Str
 from dpdist.models.user import CLAMPED_FACTOR, User
 from dpdist.sampling.clamped import VARIATION
 from dpdist.sampling.markov import StanSampler, source_of
-from dpdist.sampling.samplers import ExactSampler, GridSampler, Sampler, Unconverged
+from dpdist.sampling.samplers import ExactSampler, GridSampler, PosteriorSampler, Unconverged
 from dpdist.sampling.toolchain import check_program, executable, find_toolchain
 
 CAVEAT = (
@@ -36,7 +36,7 @@ RETRIES = (
 )
 
 
-def sampler_of(job: Job, folder: Path) -> Sampler:
+def sampler_of(job: Job, folder: Path) -> PosteriorSampler:
     """The sampler that a job names. Private folders for runs of Stan are made in `folder`."""
     if job.sampler.name == "exact":
         return ExactSampler(job.sampler.draws)
@@ -53,7 +53,7 @@ class ReferenceSampler:
     """
 
     draws: int
-    for_clamped: Sampler
+    for_clamped: PosteriorSampler
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._of(model, posterior).many(model, posterior, rng)
@@ -61,7 +61,7 @@ class ReferenceSampler:
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._of(model, posterior).one(model, posterior, rng)
 
-    def _of(self, model: StratumModel, posterior: Floats | Clamped) -> Sampler:
+    def _of(self, model: StratumModel, posterior: Floats | Clamped) -> PosteriorSampler:
         if isinstance(posterior, Clamped):
             return self.for_clamped
         if isinstance(model, Exact):
@@ -69,12 +69,12 @@ class ReferenceSampler:
         return GridSampler(self.draws) if isinstance(model, Gridded) else self.for_clamped
 
 
-def reference_sampler(job: Job, sampler: Sampler) -> ReferenceSampler:
+def reference_sampler(job: Job, sampler: PosteriorSampler) -> ReferenceSampler:
     """A sampler for the reference. Its number of draws is the total of the job's sampler."""
     return ReferenceSampler(job.sampler.total, sampler)
 
 
-def completed(model: StratumModel, sampler: Sampler) -> StratumModel:
+def completed(model: StratumModel, sampler: PosteriorSampler) -> StratumModel:
     """The model, with a way to run its program's generated quantities if it needs one."""
     return sampler.complete(model) if isinstance(sampler, StanSampler) else model
 
@@ -147,7 +147,7 @@ def facts(job: Job) -> dict[str, Any]:
 
 
 __all__ = [
-    "Sampler",
+    "PosteriorSampler",
     "Unconverged",
     "check",
     "completed",

@@ -46,7 +46,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Diagnostics:
+class ChainDiagnostics:
     """The worst figures over all varying scalars (R-hat, ESS) and all chains (E-BFMI); None if undefined.
 
     Constant scalars, such as the diagonal of a correlation matrix, are left out. `not_finite` is the number of scalars with
@@ -88,7 +88,7 @@ class Diagnostics:
         return problems
 
 
-def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> Diagnostics:
+def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> ChainDiagnostics:
     """Diagnostics of the named variables, or of all. Generated quantities such as log_lik are better left out."""
     arviz, xr = _arviz()
     labels, scalars = _scalars(chains, names)
@@ -105,7 +105,7 @@ def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> Diagnostic
     moves = np.ptp(chains.energy, axis=1) > 0 if chains.energy.shape[1] > 1 else np.zeros(len(chains.energy), bool)
     ebfmi = arviz.bfmi(chains.energy[moves]) if moves.any() else np.array([])
     worst = int(np.argmax(rhat)) if several else 0
-    return Diagnostics(
+    return ChainDiagnostics(
         float(rhat[worst]) if several else None,
         labels[kept[worst]] if several else None,
         _least(bulk),
@@ -327,7 +327,7 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
     return {**model.stan_data(nothing), **model.stan_records(on.records, on.alpha, on.offset, on.clamp)}
 
 
-def _figures(diagnostics: Diagnostics) -> dict[str, float]:
+def _figures(diagnostics: ChainDiagnostics) -> dict[str, float]:
     """Diagnostics as numbers; NaN if not defined."""
     figures = diagnostics.as_dict()
     return {name: np.nan if value is None else float(value) for name, value in figures.items() if name != "worst_rhat_of"}

@@ -59,7 +59,7 @@ class Unconverged(Exception):
     """A posterior could not be sampled as the job asks. The message gives the reason, without figures of the records."""
 
 
-class Sampler(Protocol):
+class PosteriorSampler(Protocol):
     """Draws from π(θ) ∏ p(record_i | θ)^α_i, given statistics of α-weighted records, or from a clamped posterior.
 
     A generator in the same state gives the same draws, and similar statistics give similar draws. All rounds therefore

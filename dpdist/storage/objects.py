@@ -75,7 +75,7 @@ class Tag(NamedTuple):
         return version
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     data: bytes
     tag: Tag
 
@@ -112,11 +112,11 @@ class Objects:
         with self._errors_named():
             next(iter(self.store.list(chunk_size=1)), None)
 
-    def get(self, name: str) -> Listed | None:
+    def get(self, name: str) -> ListedObject | None:
         with self._errors_named():
             try:
                 stored = self.store.get(name)
-                return Listed(bytes(stored.bytes()), Tag(stored.meta["e_tag"], stored.meta["version"]))
+                return ListedObject(bytes(stored.bytes()), Tag(stored.meta["e_tag"], stored.meta["version"]))
             except FileNotFoundError:
                 return None
 

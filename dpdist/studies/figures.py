@@ -21,14 +21,14 @@ from dpdist.quality.utility import ecdf
 from dpdist.studies.file import kind_of
 from dpdist.studies.kinds.protocol import Caption
 from dpdist.studies.kinds.simulation_settings import DATA
-from dpdist.studies.settings import Figure, FigureKind, Study
+from dpdist.studies.settings import FigureKind, Study, StudyFigure
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
 """Okabe and Ito's colours, which most colour-blind readers can distinguish. The data themselves are drawn in grey."""
 GREY = "#6b7280"
 
 
-class Material(NamedTuple):
+class StudyMaterial(NamedTuple):
     """A study, the long table of its results, and by-products of the first replicates for every record."""
 
     study: Study
@@ -59,12 +59,12 @@ class Material(NamedTuple):
         shown = epsilon if epsilon in set(rows.epsilon) else self.study.grid[0]
         return np.asarray(rows[(rows.epsilon == shown) & (rows.column == column)]["value"], dtype=float)
 
-    def mechanisms(self, figure: Figure, case: str, measure: str) -> list[str]:
+    def mechanisms(self, figure: StudyFigure, case: str, measure: str) -> list[str]:
         """The mechanisms that have the measure, in the study's order."""
         rows = self.results[(self.results.case == case) & (self.results.measure == measure)]
         return [label for label in figure.mechanisms or self.study.labels if label in set(rows.mechanism)]
 
-    def cases(self, figure: Figure) -> list[str]:
+    def cases(self, figure: StudyFigure) -> list[str]:
         return list(figure.cases or self.study.case_names)
 
 
@@ -123,7 +123,7 @@ POINTS_SHOWN = 1_500
 """Largest number of a file's records in a scatter plot, so that a page stays small."""
 
 
-def draw(figure: Figure, material: Material, number: int) -> str:
+def draw(figure: StudyFigure, material: StudyMaterial, number: int) -> str:
     """An SVG element for a page."""
     with mpl.rc_context(STYLE | {"svg.hashsalt": f"dpdist-{number}"}):
         canvas = _KINDS[figure.kind](figure, material)
@@ -132,7 +132,7 @@ def draw(figure: Figure, material: Material, number: int) -> str:
     return inline(written.getvalue(), f"f{number}-", figure.title)
 
 
-def violins(figure: Figure, material: Material) -> Canvas:
+def violins(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Distributions over replicates: a panel for each case and ε, a row for each mechanism."""
     measure = figure.measure or "database_bound"
     panels = panels_of(figure, material)
@@ -149,7 +149,7 @@ def violins(figure: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def by_size(figure: Figure, material: Material) -> Canvas:
+def by_size(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Distributions over replicates against n: a panel for each mechanism."""
     measure = figure.measure or "database_bound"
     cases = sorted((case for case in material.study.cases if case.name in material.cases(figure)), key=lambda case: case.n)
@@ -169,7 +169,7 @@ def by_size(figure: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def ecdfs(figure: Figure, material: Material) -> Canvas:
+def ecdfs(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Distribution functions of data and synthetic records, and their differences."""
     panels, cases = panels_of(figure, material), material.cases(figure)
     canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
@@ -192,7 +192,7 @@ def ecdfs(figure: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def record_bounds(figure: Figure, material: Material) -> Canvas:
+def record_bounds(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Record bounds: unweighted in the first fit, weighted in the last."""
     panels = panels_of(figure, material)
     labels = [label for label in figure.mechanisms or material.arms if label != DATA]
@@ -210,7 +210,7 @@ def record_bounds(figure: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def weights_and_bounds(figure: Figure, material: Material) -> Canvas:
+def weights_and_bounds(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Record bounds against privacy weights, as in [V], figures 4, 5, 8, 9.
     Where the curve is flat, records use the whole bound.
     """
@@ -230,7 +230,7 @@ def weights_and_bounds(figure: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def densities(figure: Figure, material: Material) -> Canvas:
+def densities(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Kernel estimates up to the data's 99 %, as in [G], figure 9."""
     places = panels_of(figure, material)
     canvas, axes = canvas_of(len(places), 2, 3.6)
@@ -255,7 +255,7 @@ def _density(sample: Floats, grid: Floats) -> Floats:
     return np.asarray(scipy.stats.gaussian_kde(sample)(grid))
 
 
-def outcomes_and_weights(figure: Figure, material: Material) -> Canvas:
+def outcomes_and_weights(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     labels = list(figure.mechanisms or material.arms)
     case, epsilon = material.cases(figure)[0], material.study.grid[0]
     canvas, axes = canvas_of(len(labels), 3, 3.2, sharex=True, sharey=True)
@@ -273,7 +273,7 @@ def outcomes_and_weights(figure: Figure, material: Material) -> Canvas:
     return canvas
 
 
-_KINDS: Mapping[FigureKind, Callable[[Figure, Material], Canvas]] = {
+_KINDS: Mapping[FigureKind, Callable[[StudyFigure, StudyMaterial], Canvas]] = {
     "violins": violins,
     "by_size": by_size,
     "ecdf": ecdfs,
@@ -284,11 +284,11 @@ _KINDS: Mapping[FigureKind, Callable[[Figure, Material], Canvas]] = {
 }
 
 
-def drawn(figures: Sequence[Figure], material: Material) -> list[tuple[Figure, str]]:
+def drawn(figures: Sequence[StudyFigure], material: StudyMaterial) -> list[tuple[StudyFigure, str]]:
     return [(figure, draw(figure, material, number)) for number, figure in enumerate(figures, start=1)]
 
 
-def panels_of(figure: Figure, material: Material) -> list[tuple[str, str]]:
+def panels_of(figure: StudyFigure, material: StudyMaterial) -> list[tuple[str, str]]:
     """(case, ε) of every panel."""
     return [(case, epsilon) for case in material.cases(figure) for epsilon in figure.epsilons or material.study.grid]
 

@@ -19,13 +19,13 @@ from dpdist.studies.kinds.modips import ModipsKind
 from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.kinds.protocol import StudyKind
 from dpdist.studies.kinds.simulation import SimulationKind
-from dpdist.studies.kinds.tables import Tables
+from dpdist.studies.kinds.tables import TablesKind
 from dpdist.studies.settings import Study
 
 KINDS: Mapping[str, StudyKind] = {
     "simulation": SimulationKind(),
     "guarantees": GuaranteesKind(),
-    "tables": Tables(),
+    "tables": TablesKind(),
     "modips": ModipsKind(),
     "partitions": PartitionsKind(),
     "coded_files": CodedFiles(),

@@ -60,7 +60,7 @@ class OutcomeAlone:
 
 
 @dataclass(frozen=True)
-class Beta(OutcomeAlone):
+class BetaOutcomes(OutcomeAlone):
     """Shares, right-skewed for small a ([G]: a = .5, b = 3)."""
 
     a: float
@@ -85,7 +85,7 @@ class Beta(OutcomeAlone):
 
 
 @dataclass(frozen=True)
-class Poisson(OutcomeAlone):
+class PoissonOutcomes(OutcomeAlone):
     """Counts ([V] §3.1: mean 100)."""
 
     mean: float
@@ -109,7 +109,7 @@ class Poisson(OutcomeAlone):
 
 
 @dataclass(frozen=True)
-class NegativeBinomialMixture(OutcomeAlone):
+class MixedCounts(OutcomeAlone):
     """NB(mean, dispersion_1) with probability share_1, else NB(mean, dispersion_2); variance mean + mean²/φ ([V] §3.2)."""
 
     mean: float
@@ -145,7 +145,7 @@ class NegativeBinomialMixture(OutcomeAlone):
 
 
 @dataclass(frozen=True)
-class Bernoulli(OutcomeAlone):
+class BernoulliOutcomes(OutcomeAlone):
     probability: float
 
     def __post_init__(self) -> None:
@@ -271,7 +271,7 @@ class Salaries:
 
 
 @dataclass(frozen=True)
-class Counts:
+class CountOutcomes:
     """Poisson counts with log means linear in sex and age; `mean` is the mean of all."""
 
     mean: float
@@ -331,12 +331,12 @@ def _crossed(effects: Mapping[str, Floats], levels: Mapping[str, tuple[str, ...]
 
 
 GENERATORS: Mapping[GeneratorName, type[Any]] = {
-    "beta": Beta,
-    "poisson": Poisson,
-    "negative_binomial_mixture": NegativeBinomialMixture,
-    "bernoulli": Bernoulli,
+    "beta": BetaOutcomes,
+    "poisson": PoissonOutcomes,
+    "negative_binomial_mixture": MixedCounts,
+    "bernoulli": BernoulliOutcomes,
     "salaries": Salaries,
-    "counts": Counts,
+    "counts": CountOutcomes,
 }
 
 

@@ -25,7 +25,7 @@ from dpdist.studies.settings import Note, Study, one_line
 from dpdist.studies.verdicts import ANSWERS, READING, findings, set_beside
 
 
-class Entry(Frozen):
+class StudyEntry(Frozen):
     study: str = Field(description="name of a shipped study, or a path")
     replicates: int | None = Field(default=None, ge=1, description="unset: the study's")
     of: str = Field(description="the source, and which part of it")
@@ -36,7 +36,7 @@ class Overview(Frozen):
 
     title: str
     about: Annotated[str, BeforeValidator(one_line)] = ""
-    studies: tuple[Entry, ...] = Field(min_length=1)
+    studies: tuple[StudyEntry, ...] = Field(min_length=1)
     notes: tuple[Note, ...] = Field(default=(), description="what the studies do not reproduce, and why")
 
     @model_validator(mode="after")
@@ -54,7 +54,7 @@ def load(name: str | Path) -> Study | Overview:
     return validated(Overview, keys, str(path), lines, StudyError) if "studies" in keys else load_study(path)
 
 
-class Part(NamedTuple):
+class StudyPart(NamedTuple):
     """What the page shows of one study.
     `answers` counts verdicts on published figures; `seconds` are those of all calls.
     """
@@ -83,7 +83,7 @@ def run_overview(
     A study of files needs the folder `data`; the page names studies that did not run. Parameters, folder and errors are
     those of `dpdist.run_study`.
     """
-    folder, parts = Path(out).absolute(), list[Part]()
+    folder, parts = Path(out).absolute(), list[StudyPart]()
     studies = [(entry, load_study(entry.study)) for entry in overview.studies]
     without = [(entry, study) for entry, study in studies if study.reads_files and data is None]
     for entry, study in studies:
@@ -98,7 +98,7 @@ def run_overview(
     return folder
 
 
-def _part(entry: Entry, study: Study, folder: Path, listener: Listener, data: str | Path | None) -> Part:
+def _part(entry: StudyEntry, study: Study, folder: Path, listener: Listener, data: str | Path | None) -> StudyPart:
     path, begun = folder / "seconds.json", time.monotonic()
     spent = json.loads(path.read_text(encoding="utf-8"))["seconds"] if path.exists() else 0.0
     run(study, folder, listener=listener, data=data)
@@ -107,4 +107,4 @@ def _part(entry: Entry, study: Study, folder: Path, listener: Listener, data: st
     command = f"dpdist study {entry.study} --replicates {study.replicates} --out DIR" + " --data FOLDER" * study.reads_files
     beside = [set_beside(table, material) for table in study.beside]
     limits = findings(study.limits, material.results)
-    return Part(entry.of, study, command, beside, limits, spent)
+    return StudyPart(entry.of, study, command, beside, limits, spent)

@@ -37,16 +37,16 @@ from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
 from dpdist.publish.writers.page import environment
-from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
-from dpdist.studies.rehearsal_thirds import Parts, Thirds, in_thirds, public_reference, public_source
+from dpdist.studies.rehearsal_candidates import Candidate, RefusedCandidate, candidates
+from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
     OUT_OF_REACH,
     RULE,
-    Findings,
     Rehearsal,
     Trial,
+    TrialFindings,
     advice,
     confirmed,
     repeated,
@@ -222,7 +222,7 @@ def rehearse(
         return _written(job, source.name, thirds, findings, out, listener)
 
 
-def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path, listener: Listener) -> Rehearsal:
+def _written(job: Job, name: str, thirds: Thirds, findings: TrialFindings, out: Path, listener: Listener) -> Rehearsal:
 
     caution = small(findings.trials[0].candidate, thirds)
     made = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
@@ -242,7 +242,7 @@ class Runs:
     results: Results
     csv: Path
 
-    def trial(self, candidate: Candidate, splits: Sequence[Parts], current: int, draw: int) -> Trial:
+    def trial(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> Trial:
         def make() -> Trial:
             workspace = Path(tempfile.mkdtemp(dir=self.folder))
             try:
@@ -252,7 +252,7 @@ class Runs:
 
         return self.results.of(candidate, current, draw, make)
 
-    def repeated(self, candidate: Candidate, splits: Sequence[Parts], current: int, draws: Sequence[int]) -> Trial:
+    def repeated(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draws: Sequence[int]) -> Trial:
         """Several releases, each under new noise; raises `DpdistError`."""
         made = [self.trial(candidate, splits, current, draw) for draw in draws]
         return repeated(made[0], made[1:])
@@ -263,7 +263,7 @@ class Runs:
 
 def tried(
     job: Job, thirds: Thirds, ground: dict[str, Any], runs: Runs, listener: Listener, chains: bool = False
-) -> Findings:
+) -> TrialFindings:
     """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
     splits = splits_of(thirds, 0, runs.folder)
     wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
@@ -276,7 +276,7 @@ def tried(
                 trials.append(runs.trial(trying, splits, 0, 0))
                 runs.show(trials)
             except DpdistError as error:
-                refused.append(Refused(trying.label, in_one_line(error)))
+                refused.append(RefusedCandidate(trying.label, in_one_line(error)))
             tick(1)
     if not trials:
         reasons = "; ".join(f"{refusal.label}: {refusal.reason}" for refusal in refused[:3])
@@ -291,21 +291,21 @@ def tried(
             try:
                 return runs.repeated(candidate, others, 1, range(DRAWS))
             except DpdistError as error:
-                refused.append(Refused(f"{candidate.label}, on the other third", in_one_line(error)))
+                refused.append(RefusedCandidate(f"{candidate.label}, on the other third", in_one_line(error)))
                 return None
             finally:
                 tick(1)
 
-    return Findings(*confirmed(trials, again), refused)
+    return TrialFindings(*confirmed(trials, again), refused)
 
 
-def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[Parts, Parts]:
+def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[FileThirds, FileThirds]:
     """The files for each choice of the current third; reference and truth are also exchanged."""
     first, second = (thirds.written(current, swapped, folder / f"third-{current}-{swapped:d}") for swapped in (False, True))
     return first, second
 
 
-def drawn_again(trials: list[Trial], splits: Sequence[Parts], runs: Runs, listener: Listener) -> list[Trial]:
+def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, listener: Listener) -> list[Trial]:
     """Repeats trials that may turn out best, because a single draw would let chance choose.
 
     Further draws may raise the best score, and bring others within its reach, which are then repeated, too.
@@ -396,7 +396,7 @@ def shown(coverage: float) -> str:
     return "–" if np.isnan(coverage) else f"{coverage:.2f}"
 
 
-def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
+def by_reason(refused: Sequence[RefusedCandidate]) -> dict[str, str]:
     """Labels of mechanisms that were not run, by reason."""
     reasons = dict[str, list[str]]()
     for refusal in refused:

@@ -50,33 +50,33 @@ class Candidate(NamedTuple):
         return reference is not None and "histogram" not in reference
 
 
-class Refused(NamedTuple):
+class RefusedCandidate(NamedTuple):
     label: str
     reason: str
 
 
 def candidates(
     job: Job, reference: str, ground: Terms, chains: bool = False, only: Collection[str] | None = None
-) -> tuple[list[Candidate], list[Refused]]:
+) -> tuple[list[Candidate], list[RefusedCandidate]]:
     """Every registered mechanism that the job's columns allow, and the refused ones; `only` restricts the labels.
 
     `reference` is the path of the reference in a trial, `ground` the reference of a recommended job. A mechanism with
     Markov chains is tried if `chains` is true, or if it is the job's own.
     """
-    runs, refused = list[Candidate](), list[Refused]()
+    runs, refused = list[Candidate](), list[RefusedCandidate]()
     for label, wanted in _wanted(job, ground):
         if only is not None and label not in only:
             continue
         made = _fewest_changes(job, wanted)
         if isinstance(made, str):
-            refused.append(Refused(label, made))
+            refused.append(RefusedCandidate(label, made))
             continue
         terms, loaded = made
         promise = mechanism_of(loaded).promise(loaded)
         if isinstance(promise.total, NoGuarantee):
-            refused.append(Refused(label, "it promises nothing"))
+            refused.append(RefusedCandidate(label, "it promises nothing"))
         elif loaded.sampler.name == "stan" and not chains and not _of_the_job(job, loaded):
-            refused.append(Refused(label, CHAINS))
+            refused.append(RefusedCandidate(label, CHAINS))
         else:
             run = _of_a_third(terms, loaded, reference)
             runs.append(Candidate(label, run, promise.total.name, loaded.strict, terms, tuple(_changed(job, terms))))

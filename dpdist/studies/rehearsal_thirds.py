@@ -23,7 +23,7 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import cross
-from dpdist.estimation.direct import Design
+from dpdist.estimation.direct import SamplingDesign
 from dpdist.estimation.further import Direct
 from dpdist.job import Job, Simulate, Table
 from dpdist.job.reference import SimulatedReference
@@ -42,7 +42,7 @@ LEFT_OVER = 3
 """Label, beside thirds 0, 1 and 2, of records left over when a cell is divided by three; they are in the reference."""
 
 
-class Parts(NamedTuple):
+class FileThirds(NamedTuple):
     """Paths of three files: the one to release, its reference, and the truth."""
 
     current: Path
@@ -64,7 +64,7 @@ def thirds(cell: Ints, rng: np.random.Generator) -> Ints:
 
 
 def parted(third: Ints, current: int = 0, earlier: int = 1) -> Iterator[NDArray[np.bool_]]:
-    """Which records are in each of `Parts`, (record,)."""
+    """Which records are in each of `FileThirds`, (record,)."""
     yield third == current
     yield (third == earlier) | (third == LEFT_OVER)
     yield third == 3 - current - earlier
@@ -79,7 +79,7 @@ def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
     source = open_file(path, job.input)
     census = take_census(job, source)
     passes = [records_as_they_came(job, source, census, number) for number in range(len(job.outcomes))]
-    strata = Direct.of(job, census.frame, Design(lonely="certainty"), passes).without_clusters
+    strata = Direct.of(job, census.frame, SamplingDesign(lonely="certainty"), passes).without_clusters
     cells = replace(strata, frame=census.frame.stratified(tuple(census.frame.codes)))
     return {table.name: _estimates(cells, strata, table) for table in job.tables}
 
@@ -165,12 +165,12 @@ class Thirds(NamedTuple):
     cells: int
     thin: int
 
-    def written(self, current: int, swapped: bool, folder: Path) -> Parts:
+    def written(self, current: int, swapped: bool, folder: Path) -> FileThirds:
         """Writes the three files of a trial; `swapped` exchanges reference and truth."""
         suffix = "csv" if self.text_only else "parquet"
         earlier = (current + (2 if swapped else 1)) % 3
         folder.mkdir(parents=True, exist_ok=True)
-        parts = Parts(*(folder / f"{name}.{suffix}" for name in Parts._fields))
+        parts = FileThirds(*(folder / f"{name}.{suffix}" for name in FileThirds._fields))
         for path, rows in zip(parts, parted(self.third, current, earlier), strict=True):
             part = self.table.filter(pa.array(rows))
             pa_csv.write_csv(part, path) if self.text_only else pq.write_table(part, path)

@@ -18,8 +18,8 @@ from dpdist.job.loading import job_of
 from dpdist.quality.summary import by_statistic
 from dpdist.quality.verdict import NOMINAL, labels_of
 from dpdist.release import run
-from dpdist.studies.rehearsal_candidates import Candidate, Refused
-from dpdist.studies.rehearsal_thirds import Parts, beside_truth, given_sizes
+from dpdist.studies.rehearsal_candidates import Candidate, RefusedCandidate
+from dpdist.studies.rehearsal_thirds import FileThirds, beside_truth, given_sizes
 
 GOOD_COVERAGE, GOOD_ERROR, GOOD_LARGEST, GOOD_BIAS = 0.85, 1.0, 4.0, 0.5
 DRAWS = 4
@@ -142,7 +142,7 @@ def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
     return Trial(first.candidate, pd.concat(cells, ignore_index=True), first.suppressed, first.seconds)
 
 
-def trial(candidate: Candidate, parts: Parts, workspace: Path, study: Key | None = None) -> Trial:
+def trial(candidate: Candidate, parts: FileThirds, workspace: Path, study: Key | None = None) -> Trial:
     """Runs one release of the current part. With the key of a `study`, all draws follow from it. Raises `DpdistError`."""
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}, "input": {"path": str(parts.current)}}
     if "path" in candidate.terms.get("reference", {}):
@@ -213,13 +213,13 @@ def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Tri
     return [*level, *(tried for tried in ordered if all(tried is not one for one in level))]
 
 
-class Findings(NamedTuple):
+class TrialFindings(NamedTuple):
     """All trials in the order of `RULE`, the first recommended; `good` if it is good enough on both thirds."""
 
     trials: list[Trial]
     good: bool
     confirmed: Confirmed
-    refused: list[Refused]
+    refused: list[RefusedCandidate]
 
 
 class Rehearsal(NamedTuple):
@@ -231,7 +231,7 @@ class Rehearsal(NamedTuple):
     job: Job
     source: str
     records: int
-    findings: Findings
+    findings: TrialFindings
     caution: str = ""
     unjudged: str = ""
 
@@ -240,7 +240,7 @@ class Rehearsal(NamedTuple):
         return self.findings.trials
 
     @property
-    def refused(self) -> list[Refused]:
+    def refused(self) -> list[RefusedCandidate]:
         return self.findings.refused
 
     @property

@@ -23,7 +23,7 @@ from dpdist.core.this_process import refuse_nested_start
 from dpdist.publish.writers.page import environment
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
-from dpdist.studies.figures import Material, number
+from dpdist.studies.figures import StudyMaterial, number
 from dpdist.studies.file import kind_of
 from dpdist.studies.kinds.protocol import Fact
 from dpdist.studies.settings import Study
@@ -106,7 +106,7 @@ class Task:
         results.write_results(results.part_path(self.folder, name, number), name, number, replicate.results)
 
 
-def material_of(study: Study, folder: Path) -> Material:
+def material_of(study: Study, folder: Path) -> StudyMaterial:
     """Reads all replicates of a study that has run, and writes its tables."""
     parts = [read(folder, study, c, k) for c in range(len(study.cases)) for k in range(1, study.replicates + 1)]
     table = results.tidy(parts, len(study.cases))
@@ -116,7 +116,9 @@ def material_of(study: Study, folder: Path) -> Material:
         write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
         # The table has a million errors; the page shows their summary in ratios.csv.
         shown = pd.concat([shown[~shown["measure"].str.contains(" error ")], by_cell])
-    return Material(study, shown, pd.concat([pd.read_parquet(results.records_path(folder, n)) for n in study.case_names]))
+    return StudyMaterial(
+        study, shown, pd.concat([pd.read_parquet(results.records_path(folder, n)) for n in study.case_names])
+    )
 
 
 def done(folder: Path, study: Study, case: int, number: int) -> bool:
@@ -168,7 +170,7 @@ INTERVALS = (
 )
 
 
-def page(material: Material, versions: Mapping[str, str]) -> str:
+def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
     """One HTML document that loads nothing."""
     study, results, _ = material
     kind = kind_of(study)
@@ -199,7 +201,7 @@ def _versions(versions: Mapping[str, str]) -> Fact:
     return "Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]
 
 
-def _summary(material: Material, measure: str) -> dict[str, Any]:
+def _summary(material: StudyMaterial, measure: str) -> dict[str, Any]:
     """Mean and standard deviation by mechanism and (case, ε); the longer list becomes rows."""
     rows = material.results[material.results.measure == measure]
     there = set(zip(rows.case, rows.epsilon, strict=True))

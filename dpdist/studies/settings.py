@@ -20,7 +20,7 @@ FigureKind = Literal[
 ]
 
 
-class Row(Frozen):
+class StudyRow(Frozen):
     """Published figures of one mechanism at one ε, by column."""
 
     mechanism: str
@@ -44,7 +44,7 @@ class Beside(Frozen):
     case: str | None = None
     statistic: Literal["mean", "mean_sd", "median", "five_numbers", "range", "interval"] = "mean"
     columns: dict[str, str] = Field(description="key of a published column and its heading")
-    rows: tuple[Row, ...] = Field(min_length=1)
+    rows: tuple[StudyRow, ...] = Field(min_length=1)
     published: Published | None = None
     reading: str = ""
 
@@ -56,7 +56,7 @@ class Beside(Frozen):
         return self
 
 
-class Figure(Frozen):
+class StudyFigure(Frozen):
     kind: FigureKind
     title: str
     measure: str | None = None
@@ -144,7 +144,7 @@ class Study(Frozen):
     notes: tuple[Note, ...] = ()
     limits: tuple[Limit, ...] = Field(default=(), description="what the page holds the results against")
     beside: tuple[Beside, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[StudyFigure, ...] = ()
     runtime: Runtime = Runtime()
 
     @property

@@ -13,10 +13,10 @@ import scipy
 
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_95
-from dpdist.studies.figures import Material, number
+from dpdist.studies.figures import StudyMaterial, number
 from dpdist.studies.kinds.populations import MONTE_CARLO
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import Beside, Limit, Note, Row
+from dpdist.studies.settings import Beside, Limit, Note, StudyRow
 
 CONFIDENCE = 0.95
 MARGIN_IN_SD = 0.5
@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 """Relative difference within which two figures without Monte Carlo error count as the same."""
 
 
-class Verdict(Enum):
+class ClaimVerdict(Enum):
     """Conclusion of a run about a claim."""
 
     YES = "yes"
@@ -33,30 +33,30 @@ class Verdict(Enum):
     TOO_FEW = "too few replicates to tell"
 
 
-class Interval(NamedTuple):
+class ReplicateInterval(NamedTuple):
     """A mean over replicates and its interval, which is infinite for a single replicate."""
 
     lower: float
     mean: float
     upper: float
 
-    def within(self, low: float, high: float) -> Verdict:
+    def within(self, low: float, high: float) -> ClaimVerdict:
         """Whether the mean is within the limit, as far as its interval can show."""
         if low <= self.lower and self.upper <= high:
-            return Verdict.YES
-        return Verdict.NO if self.upper < low or high < self.lower else Verdict.TOO_FEW
+            return ClaimVerdict.YES
+        return ClaimVerdict.NO if self.upper < low or high < self.lower else ClaimVerdict.TOO_FEW
 
 
-def mean_interval(values: Floats) -> Interval:
+def mean_interval(values: Floats) -> ReplicateInterval:
     """Student's 95 % interval, from (replicate,)."""
     mean, n = float(values.mean()), len(values)
     if n < 2:
-        return Interval(-np.inf, mean, np.inf)
+        return ReplicateInterval(-np.inf, mean, np.inf)
     half = float(scipy.special.stdtrit(n - 1, 0.5 + CONFIDENCE / 2.0) * values.std(ddof=1) / np.sqrt(n))
-    return Interval(mean - half, mean, mean + half)
+    return ReplicateInterval(mean - half, mean, mean + half)
 
 
-class Estimate(NamedTuple):
+class ReplicateMean(NamedTuple):
     """Mean over replicates, standard deviation between them, and their number."""
 
     mean: float
@@ -68,24 +68,24 @@ class Estimate(NamedTuple):
         return self.sd**2 / self.replicates
 
 
-def estimate_of(values: Floats) -> Estimate:
-    return Estimate(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else np.nan, len(values))
+def estimate_of(values: Floats) -> ReplicateMean:
+    return ReplicateMean(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else np.nan, len(values))
 
 
-def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
+def reproduces(ours: ReplicateMean, theirs: ReplicateMean) -> ClaimVerdict:
     """Whether two means agree within half a standard deviation between replicates.
 
     Yes if Welch's interval of the difference lies within this margin, no if it lies outside.
     """
     if ours.replicates < 2:
-        return Verdict.TOO_FEW
+        return ClaimVerdict.TOO_FEW
     variance, difference = ours.variance + theirs.variance, ours.mean - theirs.mean
     if variance <= (ROUNDING * theirs.mean) ** 2:
-        return Verdict.YES if abs(difference) <= ROUNDING * abs(theirs.mean) else Verdict.NO
+        return ClaimVerdict.YES if abs(difference) <= ROUNDING * abs(theirs.mean) else ClaimVerdict.NO
     parts = [estimate.variance**2 / (estimate.replicates - 1) for estimate in (ours, theirs) if estimate.replicates > 1]
     half = float(scipy.special.stdtrit(variance**2 / sum(parts), 0.5 + CONFIDENCE / 2.0) * np.sqrt(variance))
     margin = MARGIN_IN_SD * float(np.sqrt((ours.sd**2 + theirs.sd**2) / 2.0))
-    return Interval(difference - half, difference, difference + half).within(-margin, margin)
+    return ReplicateInterval(difference - half, difference, difference + half).within(-margin, margin)
 
 
 OVER = {
@@ -98,12 +98,12 @@ MOST_NAMED = 12
 BY = ["case", "mechanism", "epsilon", "measure"]
 
 
-class Outcome(NamedTuple):
+class LimitedResult(NamedTuple):
     """A result that a limit applies to."""
 
     name: str
-    figure: Interval
-    verdict: Verdict
+    figure: ReplicateInterval
+    verdict: ClaimVerdict
 
 
 def findings(limits: tuple[Limit, ...], results: pd.DataFrame) -> list[Note]:
@@ -111,7 +111,7 @@ def findings(limits: tuple[Limit, ...], results: pd.DataFrame) -> list[Note]:
     return [Note(title=limit.title, text=_text(limit, list(outcomes(limit, results)))) for limit in limits]
 
 
-def outcomes(limit: Limit, results: pd.DataFrame) -> Iterator[Outcome]:
+def outcomes(limit: Limit, results: pd.DataFrame) -> Iterator[LimitedResult]:
     """Every result that a limit applies to, with its verdict."""
     wanted = results[results["measure"].isin([f"{name}{end}" for name in limit.measures for end in ("", MONTE_CARLO)])]
     for column, names in (("case", limit.cases), ("epsilon", limit.epsilons)):
@@ -126,15 +126,15 @@ def outcomes(limit: Limit, results: pd.DataFrame) -> Iterator[Outcome]:
         name, at_error = f"{case} {mechanism}{suffix} {measure}", (case, mechanism, epsilon, f"{measure}{MONTE_CARLO}")
         if limit.over == "cells":
             figure = _median(rows["value"].to_numpy(float), errors.set_index(BY)["value"].get(at_error))
-            yield Outcome(name, figure, figure.within(*limit.ends))
+            yield LimitedResult(name, figure, figure.within(*limit.ends))
         elif len(values := _values(limit, wanted, rows)):
             yield _outcome(limit, name, values)
 
 
-def _median(cells: Floats, error: float | None) -> Interval:
+def _median(cells: Floats, error: float | None) -> ReplicateInterval:
     """The median over cells with a ratio, and its 95 % interval; infinite for one replicate."""
     middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL_95 * error
-    return Interval(middle - half, middle, middle + half)
+    return ReplicateInterval(middle - half, middle, middle + half)
 
 
 def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
@@ -146,38 +146,40 @@ def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
     return (both["value"] - both["value_larger"]).to_numpy(float)
 
 
-def _outcome(limit: Limit, name: str, values: Floats) -> Outcome:
+def _outcome(limit: Limit, name: str, values: Floats) -> LimitedResult:
     if limit.over == "all":
         worst = float(values[np.argmax([limit.beyond(value) for value in values])])
-        return Outcome(name, Interval(worst, worst, worst), Verdict.NO if limit.beyond(worst) > 0 else Verdict.YES)
+        return LimitedResult(
+            name, ReplicateInterval(worst, worst, worst), ClaimVerdict.NO if limit.beyond(worst) > 0 else ClaimVerdict.YES
+        )
     figure = mean_interval(values)
-    return Outcome(name, figure, figure.within(*limit.ends))
+    return LimitedResult(name, figure, figure.within(*limit.ends))
 
 
-def _text(limit: Limit, results: list[Outcome]) -> str:
+def _text(limit: Limit, results: list[LimitedResult]) -> str:
     if not results:
         return "Nothing of it was measured."
     over = OVER[limit.over]
-    of = {verdict: [outcome for outcome in results if outcome.verdict is verdict] for verdict in Verdict}
-    text = f"Limit: {limit.text}, {over}. Kept in {len(of[Verdict.YES])} of {len(results)} results."
-    if few := len(of[Verdict.TOO_FEW]):
+    of = {verdict: [outcome for outcome in results if outcome.verdict is verdict] for verdict in ClaimVerdict}
+    text = f"Limit: {limit.text}, {over}. Kept in {len(of[ClaimVerdict.YES])} of {len(results)} results."
+    if few := len(of[ClaimVerdict.TOO_FEW]):
         text += f" Too few replicates to tell in {few}."
-    if not (broken := of[Verdict.NO]):
+    if not (broken := of[ClaimVerdict.NO]):
         return text
     worst = sorted(broken, key=lambda outcome: limit.beyond(outcome.figure.mean), reverse=True)[:MOST_NAMED]
     named = "; ".join(f"{outcome.name} {_figure(outcome.figure)}" for outcome in worst)
     return f"{text} Not in{' the following, and others' if len(broken) > len(worst) else ''}: {named}."
 
 
-def _figure(figure: Interval) -> str:
+def _figure(figure: ReplicateInterval) -> str:
     half = figure.upper - figure.mean
     return f"{figure.mean:.2f}" + (f" ± {half:.2f}" if half > 0 else "")
 
 
 ANSWERS = {
-    Verdict.YES: "reproduces",
-    Verdict.NO: "does not reproduce",
-    Verdict.TOO_FEW: "too few replicates to tell",
+    ClaimVerdict.YES: "reproduces",
+    ClaimVerdict.NO: "does not reproduce",
+    ClaimVerdict.TOO_FEW: "too few replicates to tell",
 }
 READING = (
     "Reproduces: the 95 % interval of the difference lies within ± half the standard deviation between replicates. It does "
@@ -187,7 +189,7 @@ RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")
 """Two ends of an interval, as a study file writes them."""
 
 
-def set_beside(table: Beside, material: Material) -> dict[str, Any]:
+def set_beside(table: Beside, material: StudyMaterial) -> dict[str, Any]:
     """Rows of published figures with this run's."""
     rows = []
     for row in table.rows:
@@ -207,7 +209,9 @@ def set_beside(table: Beside, material: Material) -> dict[str, Any]:
     return {"table": table, "rows": rows, "any_epsilon": any(row["epsilon"] for row in rows)}
 
 
-def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: str, epsilon: str) -> tuple[str, str]:
+def verdict(
+    table: Beside, row: StudyRow, material: StudyMaterial, case: str, mechanism: str, epsilon: str
+) -> tuple[str, str]:
     """Whether a row's published figures agree with this run, and their largest difference in its standard errors.
 
     Both are empty if nothing can be compared.
@@ -220,11 +224,11 @@ def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: s
         return "", ""
     sd = row.values.get(table.published.sd or "", "")
     pairs = [
-        (mine, Estimate(figure, float(sd) if isinstance(sd, float) else mine.sd, table.published.replicates))
+        (mine, ReplicateMean(figure, float(sd) if isinstance(sd, float) else mine.sd, table.published.replicates))
         for mine, figure in zip(ours, theirs, strict=True)
     ]
     answers = {reproduces(*pair) for pair in pairs}
-    worst = next(possible for possible in (Verdict.NO, Verdict.TOO_FEW, Verdict.YES) if possible in answers)
+    worst = next(possible for possible in (ClaimVerdict.NO, ClaimVerdict.TOO_FEW, ClaimVerdict.YES) if possible in answers)
     distances = [
         (mine.mean - figure.mean) / np.sqrt(variance)
         for mine, figure in pairs
@@ -240,7 +244,7 @@ def _figures(value: float | str) -> list[float]:
     return [float(end) for end in ends.groups()] if ends else []
 
 
-def _estimates(table: Beside, material: Material, case: str, mechanism: str, epsilon: str) -> list[Estimate]:
+def _estimates(table: Beside, material: StudyMaterial, case: str, mechanism: str, epsilon: str) -> list[ReplicateMean]:
     place = (case, mechanism, epsilon)
     if table.statistic == "interval":
         ends = [material.values(*place, table.measure + end) for end in ("_lower", "_upper")]
@@ -252,12 +256,14 @@ def _estimates(table: Beside, material: Material, case: str, mechanism: str, eps
         replicates = material.study.replicates
         error = material.values(*place, table.measure + MONTE_CARLO)
         return (
-            [Estimate(float(np.nanmedian(values)), float(error[0]) * np.sqrt(replicates), replicates)] if len(error) else []
+            [ReplicateMean(float(np.nanmedian(values)), float(error[0]) * np.sqrt(replicates), replicates)]
+            if len(error)
+            else []
         )
     return [estimate_of(values)]
 
 
-def _statistic(table: Beside, material: Material, case: str, mechanism: str, epsilon: str) -> str:
+def _statistic(table: Beside, material: StudyMaterial, case: str, mechanism: str, epsilon: str) -> str:
     values = material.values(case, mechanism, epsilon, table.measure)
     if not len(values):
         return "—"

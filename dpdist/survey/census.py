@@ -11,7 +11,7 @@ import pandas as pd
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Floats, Frame, Ints, Level, SmallCounts
-from dpdist.estimation.direct import Design
+from dpdist.estimation.direct import SamplingDesign
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.survey.batches import Tick, UnitsMet, checked_batches, frame_key, strides
@@ -206,7 +206,7 @@ def _added(groups: Any) -> pd.DataFrame:
     return tally
 
 
-def design_of(job: Job, census: Census) -> Design:
+def design_of(job: Job, census: Census) -> SamplingDesign:
     """The facts of the design that the frame does not have: population sizes by stratum and by (stratum, PSU code)."""
     populations, none = census.populations, np.empty(0)
     second = records = None
@@ -216,4 +216,4 @@ def design_of(job: Job, census: Census) -> Design:
         second, records = psus["second"], psus["records"]
     lonely = job.survey.lonely_record if job.sizes_secret else job.survey.lonely_psu
     strata, number = none if populations is None else populations.strata, census.psus.astype(np.float64)
-    return Design(lonely, strata, second, number, census.psus_elsewhere, records)
+    return SamplingDesign(lonely, strata, second, number, census.psus_elsewhere, records)

@@ -47,7 +47,7 @@ CODEBOOK = "lines of column, then level (and label), or low and high"
 
 
 @dataclass(frozen=True)
-class Domain:
+class ColumnDomain:
     """Levels of a category or bounds of a number, with their source; `holes` is true if values are missing.
 
     A number with one value has neither, because that shows no bounds.
@@ -69,7 +69,7 @@ class Domain:
     missing: tuple[Level, ...] = ()
     """Codes that a codebook declares to stand for missing values. A file without such declarations has them as values."""
 
-    def of_category(self) -> Domain:
+    def of_category(self) -> ColumnDomain:
         """The domain for a category: whole numbers become levels."""
         return replace(self, levels=self.codes, bounds=None) if self.levels is None and self.codes else self
 
@@ -82,21 +82,21 @@ class Domain:
         dense = 1.0 if len(whole) <= FEW_NUMBERS and SPECIAL.issuperset(str(max(whole))) else DENSE
         return len(whole) >= dense * (max(whole) - min(whole) + 1)
 
-    def of_design(self) -> Domain:
+    def of_design(self) -> ColumnDomain:
         """The domain for a design stratum; many whole numbers become the range from the least to the largest."""
         if self.levels is not None or self.span is None or self.span[1] - self.span[0] >= MOST_CODES:
             return self.of_category()
         return replace(self, levels=tuple(range(self.span[0], self.span[1] + 1)), bounds=None)
 
-    def of_number(self) -> Domain:
+    def of_number(self) -> ColumnDomain:
         """The same domain for an outcome or a weight: whole-number levels become bounds, but one value gives none."""
         if self.levels is None or not all(str(level).lstrip("-").isdecimal() for level in self.levels):
             return self
         if len(self.levels) == 1:
             return replace(self, levels=None)
-        return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
+        return ColumnDomain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
 
-    def of_outcome(self) -> Domain:
+    def of_outcome(self) -> ColumnDomain:
         """The domain for an outcome: as a number, or with the texts that need numbers. Two texts are 0 and 1."""
         number = self.of_number()
         texts = tuple(level for level in number.levels or () if isinstance(level, str))
@@ -141,7 +141,7 @@ def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
     return {other for other, met in pairs.items() if len(met) == max(len({a for a, _ in met}), len({b for _, b in met}))}
 
 
-def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, Domain]:
+def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, ColumnDomain]:
     """Domains of the named columns, from a file's values; a column of texts with too many levels has none.
 
     Texts are in the order of the file's own list of categories, if it has one. Others are in alphabetical order;
@@ -194,20 +194,20 @@ class _Met:
         same = pc.equal(whole, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
         self.whole &= bool(pc.all(same).as_py())
 
-    def domain(self, origin: str) -> Domain | None:
+    def domain(self, origin: str) -> ColumnDomain | None:
         few = len(self.levels) <= MOST_LEVELS and bool(self.levels)
         rare = self._rare if origin else ()
         if self.number and math.isfinite(self.low) and math.isfinite(self.high):
             if self.low == self.high and not self.whole:
-                return Domain(origin, holes=self.holes)
+                return ColumnDomain(origin, holes=self.holes)
             if self.whole and len(self.levels) <= FEW_NUMBERS:
-                return Domain(origin, levels=self._whole_levels, holes=self.holes, rare=rare)
+                return ColumnDomain(origin, levels=self._whole_levels, holes=self.holes, rare=rare)
             codes = self._whole_levels if self.whole and few else ()
             span = (int(self.low), int(self.high)) if self.whole else None
-            return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
+            return ColumnDomain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
         kind = {type(level) for level in self.levels}
         levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
-        return Domain(origin, levels=levels, holes=self.holes, rare=rare) if few and kind in ({str}, {bool}) else None
+        return ColumnDomain(origin, levels=levels, holes=self.holes, rare=rare) if few and kind in ({str}, {bool}) else None
 
     @property
     def _rare(self) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ def _rounded(value: float, way: Callable[[float], int]) -> float:
     return float(whole * 10**power) if power >= 0 else whole / 10**-power
 
 
-def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
+def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, ColumnDomain]:
     """Domains from a CSV codebook with one line per level, or one with bounds; numeric columns have numeric levels.
 
     Raises `DataError`.
@@ -273,13 +273,13 @@ def _lines(path: Path) -> list[dict[str, str]]:
     return [row for _, row in rows]
 
 
-def _stated(name: str, rows: list[dict[str, str]], kinds_of: Mapping[str, str], origin: str) -> Domain:
+def _stated(name: str, rows: list[dict[str, str]], kinds_of: Mapping[str, str], origin: str) -> ColumnDomain:
     if rows[0].get("low"):
-        return Domain(origin, bounds=(float(rows[0]["low"]), float(rows[0]["high"])))
+        return ColumnDomain(origin, bounds=(float(rows[0]["low"]), float(rows[0]["high"])))
     texts = [row["level"] for row in rows]
     number = kinds_of.get(name) == "number" and all(text.lstrip("-").isdecimal() for text in texts)
     labels = {row["level"]: row["label"] for row in rows if row.get("label")}
-    return Domain(origin, levels=tuple(int(text) if number else text for text in texts), labels=labels)
+    return ColumnDomain(origin, levels=tuple(int(text) if number else text for text in texts), labels=labels)
 
 
 def _wrong_header(columns: list[str]) -> Iterator[Problem]:
@@ -319,8 +319,8 @@ def _ordered(low: str, high: str) -> bool:
 
 
 def strata_of(
-    path: Path, by: Sequence[str], kinds_of: Mapping[str, str], domains: Mapping[str, Domain]
-) -> dict[str, Domain]:
+    path: Path, by: Sequence[str], kinds_of: Mapping[str, str], domains: Mapping[str, ColumnDomain]
+) -> dict[str, ColumnDomain]:
     """Domains of design strata: the levels that have a weight in a public file, in their domain's order, with its labels.
 
     Raises `DataError` if the file cannot be read, or has no weight for a combination of these levels.
@@ -332,12 +332,12 @@ def strata_of(
         raise DataError(str(path), [Problem("file", fault, STRATA, "correct it")]) from None
     made = {}
     for place, name in enumerate(by):
-        texts, there = {cell[place] for cell in cells}, domains.get(name, Domain(""))
+        texts, there = {cell[place] for cell in cells}, domains.get(name, ColumnDomain(""))
         number = kinds_of.get(name) != "text" and all(CODE.fullmatch(text) for text in texts)
         known_order = [str(level) for level in there.levels or () if str(level) in texts]
         listed = known_order if len(known_order) == len(texts) and not number else sorted(texts, key=_by_size)
         labels = {level: label for level, label in there.labels.items() if level in texts}
-        made[name] = Domain(path.name, tuple(int(text) if number else text for text in listed), labels=labels)
+        made[name] = ColumnDomain(path.name, tuple(int(text) if number else text for text in listed), labels=labels)
     every = [tuple(map(str, cell)) for cell in product(*(domain.levels or () for domain in made.values()))]
     if lacking := [label_of(cell) for cell in every if cell not in {*cells}]:
         fault = (
@@ -348,7 +348,7 @@ def strata_of(
     return made
 
 
-def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
+def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnDomain]) -> dict[str, ColumnDomain]:
     """Domains of columns from a file's value labels. Raises `DataError`.
 
     Levels that a public file has shown (`seen`) stay, and get labels. A column seen without levels is left out, because
@@ -366,7 +366,7 @@ def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, Domain]
         texts = {str(level): label for level, label in levels.items()}
         there = seen.get(name)
         if there is None:
-            made[name] = Domain(path.name, tuple(levels), labels=texts, holes=bool(absent), missing=missing)
+            made[name] = ColumnDomain(path.name, tuple(levels), labels=texts, holes=bool(absent), missing=missing)
         elif there.levels is not None:
             left = tuple(level for level in there.levels if str(level) not in map(str, absent))
             shown = {text: label for text, label in texts.items() if text in map(str, left)}
@@ -381,7 +381,7 @@ def _code(value: object) -> Level | None:
     return value if isinstance(value, str | int) else None
 
 
-def domains_of(book: Path, kinds_of: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
+def domains_of(book: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnDomain]) -> dict[str, ColumnDomain]:
     """Levels or bounds of columns. Raises `DataError`."""
     return labelled(book, kinds_of, seen) if _statistical(book) else codebook(book, kinds_of)
 

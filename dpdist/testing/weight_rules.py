@@ -64,7 +64,7 @@ def _files() -> dict[str, File]:
     }
 
 
-class Fitted(NamedTuple):
+class SearchFit(NamedTuple):
     """A fit of a search: step, earlier per-record values, weights, and the resulting database bound."""
 
     step: Step
@@ -119,9 +119,9 @@ def _lines(weights: Weights) -> Iterator[str]:
         yield "its words change with the files that it searched on: write a text that is the same for all files"
 
 
-def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bound: bound) -> list[Fitted]:
+def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bound: bound) -> list[SearchFit]:
     """All fits of a search on a file. `reached` changes the bounds reported to the search. Raises `NotReached`."""
-    carry, made, rounds = Carry(), list[Fitted](), informed(steps)
+    carry, made, rounds = Carry(), list[SearchFit](), informed(steps)
     step = next(rounds)
     while len(made) < MOST_FITS:
         reply: Any = file.outcomes
@@ -129,7 +129,7 @@ def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bou
             before = dict(carry)
             alpha = weigh(step, file.outcomes[:, None], carry)
             summary = summary_of(bounded(carry, file.bound(alpha)))
-            made.append(Fitted(step, before, alpha, summary.database_bound))
+            made.append(SearchFit(step, before, alpha, summary.database_bound))
             reply = summary._replace(database_bound=reached(summary.database_bound))
         try:
             step = rounds.send(reply)
@@ -161,7 +161,7 @@ def _of_search(weights: Weights, file: File, target: float) -> Iterator[str]:
         yield "its search differs from one time to the next: take no random numbers, and keep nothing"
 
 
-def _of_steps(weights: Weights, file: File, fits: list[Fitted]) -> Iterator[str]:
+def _of_steps(weights: Weights, file: File, fits: list[SearchFit]) -> Iterator[str]:
     for fit in fits[1:]:
         if needs_outcomes(fit.step) and not weights.facts.uses_outcomes:
             yield "its step takes outcomes of all records, and its class does not say so: state uses_outcomes = True"

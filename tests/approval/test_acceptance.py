@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.approval.acceptance import (
-    Figures,
-    Measured,
+    GateFigures,
+    GateResult,
     cautions,
     gate_noise,
     gate_value,
@@ -55,17 +55,17 @@ def part(base: int, record: tuple[float, float] | None) -> Floats:
     return MEMBERSHIP @ rows
 
 
-def values(of: Statistic, sums: Floats, figures: Figures) -> Iterator[float]:
+def values(of: Statistic, sums: Floats, figures: GateFigures) -> Iterator[float]:
     errors, lengths = scaled_errors(of, BOUNDS, sums, figures)
     yield from (order_statistic(errors, float(lengths.max()), share) for share in SHARES)
 
 
-def published(rng: np.random.Generator, of: str, sums: Floats) -> Figures:
+def published(rng: np.random.Generator, of: str, sums: Floats) -> GateFigures:
     """A release near to a file, or far from it."""
     far = rng.choice([1e-6, 0.1, 3.0])
     count = np.abs(sums[:, 0] / UNIT * 60.0 * (1 + far * rng.normal(size=5))) + 1.0
     centre = count if of == "count" else rng.uniform(-1000, 5000, 5)
-    return Figures(centre, np.abs(centre) * rng.choice([0.01, 1.0]) + 0.5, count)
+    return GateFigures(centre, np.abs(centre) * rng.choice([0.01, 1.0]) + 0.5, count)
 
 
 def moves(of: str, seed: int) -> Iterator[float]:
@@ -98,7 +98,7 @@ def test_one_record_moves_a_gate_by_no_more_than_its_sensitivity(of: str) -> Non
 def test_control_the_sum_of_errors_has_a_larger_sensitivity() -> None:
     """A record is in three cells here: the mean error, were it noised alike, would leak more than is said."""
     sums = np.full((5, 2), 100.0 * UNIT)
-    figures = Figures(np.zeros(5), np.ones(5), np.full(5, 6000.0))
+    figures = GateFigures(np.zeros(5), np.ones(5), np.full(5, 6000.0))
     here, there = (
         float(scaled_errors(OF["count"], BOUNDS, sums + part(0, state), figures)[0].sum()) for state in (None, (60.0, 0.0))
     )
@@ -231,7 +231,7 @@ def test_a_release_that_misses_a_gate_is_not_published_however_often_it_is_run(t
         dpdist.run(dpdist.parse_job(job_file.read_text()), tmp_path / "again", survey(400))
 
 
-def measured(measure: str, estimates: Floats, limit: float) -> Measured:
+def measured(measure: str, estimates: Floats, limit: float) -> GateResult:
     """A gate on the counts of two fields and their total, without noise; intervals reach 20 to both sides."""
     said = job(0.5).model_dump(mode="json") | {"tables": [{"name": "counts", "by": ["field"], "statistics": ["count"]}]}
     said["accept"]["gates"] = [{"measure": measure, "of": "count", "limit": limit}]

@@ -77,8 +77,12 @@ def documented() -> dict[str, Any]:
     """Public names, and the methods of what they give that a reader calls."""
     found = {name: getattr(dpdist, name) for name in dpdist.__all__}
     release = dpdist.Release
-    tables = inspect.getmodule(release).Tables
-    return found | {"Release.synthetic": release.synthetic, "Release.combine": release.combine, "Tables.wide": tables.wide}
+    tables = inspect.getmodule(release).ReleasedTables
+    return found | {
+        "Release.synthetic": release.synthetic,
+        "Release.combine": release.combine,
+        "ReleasedTables.wide": tables.wide,
+    }
 
 
 def lacking(name: str, thing: Any) -> list[str]:

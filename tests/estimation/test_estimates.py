@@ -16,7 +16,7 @@ from dpdist.core.table_cells import TOTAL, cross
 from dpdist.estimation.estimators import (
     NORMAL_90,
     NORMAL_95,
-    Sums,
+    PsuSums,
     clustered_counts_and_means,
     combine_sets,
     counts_and_means,
@@ -251,7 +251,7 @@ def test_sums_add_over_blocks_of_records():
     for one, other in zip(parts[0].plus(parts[1]), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-13)
     np.testing.assert_allclose(whole.ab, group_sums(design.row, design.weight**2 * design.outcome, rows), rtol=1e-13)
-    assert isinstance(whole, Sums)
+    assert isinstance(whole, PsuSums)
 
 
 VALUES = np.array([[10.0, 4.0], [12.0, 4.0], [17.0, 4.0]])

@@ -171,7 +171,7 @@ def test_the_evaluation_of_a_run_has_the_errors_of_r_and_so_has_the_estimator(tm
     job = job_of(tmp_path, "psu", "count, {median: income}", ", universe: {status: [emp, un]}")
     dpdist.run(job, tmp_path / "ws", counted=False)
     evaluated = open_evaluation(tmp_path / "ws")["t"].query("statistic == 'median'").set_index(["region", "sex"])
-    sample = domains.Sample.of(
+    sample = domains.DesignSample.of(
         rows["weight"].to_numpy(float), rows["stratum"].astype("category").cat.codes.to_numpy(), rows["psu"].to_numpy()
     )
     inside = [((rows["region"] == r) & (rows["sex"] == s) & (rows["status"] != "out")).to_numpy() for r, s in MEDIANS]

@@ -15,15 +15,15 @@ from dpdist.core.errors import LedgerError
 from dpdist.job import Limits
 from dpdist.ledger.accounts import Charge
 from dpdist.ledger.book import Ledger
-from dpdist.ledger.entries import Row, damage, following
+from dpdist.ledger.entries import LedgerRow, damage, following
 
 
-def chain(number: int) -> list[Row]:
+def chain(number: int) -> list[LedgerRow]:
     entries = [following(None, {"kind": "begin", "ledger": "l"})]
     for k in range(1, number):
         said = {"kind": "reserve", "dataset": "wages", "period": str(2000 + k), "run": f"run-{k}", "budget": "1/3"}
         entries.append(following(entries[-1], said))
-    return [Row(entry.number, entry.text, entry.sha256, entry.columns) for entry in entries]
+    return [LedgerRow(entry.number, entry.text, entry.sha256, entry.columns) for entry in entries]
 
 
 def test_a_chain_as_it_was_written_has_no_damage() -> None:
@@ -44,7 +44,7 @@ def test_every_changed_character_of_every_entry_is_found() -> None:
             assert list(damage([*rows[:k], changed, *rows[k + 1 :]]))
 
 
-DAMAGES: dict[str, Callable[[list[Row]], list[Row]]] = {
+DAMAGES: dict[str, Callable[[list[LedgerRow]], list[LedgerRow]]] = {
     "one left out": lambda rows: rows[:2] + rows[3:],
     "the first left out": lambda rows: rows[1:],
     "two exchanged": lambda rows: [rows[0], replace(rows[2], number=1), replace(rows[1], number=2), *rows[3:]],
@@ -58,11 +58,11 @@ DAMAGES: dict[str, Callable[[list[Row]], list[Row]]] = {
 }
 
 
-def _rewritten(row: Row) -> Row:
+def _rewritten(row: LedgerRow) -> LedgerRow:
     """By somebody who knows how checksums are made, and leaves what follows."""
     entry = following(None, {**json.loads(row.text), "budget": "1/300"})
     said = replace(entry, content={**entry.content, "number": row.number})
-    return Row(row.number, said.text, said.sha256, row.columns)
+    return LedgerRow(row.number, said.text, said.sha256, row.columns)
 
 
 @pytest.mark.parametrize("how", DAMAGES)

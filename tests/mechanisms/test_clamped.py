@@ -18,7 +18,7 @@ from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.clamped import Censor
 from dpdist.mechanisms.pseudo_posterior.on_reference import KAPPA, Centre, power
-from dpdist.mechanisms.pseudo_posterior.query import Centred, Weighted, WeightedE
+from dpdist.mechanisms.pseudo_posterior.query import CentredMechanism, WeightedEMechanism, WeightedMechanism
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
@@ -120,7 +120,7 @@ def test_the_weights_of_censor_w_are_linear_and_re_weighted():
 @pytest.mark.parametrize("name", ["censor_uw", "censor_w", "weighted_e"])
 def test_blocks_change_nothing_but_rounding_and_a_key_decides_all(name):
     said, y = job(name, epsilon="6", sets=2), shares(seed=2)
-    free = WeightedE(enforced=False) if name == "weighted_e" else None
+    free = WeightedEMechanism(enforced=False) if name == "weighted_e" else None
     whole, notes, _ = run(said, y, free)
     again, _, _ = run(said, y, free)
     split, parts, _ = run(said, y, free, edges=[0, 0, 37, 400])
@@ -141,12 +141,16 @@ def test_sets_share_the_budget_between_them():
 def test_weighted_e_counts_what_it_cuts_off_and_is_refused_over_its_target():
     """[G] lets the final bound be over ε/2; a release does not, and promises nothing where it is let pass."""
     said = job("weighted_e", "3")
-    _, notes, own = run(said, shares(2000), WeightedE(enforced=False))
+    _, notes, own = run(said, shares(2000), WeightedEMechanism(enforced=False))
     assert notes["summary"]["diagnostics"]["records_censored"] == (own[0]["bounds"]["privacy_weight"] == 0).sum() - 1 > 0
     assert notes["summary"]["database_bound"] > 1.5
     with pytest.raises(NotReached):
         run(said, shares(2000))
-    assert WeightedE(enforced=False).promise(said).total == Weighted(enforced=False).promise(said).total == NoGuarantee()
+    assert (
+        WeightedEMechanism(enforced=False).promise(said).total
+        == WeightedMechanism(enforced=False).promise(said).total
+        == NoGuarantee()
+    )
 
 
 PROMISES = {"censor_uw": Strict, "censor_w": Asymptotic, "weighted_e": Asymptotic, "unweighted": NoGuarantee}
@@ -252,7 +256,7 @@ def test_the_power_is_1_where_nothing_is_near_the_clamp_and_falls_with_it():
 
 
 def test_a_centred_clamp_promises_the_budget_for_exact_draws():
-    promise = Centred().promise(job("centred", "1"))
+    promise = CentredMechanism().promise(job("centred", "1"))
     assert (promise.total.name, promise.total.epsilon) == ("strict for exact draws", 1)
     assert any("use the reference only" in assumption for assumption in promise.assumptions)
 

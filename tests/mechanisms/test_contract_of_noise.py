@@ -23,7 +23,7 @@ from dpdist.job.checks import contradictions
 from dpdist.mechanisms.figures import GAUSSIAN
 from dpdist.mechanisms.perturbed_histogram import post, query
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
-from dpdist.mechanisms.perturbed_histogram.query import BinCounts, PerturbedHistogram
+from dpdist.mechanisms.perturbed_histogram.query import HistogramCounts, PerturbedHistogramMechanism
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
@@ -126,10 +126,10 @@ COUNTS = "perturbed_histogram-{}-histogram"
 BINS = COUNTS.format("zero_out")
 
 
-def _scaled(by: Fraction) -> PerturbedHistogram:
+def _scaled(by: Fraction) -> PerturbedHistogramMechanism:
     """Counts of bins under noise of so many times the scale that its sensitivity was worked out for."""
 
-    class Scaled(PerturbedHistogram):
+    class Scaled(PerturbedHistogramMechanism):
         def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(query, "scale_of", lambda job: by * scale_of(job))
@@ -143,14 +143,14 @@ def _scaled(by: Fraction) -> PerturbedHistogram:
     return Scaled()
 
 
-class Understated(PerturbedHistogram):
+class Understated(PerturbedHistogramMechanism):
     """States that neighbours move its counts by an eighth of what they do, and asks for that noise."""
 
     def queries(self, job: Job, settings: Any) -> tuple[NoisyQuery, ...]:
         return tuple(_understated(query) for query in super().queries(job, settings))
 
     def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
-        sums, drawn = (yield Pass(BinCounts(model), "sum")), list[Draws]()
+        sums, drawn = (yield Pass(HistogramCounts(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             found = yield Defined.by_content(model).sums(sums, _understated(bin_counts(model.scale)), number)
             drawn.append(Draws({"counts": found}))
@@ -196,11 +196,11 @@ def test_a_share_of_the_budget_that_is_lost_is_found_out(case_of: Cases) -> None
     assert line.startswith("it: no neighbouring files cost more than 0.12 of epsilon = 12")
 
 
-class OfOneRecord(PerturbedHistogram):
+class OfOneRecord(PerturbedHistogramMechanism):
     """Counts under the noise of a record that is switched off, whatever the job's adjacency is."""
 
     def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
-        counts, drawn = (yield Pass(BinCounts(model), "sum")), list[Draws]()
+        counts, drawn = (yield Pass(HistogramCounts(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield Defined.by_content(model).sums(counts, bin_counts(1 / job.epsilon_per_set), number)
             drawn.append(Draws({"counts": noisy}))
@@ -215,14 +215,14 @@ def test_noise_that_is_too_little_under_substitution_alone_is_refused(case_of: C
         problems_of_scale("it", exchanged, OfOneRecord())
 
 
-class Rewritten(PerturbedHistogram):
+class Rewritten(PerturbedHistogramMechanism):
     """Rounds over counts of bins that are written out here, with a fault."""
 
     def __init__(self, noisy: Callable[[Floats, Defined, Histogram, int], Any]) -> None:
         self.noisy = noisy
 
     def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
-        sums, drawn = (yield Pass(BinCounts(model), "sum")), list[Draws]()
+        sums, drawn = (yield Pass(HistogramCounts(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             found = yield from self.noisy(sums, Defined.by_content(model), model, number)
             drawn.append(Draws({"counts": found}))

@@ -22,7 +22,7 @@ from dpdist.job.loading import find_job, parse_job
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, laplace_scale, noise_variances
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     STRETCH,
-    Fitted,
+    InvertedFit,
     Whitened,
     fit,
     noise_errors,
@@ -100,7 +100,7 @@ def told(n: int = 4000, cells: int = 6, seed: int = 3) -> Whitened:
     return whitening_of(np.arange(n) % cells, y, w, cells)
 
 
-def errors(found: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def errors(found: InvertedFit, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     (moved, bent), (shaken, stretched) = sampling_errors(found, draws, rng), noise_errors(found, draws, rng)
     return moved + shaken, bent + stretched
 

@@ -17,7 +17,7 @@ from dpdist.models.copula.expectations import expectations
 from dpdist.models.copula.marginal import Marginal
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Law, facts_from_table, facts_table
-from dpdist.models.copula.shapes import Cells
+from dpdist.models.copula.shapes import PredictorCells
 from dpdist.models.copula.spline import BASIS
 from dpdist.studies.kinds.populations import inclusion, informative_size, systematic
 
@@ -31,7 +31,7 @@ def model_of(count: Ints, second: int = 1) -> Scores:
     """Cells by two predictors, the second with as many levels."""
     number = np.arange(len(count), dtype=np.int32)
     codes = np.column_stack([0 * number, number // second, number % second])
-    return Scores(Cells(codes, number, 0, count, tuple(map(str, number)), number), "positive", (0.0, HIGH))
+    return Scores(PredictorCells(codes, number, 0, count, tuple(map(str, number)), number), "positive", (0.0, HIGH))
 
 
 def records_of(cell: Ints, weight: Floats, outcome: Floats) -> Records:

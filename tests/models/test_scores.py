@@ -17,7 +17,7 @@ from dpdist.models.copula.expectations import PRIOR, shifts
 from dpdist.models.copula.marginal import Marginal
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.copula.spline import BASIS, WORTH, Prior, basis
+from dpdist.models.copula.spline import BASIS, WORTH, SplinePrior, basis
 from dpdist.models.protocol import Draws
 
 LEVELS = {"field": ("arts", "law", "medicine"), "sex": ("f", "m")}
@@ -130,7 +130,7 @@ def test_on_the_reference_itself_scores_are_standard_normal_and_f_is_small() -> 
 
 
 def written_out(
-    z: np.ndarray, a: np.ndarray, alpha: np.ndarray, prior: Prior
+    z: np.ndarray, a: np.ndarray, alpha: np.ndarray, prior: SplinePrior
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """K, β̂, SS and ν as METHODS §5b has them, residuals formed."""
     d = np.diag([WORTH] + [2 * WORTH] * (a.shape[1] - 1))
@@ -154,7 +154,7 @@ def test_exact_draws_have_the_closed_forms_law(kind: str) -> None:
     assert len(np.unique(model.units[1])) == 6
     for cell in range(6):
         own = (scored.cell == cell) & (scored.part == 1)
-        prior = Prior(facts.outcome.location[cell], facts.outcome.variance[cell])
+        prior = SplinePrior(facts.outcome.location[cell], facts.outcome.variance[cell])
         k, b, ss, nu = written_out(scored.outcome[own], basis(scored.weight[own]), alpha[own], prior)
         sigma2 = draws["residual_sd"][:, cell] ** 2
         assert abs(sigma2.mean() - ss / (nu - 2)) < 5 * sigma2.std() / np.sqrt(20_000)
@@ -164,7 +164,7 @@ def test_exact_draws_have_the_closed_forms_law(kind: str) -> None:
         _, other, _, _ = written_out(scored.outcome[own], basis(scored.weight[own]), np.ones(own.sum()), prior)
         missed = (draws["slopes"][:, cell] - other) @ np.linalg.cholesky(k) / np.sqrt(sigma2)[:, None]
         assert np.abs(missed.mean(axis=0)).max() > 5 / np.sqrt(20_000), "control: other weights"
-        mean = Prior(facts.weight.location[cell, 1], facts.weight.variance[cell, 1])
+        mean = SplinePrior(facts.weight.location[cell, 1], facts.weight.variance[cell, 1])
         own = scored.cell == cell  # 120 zeros are too few for a law of their own
         k, b, ss, nu = written_out(scored.weight[own], np.ones((own.sum(), 1)), alpha[own], mean)
         part = -1

@@ -16,7 +16,7 @@ from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Frame
-from dpdist.estimation.direct import Design
+from dpdist.estimation.direct import SamplingDesign
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.planning.goodness_of_fit import FEWEST_JUDGED, GoodnessOfFit, compared
@@ -93,7 +93,7 @@ def judged(rows: pd.DataFrame, said: Job) -> GoodnessOfFit:
     frame = Frame({name: distinct[:, k].astype(np.int32) for k, name in enumerate(codes)}, levels, count, (), ())
     y, w = (rows[name].to_numpy()[order] for name in ("salary", "weight"))
     records = Records(np.arange(len(rows)), row.reshape(-1).astype(np.int32), y, w, np.full(len(rows), -1, dtype=np.int32))
-    return compared(said, frame, records, np.ones(len(frame), dtype=bool), Design(), [None])
+    return compared(said, frame, records, np.ones(len(frame), dtype=bool), SamplingDesign(), [None])
 
 
 @pytest.mark.parametrize("edits", [(), TILTED], ids=["sanitized", "tilted"])

@@ -14,7 +14,7 @@ from dpdist import validate
 from dpdist.cli.plan_text import plan_text
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
-from dpdist.quality.predicted.prediction import Prediction
+from dpdist.quality.predicted.prediction import ErrorPrediction
 
 TEXT = """
 dataset: places
@@ -62,7 +62,7 @@ def plan_of(folder: Path, *edits: tuple[str, str]) -> str:
     console = Console(width=200, file=StringIO())
     with console.capture() as printed:
         plan = validate(parse_job(text(folder, *edits)))
-        console.print(plan_text(plan, Prediction(plan.job, pd.DataFrame(), "none is made here")))
+        console.print(plan_text(plan, ErrorPrediction(plan.job, pd.DataFrame(), "none is made here")))
     return " ".join(printed.get().split())
 
 

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 import dpdist
 from dpdist.core.records import TOTAL
 from dpdist.estimation import domains as statistics
-from dpdist.estimation.domains import Sample
+from dpdist.estimation.domains import DesignSample
 from dpdist.job import Job
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
@@ -89,11 +89,11 @@ def test_effects_are_the_means_of_ratios_of_variances_over_cells_of_like_columns
     domains = csr_array(np.array(list(inside.values()), dtype=float))
     w, y, z = (rows[name].to_numpy() for name in ("weight", "pay", "hours"))
     stratum = rows["stratum"].astype(int).to_numpy()
-    clustered = Sample.of(w, stratum, rows["town"].astype("category").cat.codes.to_numpy())
+    clustered = DesignSample.of(w, stratum, rows["town"].astype("category").cat.codes.to_numpy())
     said = job_of(tmp_path, design).survey.replicate_weights
     if said is not None:
-        clustered = Sample.replicated(w, rows[list(said.columns)].to_numpy(), said)
-    alone = Sample.of(w, stratum)
+        clustered = DesignSample.replicated(w, rows[list(said.columns)].to_numpy(), said)
+    alone = DesignSample.of(w, stratum)
     ratios = {
         ("count", None): [statistics.count(each, domains) for each in (clustered, alone)],
         ("mean", "pay"): [statistics.mean(each, domains, y) for each in (clustered, alone)],
@@ -143,9 +143,11 @@ def test_direct_errors_of_ratios_under_the_design_are_those_of_replicates_or_psu
     inside = cells(rows)
     domains = csr_array(np.array(list(inside.values()), dtype=float))
     w, y, z = (rows[name].to_numpy() for name in ("weight", "pay", "hours"))
-    sample = Sample.of(w, rows["stratum"].astype(int).to_numpy(), rows["town"].astype("category").cat.codes.to_numpy())
+    sample = DesignSample.of(
+        w, rows["stratum"].astype(int).to_numpy(), rows["town"].astype("category").cat.codes.to_numpy()
+    )
     if (method := said.survey.replicate_weights) is not None:
-        sample = Sample.replicated(w, rows[list(method.columns)].to_numpy(), method)
+        sample = DesignSample.replicated(w, rows[list(method.columns)].to_numpy(), method)
     for statistic, expected in {
         "ratio": statistics.ratio(sample, domains, y, z),
         "mean": statistics.mean(sample, domains, y),

@@ -12,7 +12,7 @@ from dpdist.job.loading import parse_job
 from dpdist.publish.printed_tables import (
     LARGE_UNITS,
     ONES,
-    Column,
+    PrintedColumn,
     PrintedTable,
     Unit,
     at_decimals,
@@ -35,7 +35,7 @@ def table_of(values: list[float], margins: list[float]) -> PrintedTable:
         stub=("cell",),
         rows=tuple((str(k),) for k in range(len(values))),
         across=None,
-        columns=(Column("", "Total", COUNT, 0),),
+        columns=(PrintedColumn("", "Total", COUNT, 0),),
         values=figures,
         margins=errors,
         flags=np.full(figures.shape, ""),

@@ -21,7 +21,7 @@ from dpdist.core.records import Frame
 from dpdist.job import SPECS, WEIGHT_RULES, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.planning.goodness_of_fit import GoodnessOfFit, Misfit
+from dpdist.planning.goodness_of_fit import GoodnessOfFit, ModelMisfit
 from dpdist.privacy.adjacency import REFUSED
 from dpdist.privacy.claims import delta_of_draws, factor, headline, promised
 from dpdist.publish.accuracy import design_left_out
@@ -246,7 +246,7 @@ def test_a_statement_speaks_to_the_users_of_a_release(name: str, adjacency: str)
 def test_what_a_user_is_told_of_a_design_and_of_a_misfit_names_no_remedy() -> None:
     """Control: the text of a plan, which names one."""
     clustered = job("tables", survey="survey: {weight: weight, psu: psu}")
-    fit = GoodnessOfFit("lognormal", (Misfit("count", 9, 0.1, 3.0, 9.0, "arts"),))
+    fit = GoodnessOfFit("lognormal", (ModelMisfit("count", 9, 0.1, 3.0, 9.0, "arts"),))
     design, misfit = *design_left_out(clustered), *fit.cautions(clustered)
     assert not any(TO_A_CUSTODIAN.search(caution.text) for caution in (design, misfit))
     assert all(TO_A_CUSTODIAN.search(str(caution)) for caution in (design, misfit))

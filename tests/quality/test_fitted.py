@@ -21,7 +21,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.publish.released import read_released
 from dpdist.quality import model_baselines
-from dpdist.quality.model_baselines import Fitted, Visits, comparator, fitted
+from dpdist.quality.model_baselines import BaselineSums, Visits, comparator, fitted
 from dpdist.storage.tables import read_table, write_records
 from dpdist.storage.workspace import Workspace
 
@@ -88,7 +88,7 @@ def placed(rows: pd.DataFrame, path: Path) -> Frame:
     return frame
 
 
-def of_table(said: Job, found: Fitted, frame: Frame, how: str, estimator: str) -> dict[str, np.ndarray]:
+def of_table(said: Job, found: BaselineSums, frame: Frame, how: str, estimator: str) -> dict[str, np.ndarray]:
     table = said.tables[0]
     figures = found.figures(how, estimator, cross(frame, table.by, table.margins))
     return {name: figures[name] for name in ("count", "mean", "total")}

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from dpdist.quality.microdata import (
     LADDER,
     Coded,
-    Fitted,
+    Regression,
     equivalent_share,
     fitted,
     indicators,
@@ -115,9 +115,9 @@ def test_files_that_are_apart_are_told_without_an_infinite_coefficient() -> None
 
 
 def test_overlap_is_1_of_equal_intervals_0_of_intervals_apart_and_a_half_between() -> None:
-    one = Fitted(np.array([0.0, 0.0, 0.0]), np.ones(3))
+    one = Regression(np.array([0.0, 0.0, 0.0]), np.ones(3))
     reach = 2 * 1.959963984540054
-    other = Fitted(np.array([0.0, 100.0, reach / 2]), np.ones(3))
+    other = Regression(np.array([0.0, 100.0, reach / 2]), np.ones(3))
     assert overlap(one, other) == pytest.approx([1.0, 0.0, 0.5])
 
 

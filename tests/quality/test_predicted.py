@@ -27,12 +27,12 @@ from dpdist.quality.predicted.prediction import (
     FALSE_ALARM,
     FIGURES,
     NOT_PREDICTED,
-    Prediction,
+    ErrorPrediction,
     named_above,
     predicted,
     predicted_before,
 )
-from dpdist.quality.predicted.replicates import Figures, direct_of, published
+from dpdist.quality.predicted.replicates import ReplicateFigures, direct_of, published
 from dpdist.quality.predicted.words import alarms, epsilon_for, in_words, not_predicted, proposals, worth
 from dpdist.quality.summary import errors_in_words, verdicts
 from dpdist.quality.summary import in_words as verdict_in_words
@@ -354,10 +354,10 @@ def test_alarms_have_the_stated_rate_and_name_published_cells(replicates: int, c
     rng, job, named, detected = np.random.default_rng(5), parse_job(JOB), 0, 0
     for number in range(200):
         error = rng.laplace(0.0, np.sqrt(0.5), (replicates, cells))
-        named += bool(list(alarms(Prediction(job, rows_of(error, replicates)))))
+        named += bool(list(alarms(ErrorPrediction(job, rows_of(error, replicates)))))
         if number < 40:
             error[:, 3] *= 12.0
-            lines = list(map(str, alarms(Prediction(job, rows_of(error, replicates)))))
+            lines = list(map(str, alarms(ErrorPrediction(job, rows_of(error, replicates)))))
             detected += any("(c3" in line for line in lines)
     assert named / 200 < FALSE_ALARM + 5.0 * np.sqrt(FALSE_ALARM * (1 - FALSE_ALARM) / 200)
     assert detected / 40 > 0.6
@@ -438,8 +438,8 @@ def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant
             (value, variance), of_sizes = direct.estimate(cells, statistic), given.estimate(cells, statistic).variance
             n, unknown = cells.membership @ frame.count.astype(float), np.full(len(cells), np.nan)
             errors = value, np.sqrt(variance), np.sqrt(of_sizes)
-            made.append(Figures(of, statistic, cells, n, *errors, unknown, unknown).beside(table))
-        prediction = Prediction(job, pd.concat(made).assign(replicate=0, epsilon=1.0))
+            made.append(ReplicateFigures(of, statistic, cells, n, *errors, unknown, unknown).beside(table))
+        prediction = ErrorPrediction(job, pd.concat(made).assign(replicate=0, epsilon=1.0))
         judged = verdicts({"incomes": open_evaluation(folder / f"release-{draw}")["incomes"]})
         for one, verdict in zip(prediction.statistics(), judged.values(), strict=True):
             assert verdict is not None

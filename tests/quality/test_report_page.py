@@ -29,7 +29,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.publish.released import read_released
 from dpdist.quality import report_material
 from dpdist.quality.report_page import MARKING, _lighter, material_of, stated, write_report
-from dpdist.quality.report_parts import Figure, Section, axis, distribution, error
+from dpdist.quality.report_parts import ReportFigure, Section, axis, distribution, error
 from dpdist.quality.report_sections import ANSWERS, _cells_drawn
 from dpdist.quality.summary import overall
 from dpdist.storage.tables import each_block
@@ -177,7 +177,7 @@ def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pyt
             del block
 
     monkeypatch.setattr(report_material, "each_block", blocks)
-    drawn = report_material.Material(
+    drawn = report_material.ReportMaterial(
         Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, []
     ).records
     assert len(drawn.weight) == 4 * 700
@@ -398,7 +398,7 @@ def test_drawings_of_many_cells_fit_a_printed_page() -> None:
 def test_a_page_that_is_too_heavy_loses_all_figures_of_its_excess_at_once() -> None:
     """It was rendered again for every figure, so that a release of a thousand tables took minutes. Control: no figure is
     left."""
-    made = [Section(name, name, figures=[Figure(f"{name} {k}", Markup("x" * 10)) for k in range(3)]) for name in "ab"]
+    made = [Section(name, name, figures=[ReportFigure(f"{name} {k}", Markup("x" * 10)) for k in range(3)]) for name in "ab"]
     assert _lighter(made, 35)
     assert [len(section.figures) for section in made] == [2, 0]
     assert len(made[1].sentences) == 3

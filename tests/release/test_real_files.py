@@ -15,7 +15,7 @@ from dpdist.cli.main import app
 from dpdist.cli.report import report
 from dpdist.core.errors import JobError
 from dpdist.estimation import domains as statistics
-from dpdist.estimation.domains import Sample
+from dpdist.estimation.domains import DesignSample
 from dpdist.job.loading import find_job, parse_job
 from dpdist.release import run
 
@@ -62,7 +62,7 @@ def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(d
     assert done.exit_code == 0, done.output
     rows = pd.read_parquet(file)
     rows = rows[(rows["examined"] == "Yes") & rows["bmi"].notna() & (rows["age"] >= 20)]
-    sample = Sample.of(rows["weight_exam"].to_numpy(), rows["stratum"].to_numpy(), rows["psu"].to_numpy())
+    sample = DesignSample.of(rows["weight_exam"].to_numpy(), rows["stratum"].to_numpy(), rows["psu"].to_numpy())
     mean = statistics.mean(sample, csr_array(np.ones((1, len(rows)))), rows["bmi"].to_numpy(float))
     found = pd.read_parquet(tmp_path / "confidential" / "evaluation" / "bmi.parquet")
     whole = found[(found["sex"] == "Total") & (found["age_group"] == "Total") & (found["statistic"] == "mean")].iloc[0]
@@ -70,7 +70,7 @@ def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(d
     assert whole["direct_se"] == pytest.approx(mean.standard_error[0], rel=1e-9)
     assert whole["direct_df"] == 15
     said = json.loads((tmp_path / "public" / "statement.json").read_text())["standard_errors"]
-    assert any("The model ignores clustering by psu" in text for text in said)
+    assert any("Clustering by psu is not in the model" in text for text in said)
 
 
 RECS = """

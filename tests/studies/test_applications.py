@@ -13,7 +13,7 @@ import pytest
 
 from dpdist.core.errors import StudyError
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.generators import AGES, SHARES, Counts, Salaries
+from dpdist.studies.generators import AGES, SHARES, CountOutcomes, Salaries
 from dpdist.studies.kinds.populations import simulated
 from dpdist.studies.kinds.simulation import simulated_file
 from dpdist.studies.kinds.tables import TablesStudy, job_of
@@ -47,9 +47,11 @@ def test_the_law_of_salaries_has_about_the_figures_of_table_2() -> None:
 
 
 @pytest.mark.parametrize(
-    "law", [MATHEMATICIANS, Counts(100.0, 0.15, 0.4), Counts(0.7, 0.15, 1.0)], ids=["salaries", "counts", "few"]
+    "law",
+    [MATHEMATICIANS, CountOutcomes(100.0, 0.15, 0.4), CountOutcomes(0.7, 0.15, 1.0)],
+    ids=["salaries", "counts", "few"],
 )
-def test_the_truth_of_a_law_is_that_of_its_draws(law: Salaries | Counts) -> None:
+def test_the_truth_of_a_law_is_that_of_its_draws(law: Salaries | CountOutcomes) -> None:
     """A quantile q is right if the shares below and up to it hold p, but for four standard errors, .0046. Salaries are
     rounded to thousands: the shares half a thousand away count."""
     y = law.sample(N, np.random.default_rng(1)).outcome * law.unit

@@ -23,7 +23,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
-from dpdist.estimation.linear import Figures, Units, figures_of
+from dpdist.estimation.linear import StatisticFigures, Units, figures_of
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -231,7 +231,7 @@ def _rows(material: Material, cells: Cells, held: Cells, units: Units, about: di
                     }
 
 
-def truth_of(figures: Figures, units: Units, domain: tuple[tuple[float, float], bool] | None) -> Floats:
+def truth_of(figures: StatisticFigures, units: Units, domain: tuple[tuple[float, float], bool] | None) -> Floats:
     """The statistic over the population, (cell,)."""
     level = figures.base.level_of_quantile
     if level is None:

@@ -29,7 +29,7 @@ from dpdist.core.keys import Key
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
 from dpdist.opening.results import open_evaluation
-from dpdist.quality.predicted.prediction import Prediction, predicted, with_epsilon
+from dpdist.quality.predicted.prediction import ErrorPrediction, predicted, with_epsilon
 from dpdist.quality.verdict import FAR_RECORDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_data]
@@ -147,7 +147,7 @@ def compared(name: str, data: Path, folder: Path, first_year: bool) -> pd.DataFr
     """Ratios of predicted to measured errors by ε, table and statistic."""
     rows, ratios = rows_of(name, data), []
     for epsilon in EPSILONS:
-        predictions, errors = list[Prediction](), list[pd.DataFrame]()
+        predictions, errors = list[ErrorPrediction](), list[pd.DataFrame]()
         for split in range(SPLITS):
             place = folder / f"{name}-{epsilon}-{split}"
             place.mkdir()

@@ -20,7 +20,7 @@ from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
 from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, recommended, rehearse, small
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
-from dpdist.studies.rehearsal_thirds import Parts, beside_truth, in_thirds, public_reference, public_source
+from dpdist.studies.rehearsal_thirds import FileThirds, beside_truth, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COARSEN,
     COLUMNS,
@@ -28,9 +28,9 @@ from dpdist.studies.rehearsal_trials import (
     LARGER,
     NOISY,
     RULE,
-    Findings,
     Rehearsal,
     Trial,
+    TrialFindings,
     advice,
     cells_of,
     confirmed,
@@ -217,7 +217,7 @@ class Drawn(Runs):
 
     errors: ClassVar = {"lucky": 0.9, "patient": 0.3, "far": 5.0}
 
-    def repeated(self, candidate: Candidate, splits: Sequence[Parts], current: int, draws: Sequence[int]) -> Trial:
+    def repeated(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draws: Sequence[int]) -> Trial:
         (first, *more) = [made_up(candidate.label, True, self.errors[candidate.label], 1.0) for _ in draws]
         return repeated(first, more)
 
@@ -283,7 +283,7 @@ def test_where_none_is_good_enough_the_page_says_which_cells_are_off_and_what_to
     cells = far.cells.assign(records=[3, 500, *[80] * 8], error_in_direct_se=[22.0, 9.0, *[0.3] * 8], bias=0.0)
 
     def of(trial: Trial) -> Rehearsal:
-        return made._replace(findings=Findings([trial], trial.good, {trial.candidate.label: trial}, []))
+        return made._replace(findings=TrialFindings([trial], trial.good, {trial.candidate.label: trial}, []))
 
     off = of(Trial(far.candidate, cells, 0, 1.0))
     said = advice(off)

@@ -11,10 +11,19 @@ import pytest
 import scipy.stats
 import yaml
 
-from dpdist.studies.figures import Material
+from dpdist.studies.figures import StudyMaterial
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.settings import Beside, Limit
-from dpdist.studies.verdicts import ANSWERS, Estimate, Verdict, estimate_of, findings, mean_interval, reproduces, verdict
+from dpdist.studies.verdicts import (
+    ANSWERS,
+    ClaimVerdict,
+    ReplicateMean,
+    estimate_of,
+    findings,
+    mean_interval,
+    reproduces,
+    verdict,
+)
 
 SHIPPED = [
     path for path in sorted((Path(__file__).parents[2] / "jobs" / "studies").glob("*.yaml")) if path.stem != "papers"
@@ -50,12 +59,12 @@ def beside(published: float | str, replicates: int = 100, statistic: str = "mean
 
 
 def claim(table: Beside, results: pd.DataFrame) -> str:
-    material = Material(parse_study(STUDY), results, pd.DataFrame())
+    material = StudyMaterial(parse_study(STUDY), results, pd.DataFrame())
     return verdict(table, table.rows[0], material, "beta", "censor_uw", "5")[0]
 
 
 def test_a_difference_is_told_in_its_standard_error() -> None:
-    material = Material(parse_study(STUDY), rows({"censor_uw": [1.0, 2.0, 3.0, 6.0]}), pd.DataFrame())
+    material = StudyMaterial(parse_study(STUDY), rows({"censor_uw": [1.0, 2.0, 3.0, 6.0]}), pd.DataFrame())
     table = beside(2.0, replicates=8)
     variance = np.var([1, 2, 3, 6], ddof=1)
     expected = (3.0 - 2.0) / np.sqrt(variance / 4 + variance / 8)
@@ -78,10 +87,10 @@ def test_the_interval_of_a_difference_is_welchs() -> None:
     margin = 0.5 * np.sqrt((ours.std(ddof=1) ** 2 + theirs.std(ddof=1) ** 2) / 2)
     half = np.diff(scipy.stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95))[0] / 2
     for shift, expected in (
-        (margin - half - 1e-9, Verdict.YES),
-        (margin - half + 1e-9, Verdict.TOO_FEW),
-        (margin + half - 1e-9, Verdict.TOO_FEW),
-        (margin + half + 1e-9, Verdict.NO),
+        (margin - half - 1e-9, ClaimVerdict.YES),
+        (margin - half + 1e-9, ClaimVerdict.TOO_FEW),
+        (margin + half - 1e-9, ClaimVerdict.TOO_FEW),
+        (margin + half + 1e-9, ClaimVerdict.NO),
     ):
         moved = ours - ours.mean() + shift
         assert reproduces(estimate_of(moved), estimate_of(theirs)) is expected
@@ -111,16 +120,16 @@ def test_the_same_table_says_otherwise_of_other_rows() -> None:
 
 def test_one_published_file_can_contradict_but_never_confirm() -> None:
     values = 0.5 + 0.1 * np.linspace(-1.7, 1.7, 1000)
-    assert claim(beside(0.5, replicates=1), rows({"censor_uw": values.tolist()})) == ANSWERS[Verdict.TOO_FEW]
-    assert claim(beside(1.5, replicates=1), rows({"censor_uw": values.tolist()})) == ANSWERS[Verdict.NO]
+    assert claim(beside(0.5, replicates=1), rows({"censor_uw": values.tolist()})) == ANSWERS[ClaimVerdict.TOO_FEW]
+    assert claim(beside(1.5, replicates=1), rows({"censor_uw": values.tolist()})) == ANSWERS[ClaimVerdict.NO]
 
 
 def test_ends_of_intervals_are_compared_both() -> None:
     spread = 0.1 * np.linspace(-1.7, 1.7, 100)
     ends = [rows({"censor_uw": (end + spread).tolist()}, f"median_{name}") for end, name in ((1, "lower"), (2, "upper"))]
     both = pd.concat(ends)
-    assert claim(beside("1.0 – 2.0", 100, "interval", "median"), both) == ANSWERS[Verdict.YES]
-    assert claim(beside("1.0 – 2.2", 100, "interval", "median"), both) == ANSWERS[Verdict.NO]
+    assert claim(beside("1.0 – 2.0", 100, "interval", "median"), both) == ANSWERS[ClaimVerdict.YES]
+    assert claim(beside("1.0 – 2.2", 100, "interval", "median"), both) == ANSWERS[ClaimVerdict.NO]
 
 
 @pytest.mark.parametrize("words", ["near 1.5, longer upper tail", "", "≤ 2.5"])
@@ -129,8 +138,8 @@ def test_what_is_no_number_is_not_compared(words: str) -> None:
 
 
 def test_exact_figures_are_compared_exactly() -> None:
-    assert reproduces(Estimate(2.0 + 1e-12, 0.0, 5), Estimate(2.0, 0.0, 1)) is Verdict.YES
-    assert reproduces(Estimate(2.001, 0.0, 5), Estimate(2.0, 0.0, 1)) is Verdict.NO
+    assert reproduces(ReplicateMean(2.0 + 1e-12, 0.0, 5), ReplicateMean(2.0, 0.0, 1)) is ClaimVerdict.YES
+    assert reproduces(ReplicateMean(2.001, 0.0, 5), ReplicateMean(2.0, 0.0, 1)) is ClaimVerdict.NO
 
 
 def test_an_order_of_mechanisms_is_held_against_pairs_of_replicates() -> None:

@@ -21,7 +21,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.quality.verdict import holds_direct
 from dpdist.studies.rehearsal_candidates import candidates
-from dpdist.studies.rehearsal_thirds import Parts, numbered, parted, thirds
+from dpdist.studies.rehearsal_thirds import FileThirds, numbered, parted, thirds
 from dpdist.studies.rehearsal_trials import trial
 
 pytestmark = [pytest.mark.slow]
@@ -99,10 +99,10 @@ def read(survey: Survey, data: Path) -> pd.DataFrame:
     return rows.astype(dict.fromkeys([*survey.by, *({"stratum"} & set(survey.further))], str))
 
 
-def split(survey: Survey, rows: pd.DataFrame, number: int, folder: Path) -> Parts:
+def split(survey: Survey, rows: pd.DataFrame, number: int, folder: Path) -> FileThirds:
     """Files of the three parts, of the same sizes in every cell and design stratum."""
     cells = numbered(rows[[*survey.by, *({"stratum"} & set(survey.further))]])
-    parts = Parts(*(folder / f"{name}.parquet" for name in Parts._fields))
+    parts = FileThirds(*(folder / f"{name}.parquet" for name in FileThirds._fields))
     generator = Key(bytes(32)).child(survey.file).generator(str(number))
     for path, kept in zip(parts, parted(thirds(cells, generator)), strict=True):
         rows[kept].to_parquet(path)

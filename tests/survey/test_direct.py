@@ -17,7 +17,7 @@ from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation import domains as statistics
 from dpdist.estimation.direct import degrees_of_freedom, direct, errors_given_sizes, totals
-from dpdist.estimation.domains import Sample
+from dpdist.estimation.domains import DesignSample
 from dpdist.estimation.estimators import STATISTICS, counts_and_means
 from dpdist.job import Job
 from dpdist.planning.making import make_plan
@@ -88,12 +88,12 @@ def held_whole(said: Job, rows: pd.DataFrame, cells: Cells) -> dict[str, np.ndar
     design, w = said.survey, rows["weight"].to_numpy()
     if design.replicate_weights is not None:
         again = rows[list(design.replicate_weights.columns)].to_numpy()
-        sample = Sample.replicated(w, again, design.replicate_weights)
+        sample = DesignSample.replicated(w, again, design.replicate_weights)
     else:
         sizes = [rows[name].to_numpy() for name in design.fpc]
         psu = None if design.psu is None else rows[design.psu].astype("category").cat.codes.to_numpy()
         region = rows["region"].astype("category").cat.codes.to_numpy()
-        sample = Sample.of(w, region, psu, *sizes, lonely=design.lonely_psu)
+        sample = DesignSample.of(w, region, psu, *sizes, lonely=design.lonely_psu)
     inside = [
         np.all([(rows[name] == level) | (level == TOTAL) for name, level in zip(cells.by, label, strict=True)], axis=0)
         for label in cells.labels

@@ -11,7 +11,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from dpdist.estimation import domains as statistics
-from dpdist.estimation.domains import Estimates, Sample
+from dpdist.estimation.domains import DesignSample, Estimates
 from dpdist.estimation.variance import crossed_products, replicate_df
 from dpdist.job import ReplicateWeights
 
@@ -42,18 +42,18 @@ def replicates(w: np.ndarray) -> np.ndarray:
     return np.column_stack([w * (1 + 0.5 * (((i * i + 3 * i * r * r + 7 * r) % 13) / 6 - 1)) for r in range(1, 13)])
 
 
-def taylor(case: str, s: pd.DataFrame) -> Sample:
+def taylor(case: str, s: pd.DataFrame) -> DesignSample:
     w, h, p = s["w"].to_numpy(), s["h"].to_numpy(), s["p"].to_numpy()
     if case == "psu":
-        return Sample.of(w, h, p)
+        return DesignSample.of(w, h, p)
     if case == "records":
-        return Sample.of(w, h)
+        return DesignSample.of(w, h)
     if case == "psu fpc":
-        return Sample.of(w, h, p, s["N"].to_numpy())
+        return DesignSample.of(w, h, p, s["N"].to_numpy())
     if case == "two stages":
-        return Sample.of(w, h, p, s["N"].to_numpy(), s["M"].to_numpy())
+        return DesignSample.of(w, h, p, s["N"].to_numpy(), s["M"].to_numpy())
     rule = {"lonely certainty": "certainty", "lonely average": "average", "lonely adjust": "centred"}[case]
-    return Sample.of(w, h, p, lonely=rule)
+    return DesignSample.of(w, h, p, lonely=rule)
 
 
 REPLICATED = {
@@ -66,7 +66,7 @@ REPLICATED = {
 }
 
 
-def figures(sample: Sample, domain: pd.Series, y: np.ndarray, z: np.ndarray | None) -> Callable[[str], pd.DataFrame]:
+def figures(sample: DesignSample, domain: pd.Series, y: np.ndarray, z: np.ndarray | None) -> Callable[[str], pd.DataFrame]:
     """Estimates of a statistic by its golden name, one row a domain."""
     levels = ["Total", *sorted(domain.astype(str).unique())]
     inside = np.array([np.ones(len(y), bool) if level == "Total" else (domain.astype(str) == level) for level in levels])
@@ -116,7 +116,9 @@ def test_replicate_errors_are_those_of_r(case: str) -> None:
     s = small()
     said = ReplicateWeights.model_validate({"prefix": "r", "number": 12, **REPLICATED[case]})
     w = s["w"].to_numpy()
-    assert_golden(case, figures(Sample.replicated(w, replicates(w), said), s["d"], s["y"].to_numpy(), s["z"].to_numpy()))
+    assert_golden(
+        case, figures(DesignSample.replicated(w, replicates(w), said), s["d"], s["y"].to_numpy(), s["z"].to_numpy())
+    )
 
 
 def test_the_degrees_of_freedom_of_replicates_are_the_rank_of_their_weights_less_one() -> None:
@@ -133,9 +135,9 @@ def test_the_degrees_of_freedom_of_replicates_are_the_rank_of_their_weights_less
         {"kind": "jackknife", "prefix": "r", "number": 100, "scale": 1, "factors": [0.8] * 100}
     )
     domains = csr_array(np.array([np.ones(500), np.arange(500) < 3, np.arange(500) < 1]))
-    assert statistics.count(Sample.replicated(w, again, said), domains).df.tolist() == [80.0, 2.0, 0.0]
+    assert statistics.count(DesignSample.replicated(w, again, said), domains).df.tolist() == [80.0, 2.0, 0.0]
     stated = said.model_copy(update={"df": 30.0})
-    assert Sample.replicated(w, again, stated).replicate_df == 30.0, "what a job states stands"
+    assert DesignSample.replicated(w, again, stated).replicate_df == 30.0, "what a job states stands"
 
 
 @pytest.mark.parametrize("centre", ["estimate", "mean"])
@@ -150,7 +152,7 @@ def test_replicates_without_a_record_of_a_domain_are_left_out(centre: str) -> No
     there = again[own].sum(axis=0) > 0
     assert 0 < (~there).sum() < 30
     said = ReplicateWeights.model_validate({"kind": "bootstrap", "prefix": "r", "number": 40, "centre": centre})
-    sample, domains = Sample.replicated(w, again, said), csr_array(own[None].astype(float))
+    sample, domains = DesignSample.replicated(w, again, said), csr_array(own[None].astype(float))
     made = statistics.mean(sample, domains, y)
     means = (again[own] * y[own, None]).sum(axis=0)[there] / again[own].sum(axis=0)[there]
     middle = means.mean() if centre == "mean" else made.value[0]
@@ -176,24 +178,24 @@ def test_real_designs_give_the_figures_of_r(data: Path, case: str) -> None:
     s = pd.read_parquet(data / f"{case}.parquet")
     if case == "nhanes2015":
         s = s[(s["weight_exam"] > 0) & s["bmi"].notna() & s["height_cm"].notna()]
-        sample = Sample.of(s["weight_exam"].to_numpy(float), s["stratum"].to_numpy(), s["psu"].to_numpy())
+        sample = DesignSample.of(s["weight_exam"].to_numpy(float), s["stratum"].to_numpy(), s["psu"].to_numpy())
         columns = ("age_group", "bmi", "height_cm")
     elif case == "nhis2003":
         s = s[s["uninsured"].notna()]
         s = s.assign(yes=(s["uninsured"] == "Yes").astype(float))
-        sample = Sample.of(s["weight"].to_numpy(float), s["stratum"].to_numpy(), s["psu"].to_numpy())
+        sample = DesignSample.of(s["weight"].to_numpy(float), s["stratum"].to_numpy(), s["psu"].to_numpy())
         columns = ("ethnicity", "yes", "yes")
     elif case == "recs2015":
         said = ReplicateWeights(kind="fay", prefix="brr_", number=96, fay=0.5)
-        sample = Sample.replicated(s["weight"].to_numpy(float), s[list(said.columns)].to_numpy(float), said)
+        sample = DesignSample.replicated(s["weight"].to_numpy(float), s[list(said.columns)].to_numpy(float), said)
         columns = ("division", "total_dollars", "total_kbtu")
     elif case == "schools_apistrat":
         codes = s["school_type"].cat.codes.to_numpy()
-        sample = Sample.of(s["weight"].to_numpy(float), codes, population=s["fpc"].to_numpy(float))
+        sample = DesignSample.of(s["weight"].to_numpy(float), codes, population=s["fpc"].to_numpy(float))
         columns = ("awards", "api00", "api99")
     else:
         sizes = s["fpc1"].to_numpy(float), s["fpc2"].to_numpy(float)
-        sample = Sample.of(s["weight"].to_numpy(float), None, s["district"].to_numpy(), *sizes)
+        sample = DesignSample.of(s["weight"].to_numpy(float), None, s["district"].to_numpy(), *sizes)
         columns = ("awards", "api00", "api99")
     domain, y, z = (s[name] for name in columns)
     assert_golden(case, figures(sample, domain, y.to_numpy(float), z.to_numpy(float)))

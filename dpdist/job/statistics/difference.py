@@ -9,7 +9,7 @@ from typing import Any
 from dpdist.job.statistics.kind import Constants, Fault, Kind, Sums
 
 
-class Difference(Kind):
+class CellDifference(Kind):
     name, written = "difference", "{difference: {mean: outcome}, from: {column: level}}"
     needs, of_outcome = frozenset({"of", "column", "level"}), False
 

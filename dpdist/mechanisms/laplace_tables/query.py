@@ -112,7 +112,7 @@ class Unbound(NamedTuple):
         return noise
 
 
-class Extremes(NamedTuple):
+class CellExtremes(NamedTuple):
     """Kernel, which runs on each block of records: the largest w, −w, wy and −wy in every frame row, (row, 4).
 
     A row without a record has −∞.
@@ -135,7 +135,7 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder, query: NoisyQuer
     sums = yield Pass(RowSums(model), "sum")
     local = None
     if model.bounds is None:
-        high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
+        high_w, low_w, high_p, low_p = (yield Pass(CellExtremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
     defined, values = Defined.by_content(model), exact(model, sums, local)
     if local is None:

@@ -41,7 +41,7 @@ from dpdist.mechanisms.marginals.beyond_bound import (
     variance_per_weight,
 )
 from dpdist.mechanisms.marginals.fitting import (
-    Fitted,
+    FittedTables,
     Marginal,
     ValueSums,
     fitted_once,
@@ -217,7 +217,7 @@ class CodedTables(LinearModel, ABC):
         sampling, drift = (self.parts(keys, errors[None])[keys.index(key)][0] for errors in errors_of(theta))
         return sampling, drift
 
-    def fitted(self, theta: Draws) -> Fitted:
+    def fitted(self, theta: Draws) -> FittedTables:
         """The released tables, in weights, made to agree."""
         sums = theta["sums"][0] * factors_of(theta) * (self.weights[1] / UNIT)
         values = tuple(

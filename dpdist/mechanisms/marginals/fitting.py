@@ -120,7 +120,7 @@ TOWARDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Sums of rows are moved towards independence by these parts, in turn, until a table can have them."""
 
 
-class Fitted(NamedTuple):
+class FittedTables(NamedTuple):
     """Tables that agree: the total, each column's margin, and each measured table of several columns."""
 
     total: float
@@ -138,7 +138,7 @@ def fit(
     scales: Mapping[Marginal, float],
     ends: tuple[float, float],
     sums: Sequence[ValueSums] = (),
-) -> Fitted:
+) -> FittedTables:
     """Tables that agree, from noisy tables, each shaped as its columns; `scales` are the scales of the noise.
 
     The total lies between `ends`. `sums` are measured sums of values, of one draw.
@@ -150,7 +150,7 @@ def fit(
         if len(key) > 1:
             rows = [Rows.of(key, tables[key], scales[key], column, fitted, sums) for column in summed_within(key, sums)]
             several[key] = fitted_table(tables[key], [fitted[column] for column in key], rows)
-    return Fitted(float(fitted[0].sum()), fitted, several)
+    return FittedTables(float(fitted[0].sum()), fitted, several)
 
 
 Packed = tuple[int, int | None, bytes, bytes, float]
@@ -165,7 +165,7 @@ def fitted_once(
     ends: tuple[float, float],
     sums: bytes,
     values: tuple[Packed, ...] = (),
-) -> Fitted:
+) -> FittedTables:
     """`fit` of averaged measurements, computed once; `sums` are the bytes of all tables' cells."""
     parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
     unpacked = [ValueSums(c, by, np.frombuffer(u), np.frombuffer(v)[None], scale) for c, by, u, v, scale in values]
@@ -230,7 +230,7 @@ def pair_of(measured: ValueSums, keys: Iterable[Marginal]) -> Marginal | None:
     return next((key for key in keys if set(key) == {measured.column, measured.by}), None)
 
 
-def rows_of(fitted: Fitted, measured: ValueSums) -> Floats:
+def rows_of(fitted: FittedTables, measured: ValueSums) -> Floats:
     """Fitted counts (row, level) of the column that is summed: of all records, or by the level of the other column."""
     key = pair_of(measured, fitted.tables)
     if key is None:
@@ -238,7 +238,7 @@ def rows_of(fitted: Fitted, measured: ValueSums) -> Floats:
     return np.moveaxis(fitted.tables[key], key.index(measured.column), -1)
 
 
-def sums_in(fitted: Fitted, measured: ValueSums) -> ValueSums:
+def sums_in(fitted: FittedTables, measured: ValueSums) -> ValueSums:
     """Sums as the fitted tables have them, with the fields of the measured sums."""
     return measured._replace(values=(rows_of(fitted, measured) @ measured.u)[None])
 

@@ -17,7 +17,7 @@ from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds,
 from dpdist.job import Job
 from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.marginals.coded_tables import CodedTables
-from dpdist.mechanisms.marginals.fitting import Fitted, Marginal, positions
+from dpdist.mechanisms.marginals.fitting import FittedTables, Marginal, positions
 from dpdist.mechanisms.marginals.post import Marginals, Network
 from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
@@ -219,7 +219,7 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
     return model.of_rounds(*so_far)
 
 
-def expected_of(model: Marginals, fitted: Fitted, key: Marginal) -> Floats:
+def expected_of(model: Marginals, fitted: FittedTables, key: Marginal) -> Floats:
     """A pair's table under the fitted tables, in units of 1/UNIT: as measured, or under independence."""
     if key in fitted.tables:
         table = fitted.tables[key]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.marginals.fitting import Fitted, Marginal
+from dpdist.mechanisms.marginals.fitting import FittedTables, Marginal
 
 ROUNDS, CLOSE = 100, 1e-10
 """Rounds of scaling weights to tables, and the tolerance relative to the total."""
@@ -21,7 +21,7 @@ Filling = tuple[int, Marginal | None]
 
 
 def drawn(
-    fitted: Fitted, filling: Iterable[Filling], raked_to: Iterable[Marginal], number: int, rng: np.random.Generator
+    fitted: FittedTables, filling: Iterable[Filling], raked_to: Iterable[Marginal], number: int, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
     """Codes (record, column) and weights (record,) of the requested number of records; weights sum to the total.
 
@@ -51,7 +51,7 @@ def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
     return np.minimum(np.searchsorted(ends / ends[-1], points, side="right"), len(counts) - 1).astype(np.int64)
 
 
-def raked(fitted: Fitted, codes: Ints, raked_to: Iterable[Marginal]) -> Floats:
+def raked(fitted: FittedTables, codes: Ints, raked_to: Iterable[Marginal]) -> Floats:
     """Non-negative weights with the given total, under which the records' tables equal `tables`.
 
     If a cell has no record, the tables are as near as scaling can bring them.

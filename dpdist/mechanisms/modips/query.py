@@ -30,7 +30,7 @@ class OutsideDomain(ValueError):
     """Raised for sums that no file within the public bounds has. It names no sum and no value."""
 
 
-class Truncated(NamedTuple):
+class TruncatedNoise(NamedTuple):
     """Query for draws of the law truncated to [low, high], (sum,); NaN if all candidates were refused."""
 
     sums: Floats
@@ -166,7 +166,7 @@ def summing(model: Sanitized) -> BoundedSums:
     return LevelSums(model)
 
 
-class Modips(NoisySums[Settings, Sanitized]):
+class ModipsMechanism(NoisySums[Settings, Sanitized]):
     """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε.
 
     A sanitization is one draw of noise for all sums. One or several synthetic sets follow from it.
@@ -218,10 +218,10 @@ def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[
         answers[part], stated = np.nan, query.once
         while np.isnan(answers[part]).any():
             noise = defined.noise(sums[part], query.scale, next(numbers), (stop - start) * CANDIDATES)
-            drawn = yield Truncated(sums[part], noise, low, high, stated)
+            drawn = yield TruncatedNoise(sums[part], noise, low, high, stated)
             stated = query.further()  # candidates that follow refused ones belong to the same draw
             answers[part] = np.where(np.isnan(answers[part]), drawn, answers[part])
     return answers
 
 
-MECHANISMS: dict[str, Mechanism] = {"modips": Modips()}
+MECHANISMS: dict[str, Mechanism] = {"modips": ModipsMechanism()}

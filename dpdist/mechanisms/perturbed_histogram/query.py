@@ -26,7 +26,7 @@ COUNTS = (
 
 
 @dataclass(frozen=True)
-class BinCounts(Summing):
+class HistogramCounts(Summing):
     """Kernel: the number of records in every bin, (1, bin). An outcome beyond its bounds is in the nearest bin."""
 
     histogram: Histogram
@@ -36,7 +36,7 @@ class BinCounts(Summing):
         return counts.astype(np.float64)[None, :]
 
 
-class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
+class PerturbedHistogramMechanism(NoisySums[MechanismSpec, Histogram]):
     """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; each of m synthetic sets has independent noise at
     ε/m.
 
@@ -55,7 +55,7 @@ class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
     def rounds(
         self, job: Job, settings: MechanismSpec, model: Histogram, recorder: StratumRecorder, learned: None
     ) -> Rounds:
-        counts = yield Pass(BinCounts(model), "sum")
+        counts = yield Pass(HistogramCounts(model), "sum")
         defined, query, drawn = Defined.by_content(model), bin_counts(scale_of(job)), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield defined.sums(counts, query, number)
@@ -65,4 +65,4 @@ class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
         return released_sets(recorder, drawn, epsilon, bins=float(model.bins), share_of_empty_bins=empty)
 
 
-MECHANISMS: dict[str, Mechanism] = {"perturbed_histogram": PerturbedHistogram()}
+MECHANISMS: dict[str, Mechanism] = {"perturbed_histogram": PerturbedHistogramMechanism()}

@@ -17,7 +17,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
-from dpdist.mechanisms.pseudo_posterior.tilted import Byproducts, Fit, Weighing, release, weigh
+from dpdist.mechanisms.pseudo_posterior.tilted import Byproducts, StepFit, Weighing, release, weigh
 from dpdist.models.protocol import Clamped, Draws, Likelihood
 from dpdist.privacy.weights import Ones, product
 
@@ -70,7 +70,7 @@ def protect(
     sets: int,
     recorder: StratumRecorder,
     step: Weighing | None = None,
-    earlier: tuple[Fit, ...] = (),
+    earlier: tuple[StepFit, ...] = (),
     reference: Draws | None = None,
 ) -> Rounds:
     """Protects one stratum by the clamped posterior.

@@ -24,7 +24,7 @@ from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
-from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits, fixed_on_reference
+from dpdist.mechanisms.pseudo_posterior.tilted import StepFit, Weighings, fits, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.weight_rules import search, search_of
@@ -75,7 +75,7 @@ class Weighting(NamedTuple):
     """The end of a weight search: weights α, the last fit, and the posterior's log normalising constant."""
 
     alpha: Floats
-    fit: Fit
+    fit: StepFit
     log_evidence: float
 
 

@@ -94,13 +94,13 @@ class RecordWeights(NamedTuple):
     """The reference's distributions, for a score model."""
 
 
-class Distributions(NamedTuple):
+class ReferenceDistributions(NamedTuple):
     """The reference's distributions for a score model, without privacy weights."""
 
     facts: Facts
 
 
-class Loss(NamedTuple):
+class ReferenceLoss(NamedTuple):
     """Kernel, which runs on each block of records: Σ f(θ_ref) − f(θ_s) over the records, (draw,), to be added up."""
 
     model: Likelihood
@@ -133,7 +133,7 @@ def check_centre(job: Job, model: Likelihood, learned: Centre) -> Generator[Pass
     clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
     draws = yield Sample(Clamped(rows, clamp), "check")
-    lost = yield Pass(Loss(model, learned.theta, draws), "sum")
+    lost = yield Pass(ReferenceLoss(model, learned.theta, draws), "sum")
     if spurious(learned.power * lost, dimensions(learned.theta)):
         raise Spurious
 

@@ -14,7 +14,7 @@ from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
 from dpdist.mechanisms.pseudo_posterior import clamped, tilted
-from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, Distributions, RecordWeights
+from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, ReferenceDistributions
 from dpdist.mechanisms.pseudo_posterior.post import (
     CENTRED,
     CLAMPED,
@@ -43,7 +43,7 @@ def cautioned(job: Job, promise: Promise) -> Promise:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class WeightedMechanism:
     """Pseudo posterior whose privacy weights are tuned on the file itself until Δ ≤ Δ*: asymptotic ([T], [V]).
 
     Without weights this is the ordinary posterior, with no guarantee. With `enforced` False, a bound above Δ* is
@@ -63,7 +63,11 @@ class Weighted:
         return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *assumptions))
 
     def protect(
-        self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | Distributions | None = None
+        self,
+        job: Job,
+        model: StratumModel,
+        recorder: StratumRecorder,
+        learned: RecordWeights | ReferenceDistributions | None = None,
     ) -> Rounds:
         assert isinstance(model, Likelihood)
         target = self.promise(job).target
@@ -78,7 +82,7 @@ class Weighted:
 
 
 @dataclass(frozen=True)
-class WeightedE(Weighted):
+class WeightedEMechanism(WeightedMechanism):
     """Mechanism weighted_e [G]: weights have the rule's fixed constants, and are 0 where α F > Δ*: asymptotic.
 
     In [G] the final fit's bound may be above Δ*. Here such a release is refused.
@@ -89,7 +93,7 @@ class WeightedE(Weighted):
 
 
 @dataclass(frozen=True)
-class CensorUW:
+class CensorUWMechanism:
     """Mechanism censor_uw [G]: the likelihood is clamped, with α = 1: strict."""
 
     scope: Literal["stratum"] = "stratum"
@@ -103,7 +107,7 @@ class CensorUW:
 
 
 @dataclass(frozen=True)
-class Centred:
+class CentredMechanism:
     """The centred clamp (METHODS §4b): a record's log factor is clamp(a(f − f at θ_ref), ±M): strict.
 
     θ_ref and a are fixed in advance. A θ_ref from the current file would have no bound at all. The prior must be proper.
@@ -122,7 +126,7 @@ class Centred:
 
 
 @dataclass(frozen=True)
-class CensorW:
+class CensorWMechanism:
     """Mechanism censor_w [G]: the likelihood is clamped and has *re-weighted* privacy weights (METHODS §4).
 
     With a reference, α is a fixed function of a record, and the guarantee is strict. Without one, α is learned on the
@@ -152,10 +156,10 @@ class CensorW:
 
 
 MECHANISMS: dict[str, Mechanism] = {
-    "weighted": Weighted(),
-    "unweighted": Weighted(),
-    "weighted_e": WeightedE(),
-    "censor_w": CensorW(),
-    "censor_uw": CensorUW(),
-    "centred": Centred(),
+    "weighted": WeightedMechanism(),
+    "unweighted": WeightedMechanism(),
+    "weighted_e": WeightedEMechanism(),
+    "censor_w": CensorWMechanism(),
+    "censor_uw": CensorUWMechanism(),
+    "centred": CentredMechanism(),
 }

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
-from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec
+from dpdist.job.mechanism import ClampedSpec, FixedWeights, MechanismSpec
 from dpdist.job.names import LARGEST_DRIFT, Guarantee
 from dpdist.job.weights import RuleOrName, Weights
 
@@ -74,7 +74,7 @@ class WeightedE(FixedWeights):
             yield Contradiction(("mechanism", "weights", "reweight"), fault, "leave it out")
 
 
-class CensorW(FixedWeights, Clamped):
+class CensorW(FixedWeights, ClampedSpec):
     """Censor_w [G]: a clamped likelihood whose privacy weights are re-weighted with k = .95.
 
     [G] does not mention the re-weighting, but its results require it (METHODS §4). If weights are fixed on a reference,
@@ -92,7 +92,7 @@ class CensorW(FixedWeights, Clamped):
         return "strict" if job.reference is not None else "asymptotic"
 
 
-class CensorUW(Clamped):
+class CensorUW(ClampedSpec):
     """Censor_uw [G]: a clamped likelihood without privacy weights."""
 
     name: Literal["censor_uw"] = Field(description="a clamped likelihood without privacy weights")
@@ -101,7 +101,7 @@ class CensorUW(Clamped):
         return "strict"
 
 
-class Centred(Clamped):
+class Centred(ClampedSpec):
     """A likelihood that is clamped around a fit to the reference."""
 
     name: Literal["centred"] = Field(description="a likelihood clamped about a fit of the reference")

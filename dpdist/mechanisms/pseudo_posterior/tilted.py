@@ -146,7 +146,7 @@ class Byproducts(NamedTuple):
         return np.array([alpha.sum(), truncated])
 
 
-class Fit(NamedTuple):
+class StepFit(NamedTuple):
     """A fit under the weights of one step: its statistics, draws and bounds."""
 
     step: Weighing
@@ -158,14 +158,14 @@ class Fit(NamedTuple):
 
 def fits(
     model: Likelihood, steps: Weighings, counted: Counted = as_weighted
-) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
+) -> Generator[Pass | Sample, Any, tuple[list[StepFit], int]]:
     """Runs a weight search, with one fit for each step; returns the first fit, the last three fits and the number of fits.
 
     `counted` converts a privacy weight to the record's weight in a fit.
     """
     search = informed(steps)
     step = next(search)
-    kept: list[Fit] = []
+    kept: list[StepFit] = []
     number = 0
     while True:
         if isinstance(step, AllOutcomes):
@@ -175,7 +175,7 @@ def fits(
         theta = yield Sample(statistics, "posterior")
         extremes = yield Pass(Bound(model, theta), "max")
         summary, range_bound = summary_of(extremes), float(extremes[3])
-        kept = [*kept[:1], *kept[1:][-2:], Fit(step, statistics, theta, summary, range_bound)]
+        kept = [*kept[:1], *kept[1:][-2:], StepFit(step, statistics, theta, summary, range_bound)]
         number += 1
         try:
             step = search.send(summary)

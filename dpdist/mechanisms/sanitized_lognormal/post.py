@@ -32,7 +32,7 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
 )
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
-    Fitted,
+    InvertedFit,
     Whitened,
     fit,
     limited,
@@ -203,7 +203,7 @@ class SanitizedLognormal(PublicModel):
         values |= {"drawn_means": drawn["coefficients"], "drawn_covariance": drawn["covariance"]}
         return Draws({parameter.name: values[parameter.name] for parameter in self.parameters})
 
-    def _fit(self, statistics: Floats, whitened: Whitened, count: Floats) -> Fitted:
+    def _fit(self, statistics: Floats, whitened: Whitened, count: Floats) -> InvertedFit:
         """The fit from noisy sums, under sample counts (cell,)."""
         noise = noise_variances(self.scale, self.noise)
         return fit(whitened, moments(statistics, float(count.sum()), self.noise), count, noise, self.shrinkage)
@@ -266,11 +266,11 @@ class SanitizedLognormal(PublicModel):
         return of(means, bent @ bent.swapaxes(-1, -2))
 
 
-def _fitted(theta: Draws) -> Fitted:
+def _fitted(theta: Draws) -> InvertedFit:
     """The fit and the law of its errors, as released."""
     names = ("rate", "tail", "scatter_sampling", "scatter_noise")
     law = theta["errors"][0].transpose(1, 0, 2)
-    return Fitted(theta["shift"][0], theta["stretch"][0], *law, *(theta[name][0] for name in names))
+    return InvertedFit(theta["shift"][0], theta["stretch"][0], *law, *(theta[name][0] for name in names))
 
 
 def model_of(job: Job) -> type[SanitizedLognormal]:

@@ -55,7 +55,7 @@ class WhitenedSums(Summing):
         return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in units.T])
 
 
-class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
+class SanitizedStatisticsMechanism(NoisySums[Settings, SanitizedLognormal]):
     """Noisy sums of whitened, winsorised records and of their squares (METHODS §8): strict, with δ = 0.
 
     All synthetic sets follow from the same noisy sums, and share one cost. Under Gaussian noise the guarantee is strict
@@ -97,4 +97,4 @@ class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
         return released_sets(recorder, drawn, float(job.epsilon.tables), cells=float(len(exact)))
 
 
-MECHANISMS: dict[str, Mechanism] = {"sanitized_statistics": SanitizedStatistics()}
+MECHANISMS: dict[str, Mechanism] = {"sanitized_statistics": SanitizedStatisticsMechanism()}

@@ -42,7 +42,7 @@ class Whitened(NamedTuple):
     records: Ints
 
 
-class Fitted(NamedTuple):
+class InvertedFit(NamedTuple):
     """The fit, δ (cell, 2) and T (2, 2), and the law of its errors.
 
     - `kept`: k, (cell, 2). `share`: the weight of each cell in the common shift, (cell, 2).
@@ -81,7 +81,7 @@ def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whi
     return Whitened(Whitening(centre, np.linalg.inv(np.linalg.cholesky(scatter))), whitened, count)
 
 
-def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> Fitted:
+def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> InvertedFit:
     """Fits δ and T; `count` is the current file's public sizes (cell,), and `noise` the variances of the moments' noise."""
     n, x = float(count.sum()), whitening.residuals
     within = _winsorised(x)
@@ -106,10 +106,10 @@ def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float
     beyond = np.cov((direct - direct.mean(axis=0) - influence).T) / records
     sampled, noised = np.cov(influence.T) / n + beyond, bend @ np.diag(noise[1] / n**2) @ bend.T
     tail = np.cov((x - (within - within.mean(axis=0)) @ rate.T).T) / records
-    return Fitted(shift, stretch, kept, share, prior, sampling, noisy, rate, tail, sampled, noised)
+    return InvertedFit(shift, stretch, kept, share, prior, sampling, noisy, rate, tail, sampled, noised)
 
 
-def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def sampling_errors(fit: InvertedFit, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Errors of δ (draw, cell, 2) and T (draw, 2, 2) under other samples of both files and another drift."""
     shape = (draws, *fit.shift.shape)
     true = np.sqrt(fit.prior) * rng.standard_normal(shape)
@@ -119,19 +119,19 @@ def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[
     return error @ fit.rate.T + tail, _symmetric(entries)
 
 
-def noise_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def noise_errors(fit: InvertedFit, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Errors of δ (draw, cell, 2) and T (draw, 2, 2) under other noise."""
     moved = moved_by(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
     entries = rng.standard_normal((draws, 3)) @ symmetric_root(fit.scatter_noise)
     return moved, _symmetric(entries)
 
 
-def moved_by(fit: Fitted, values: Floats) -> Floats:
+def moved_by(fit: InvertedFit, values: Floats) -> Floats:
     """Changes of δ that follow from changes of the cells' own mean locations, (draw, cell, 2)."""
     return np.asarray(_kept(fit, values) @ fit.rate.T)
 
 
-def _kept(fit: Fitted, values: Floats) -> Floats:
+def _kept(fit: InvertedFit, values: Floats) -> Floats:
     """Changes of cells' own means after shrinkage, (draw, cell, 2)."""
     common = (fit.share * values).sum(axis=1, keepdims=True)
     return np.asarray(common + fit.kept * (values - common))

@@ -21,7 +21,7 @@ from dpdist.models.copula.spline import (
     INTERVALS,
     TERMS,
     WORTH,
-    Conjugate,
+    SplinePosterior,
     mean_moments,
     products,
     spline_moments,
@@ -72,7 +72,7 @@ def _flat(wide: NDArray[T]) -> NDArray[T]:
     return np.concatenate([wide[..., 0, [0, 2, 5]], wide[..., 1:, :].reshape(*wide.shape[:-2], INTERVALS * TERMS)], axis=-1)
 
 
-class Fitted(NamedTuple):
+class FittedScores(NamedTuple):
     """Conjugate posteriors of the score model's parameters.
 
     - `weight` (…, unit): mean and variance of z_w.
@@ -82,15 +82,15 @@ class Fitted(NamedTuple):
     - `of_weight` (cell, part): the unit of each part in `weight`.
     """
 
-    weight: Conjugate
-    outcome: Conjugate
+    weight: SplinePosterior
+    outcome: SplinePosterior
     ones: Floats
     zeros: Floats
     of_outcome: Ints
     of_weight: Ints
 
     @classmethod
-    def of(cls, statistics: Floats, facts: Facts, units: tuple[Ints, Ints]) -> Fitted:
+    def of(cls, statistics: Floats, facts: Facts, units: tuple[Ints, Ints]) -> FittedScores:
         """Computes the posteriors from one set of statistics, (cell, statistic), or from several, (set, cell, statistic).
 
         `facts` has the priors. `units` are `of_outcome` and `of_weight`.
@@ -99,9 +99,9 @@ class Fitted(NamedTuple):
         ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
         parts = np.stack([statistics[..., :LEADING], ones.sum(axis=-2)[..., [0, 2, 5]]], axis=-2)
         flat = together(parts.reshape(*parts.shape[:-3], -1, LEADING), of_weight.reshape(-1), parts.ndim - 3)
-        weight = Conjugate.of(mean_moments(*np.moveaxis(flat, -1, 0)), facts.weight.of_units(of_weight))
+        weight = SplinePosterior.of(mean_moments(*np.moveaxis(flat, -1, 0)), facts.weight.of_units(of_weight))
         moments = spline_moments(together(ones, of_outcome, ones.ndim - 3))
-        outcome = Conjugate.of(moments, facts.outcome.of_units(of_outcome))
+        outcome = SplinePosterior.of(moments, facts.outcome.of_units(of_outcome))
         return cls(weight, outcome, *_shares(parts[..., 0], facts.share), of_outcome, of_weight)
 
     def centre(self) -> Law:

@@ -151,7 +151,7 @@ def _kept(below: Ints, above: Ints, total: int, record: int) -> NDArray[np.bool_
     return np.asarray(grid | (below < TAIL * record) | (above > total - TAIL * record))
 
 
-class Bins(NamedTuple):
+class MarginalBins(NamedTuple):
     """Narrow bins of one cell's normal scores, over which `expectations` sums (METHODS §5b).
 
     - `edges`: edges of the bins of the weight's score.
@@ -169,7 +169,7 @@ class Bins(NamedTuple):
     means: dict[int, Floats]
 
 
-def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, between: Floats) -> Bins:
+def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, between: Floats) -> MarginalBins:
     """The bins of one cell.
 
     `of_weight` (part,) and `of_outcome` (class,) are positions in `marginals`. `between` are the weights that separate
@@ -183,4 +183,4 @@ def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, be
     middle = (edges[1:] + edges[:-1]) / 2.0
     splines = basis(np.divide(-np.diff(density), chance, out=middle, where=chance > 1e-14))
     means = {int(k): marginals[k].averages(BINS) for k in np.unique(outcome)}
-    return Bins(edges, splines, zero.averages(edges), one.averages(edges), outcome, means)
+    return MarginalBins(edges, splines, zero.averages(edges), one.averages(edges), outcome, means)

@@ -23,11 +23,11 @@ from dpdist.estimation.estimators import group_sums
 from dpdist.job import Column, Job
 from dpdist.models.copula import expectations, fits, normal_scores
 from dpdist.models.copula.expectations import PRIOR, misfit
-from dpdist.models.copula.fits import Fitted
+from dpdist.models.copula.fits import FittedScores
 from dpdist.models.copula.normal_scores import PARTS, Kind, Scored, law_of, part_of, relative
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
-from dpdist.models.copula.shapes import UNIT, Cells, grouped, ties
-from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, Prior, products
+from dpdist.models.copula.shapes import UNIT, PredictorCells, grouped, ties
+from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, SplinePrior, products
 from dpdist.models.design import frame_strata_as_predictors
 from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern, tile_records
@@ -46,7 +46,7 @@ class Scores:
     Most methods need the reference's `facts`.
     """
 
-    cells: Cells
+    cells: PredictorCells
     kind: Kind
     outcome_bounds: tuple[float, float]
     facts: Facts | None = None
@@ -55,7 +55,9 @@ class Scores:
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Scores:
         predictors = (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
         return cls(
-            Cells.of(frame, predictors, rows), kind_of(job.outcome_column), job.outcome_column.bounds or (-np.inf, np.inf)
+            PredictorCells.of(frame, predictors, rows),
+            kind_of(job.outcome_column),
+            job.outcome_column.bounds or (-np.inf, np.inf),
         )
 
     def within(self, facts: Facts) -> Scores:
@@ -77,8 +79,8 @@ class Scores:
         fit = self._fitted(self.statistics(records, np.ones(len(records))))
         return replace(
             self.reference_facts,
-            weight=Prior(fit.weight.location[fit.of_weight], fit.weight.variance[fit.of_weight]),
-            outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
+            weight=SplinePrior(fit.weight.location[fit.of_weight], fit.weight.variance[fit.of_weight]),
+            outcome=SplinePrior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
 
     def bias_corrected(self, records: Records, prior: float = PRIOR) -> Facts:
@@ -224,8 +226,8 @@ class Scores:
             values |= {"slopes": law.slopes, "residual_sd": law.residual}
         return Draws({name: self._spread(value) for name, value in values.items()})
 
-    def _fitted(self, statistics: Floats) -> Fitted:
-        return Fitted.of(statistics, self.reference_facts, self.units)
+    def _fitted(self, statistics: Floats) -> FittedScores:
+        return FittedScores.of(statistics, self.reference_facts, self.units)
 
     def _spread(self, values: Floats) -> Floats:
         whole = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)

@@ -19,9 +19,9 @@ import scipy
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.models.copula.marginal import Bins, Marginal, bins_of
-from dpdist.models.copula.shapes import Cells, Shapes, by_class, shapes
-from dpdist.models.copula.spline import BASIS, Prior
+from dpdist.models.copula.marginal import Marginal, MarginalBins, bins_of
+from dpdist.models.copula.shapes import PredictorCells, Shapes, by_class, shapes
+from dpdist.models.copula.spline import BASIS, SplinePrior
 
 SHAPES = ("weight where the outcome is 0", "weight", "outcome")
 """Names of a cell's distributions."""
@@ -91,8 +91,8 @@ class Facts:
     own_share: Floats
     effective: Floats
     tie: Floats
-    weight: Prior
-    outcome: Prior
+    weight: SplinePrior
+    outcome: SplinePrior
     key: Key
     undone: Law
 
@@ -109,7 +109,7 @@ class Facts:
         return np.asarray(self.of_outcome[cell, (weight[:, None] >= self.edges[cell]).sum(axis=1)])
 
     @cached_property
-    def bins(self) -> tuple[Bins, ...]:
+    def bins(self) -> tuple[MarginalBins, ...]:
         """Means within narrow bins of scores for each cell."""
         parts = zip(self.of_weight, self.of_outcome, self.edges, strict=True)
         return tuple(bins_of(self.marginals, *positions) for positions in parts)
@@ -156,9 +156,9 @@ class Facts:
         )
 
 
-def _prior(stored: Any) -> Prior:
+def _prior(stored: Any) -> SplinePrior:
     location, variance = stored
-    return Prior(np.array(location, dtype=np.float64), np.array(variance, dtype=np.float64))
+    return SplinePrior(np.array(location, dtype=np.float64), np.array(variance, dtype=np.float64))
 
 
 class Nodes(NamedTuple):
@@ -170,7 +170,7 @@ class Nodes(NamedTuple):
     high: Floats
 
 
-def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats, binary: bool, key: Key) -> Facts:
+def tell(cells: PredictorCells, cell: Codes, part: Ints, weight: Floats, outcome: Floats, binary: bool, key: Key) -> Facts:
     """Distributions and shares of every cell, without a fit; priors take weight and outcome to be independent.
 
     `Scores.summarise` replaces these priors by the reference's own fit.
@@ -193,7 +193,7 @@ def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats,
     size = np.bincount(cell, minlength=len(cells)).astype(np.float64)
     ones = np.bincount(cell[part == 1], minlength=len(cells))
     share = (ones + 0.5) / (size + 1.0)
-    priors = Prior.independence((len(cells), 2), 1), Prior.independence((len(cells),), BASIS)
+    priors = SplinePrior.independence((len(cells), 2), 1), SplinePrior.independence((len(cells),), BASIS)
     shares = np.column_stack([shape.own_share for shape in (*of_parts, of_outcome)])
     behind = np.minimum(of_parts[1].effective, of_outcome.effective if not binary else of_parts[1].effective)
     alone = (shares[:, 1:] == 1.0).all(axis=1)

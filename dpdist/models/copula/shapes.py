@@ -27,7 +27,7 @@ UNIT = 500
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class PredictorCells:
     """The cells of one stratum: its combinations of predictor levels.
 
     - `codes` (cell, predictor): levels of each cell, after a first column of zeros.
@@ -45,7 +45,7 @@ class Cells:
     kept: Ints
 
     @classmethod
-    def of(cls, frame: Frame, columns: Sequence[str], rows: slice) -> Cells:
+    def of(cls, frame: Frame, columns: Sequence[str], rows: slice) -> PredictorCells:
         every = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in columns)])
         distinct, number = np.unique(every, axis=0, return_inverse=True)
         kept, pattern = np.unique(number.reshape(-1)[rows], return_inverse=True)
@@ -179,7 +179,7 @@ def discrete(values: Floats) -> bool:
     return FEW_VALUES * len(np.unique(values)) <= len(values)
 
 
-def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: list[Marginal]) -> Shapes:
+def shapes(cells: PredictorCells, cell: Codes, values: Floats, weights: bool, marginals: list[Marginal]) -> Shapes:
     """Estimates the distributions of all cells, and adds them to `marginals`.
 
     `values` (record,) are weights if `weights` is true, otherwise outcomes. `cell` (record,) is the cell of each record.
@@ -204,7 +204,7 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
     return Shapes(position, own_share, effective)
 
 
-def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
+def _wider(cells: PredictorCells, size: Ints, small: Ints) -> Ints:
     """Number of predictors that each small cell ignores to find similar cells, (small cell,).
 
     It is the smallest number that gives FEWEST_UNMIXED records of other cells, or all of them. It is 0 if no other

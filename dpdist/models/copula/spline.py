@@ -60,7 +60,7 @@ def products(z_y: Floats, z_w: Floats) -> Floats:
     return np.array([np.ones_like(z_w), z_y, z_w, z_y * z_y, z_y * z_w, z_w * z_w])
 
 
-class Moments(NamedTuple):
+class SplineMoments(NamedTuple):
     """Sums A'diag(α)A, A'diag(α)z, Σαz² and Σα of one or several regressions."""
 
     gram: Floats
@@ -69,37 +69,37 @@ class Moments(NamedTuple):
     total: Floats
 
 
-def spline_moments(sums: Floats) -> Moments:
+def spline_moments(sums: Floats) -> SplineMoments:
     """Sums for the outcome's regression, from the sums of products by interval, (…, interval, TERMS)."""
     n, u, v, uu, uv, vv = np.moveaxis(sums, -1, 0)
     gram = np.einsum("...j,ja,jb->...ab", n, CONSTANT, CONSTANT) + np.einsum("...j,ja,jb->...ab", vv, SLOPE, SLOPE)
     mixed = np.einsum("...j,ja,jb->...ab", v, CONSTANT, SLOPE)
     gram = gram + mixed + np.swapaxes(mixed, -1, -2)
     cross = u @ CONSTANT + uv @ SLOPE
-    return Moments(gram, cross, uu.sum(axis=-1), n.sum(axis=-1))
+    return SplineMoments(gram, cross, uu.sum(axis=-1), n.sum(axis=-1))
 
 
-def mean_moments(total: Floats, linear: Floats, square: Floats) -> Moments:
+def mean_moments(total: Floats, linear: Floats, square: Floats) -> SplineMoments:
     """Sums for a regression on a constant, from Σα, Σαz and Σαz²."""
-    return Moments(total[..., None, None], linear[..., None], square, total)
+    return SplineMoments(total[..., None, None], linear[..., None], square, total)
 
 
-class Prior(NamedTuple):
+class SplinePrior(NamedTuple):
     """Centre of a regression's prior: β₀ (…, basis) and σ₀² (…,)."""
 
     location: Floats
     variance: Floats
 
     @classmethod
-    def independence(cls, shape: tuple[int, ...], size: int) -> Prior:
+    def independence(cls, shape: tuple[int, ...], size: int) -> SplinePrior:
         """Prior without any information: scores are standard normal, and outcome and weight are independent."""
         return cls(np.zeros((*shape, size)), np.ones(shape))
 
-    def of_units(self, unit: Ints) -> Prior:
+    def of_units(self, unit: Ints) -> SplinePrior:
         """One prior per unit, from one per cell or part of a cell."""
         first = np.unique(unit, return_index=True)[1]
         size = self.location.shape[-1]
-        return Prior(self.location.reshape(-1, size)[first], self.variance.reshape(-1)[first])
+        return SplinePrior(self.location.reshape(-1, size)[first], self.variance.reshape(-1)[first])
 
 
 # In every interval between knots, b is a line in z_w. So sums of (1, z_y, z_w, z_y², z_y z_w, z_w²) by interval are
@@ -110,7 +110,7 @@ class Prior(NamedTuple):
 #
 #     K = A'diag(α)A + D, β̂ = K⁻¹(A'diag(α)z + Dβ₀), SS = Σα r² + (β̂ − β₀)'D(β̂ − β₀) + n0 σ₀², ν = Σα + n0,
 #     σ² = SS/χ²_ν, β ~ N(β̂, σ²K⁻¹).
-class Conjugate(NamedTuple):
+class SplinePosterior(NamedTuple):
     """Posterior of one or several regressions: K, β̂, SS and ν, as in the module's text."""
 
     precision: Floats
@@ -119,7 +119,7 @@ class Conjugate(NamedTuple):
     degrees: Floats
 
     @classmethod
-    def of(cls, moments: Moments, prior: Prior) -> Conjugate:
+    def of(cls, moments: SplineMoments, prior: SplinePrior) -> SplinePosterior:
         weight = PRECISION[: moments.cross.shape[-1]]
         k = moments.gram + np.diag(weight)
         b = moments.cross + weight * prior.location

@@ -31,7 +31,7 @@ STRICT = ", made from what was released under differential privacy"
 COPIED = "; {} copied from records of the reference"
 
 
-class Layout(NamedTuple):
+class DdiLayout(NamedTuple):
     """The files that share a layout, and the form that names of columns and levels have in them."""
 
     letter: str
@@ -64,17 +64,17 @@ def write_ddi(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
     write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n")
 
 
-def _layouts(job: Job, columns: Sequence[str]) -> Iterator[Layout]:
+def _layouts(job: Job, columns: Sequence[str]) -> Iterator[DdiLayout]:
     """The layout with texts, and the one with codes if any file has codes."""
     formats, levels_of = job.presentation.formats, {name: job.columns[name].levels or () for name in job.modelled_columns}
     texts = {name: {level: str(level) for level in levels} for name, levels in levels_of.items()}
     files = _files(job, "F", ["parquet", *(end for end in TEXTS if end in formats)])
-    yield Layout("V", files, dict(zip(columns, columns, strict=True)), texts)
+    yield DdiLayout("V", files, dict(zip(columns, columns, strict=True)), texts)
     if coded := [end for end in CODES if end in formats]:
         codes = {
             name: {level: str(code) for level, code in level_codes(levels).items()} for name, levels in levels_of.items()
         }
-        yield Layout("C", _files(job, "G", coded), variable_names(columns), codes)
+        yield DdiLayout("C", _files(job, "G", coded), variable_names(columns), codes)
 
 
 def _files(job: Job, letter: str, ends: Sequence[str]) -> dict[str, str]:
@@ -139,7 +139,7 @@ def _file(public: Path, name: str, number: str, columns: int) -> Element:
     return described
 
 
-def _variable(job: Job, layout: Layout, schema: pa.Schema, name: str) -> Element:
+def _variable(job: Job, layout: DdiLayout, schema: pa.Schema, name: str) -> Element:
     """A column of the records: label, unit, and its levels as the files have them, or its public bounds."""
     text, levels, columns = job.presentation, layout.levels.get(name), schema.names
     facts = {"ID": f"{layout.letter}{columns.index(name) + 1}", "name": layout.names[name]}
@@ -164,7 +164,7 @@ def _variable(job: Job, layout: Layout, schema: pa.Schema, name: str) -> Element
     return variable
 
 
-def _textual(layout: Layout, field: pa.Field) -> bool:
+def _textual(layout: DdiLayout, field: pa.Field) -> bool:
     values = layout.levels.get(field.name)
     if values is None:
         return bool(pa.types.is_string(getattr(field.type, "value_type", field.type)))

@@ -65,7 +65,7 @@ def write_sdmx(
     from pysdmx.model.message import Header
 
     folder.mkdir()
-    release = Release(job, job.presentation.sdmx)
+    release = SdmxRelease(job, job.presentation.sdmx)
     ids = identifiers([table.name for table in job.tables])
     flows = []
     for table, (form, published) in zip(job.tables, tables, strict=True):
@@ -119,7 +119,7 @@ class Part(NamedTuple):
     dtype: str | None = None
 
 
-class Release:
+class SdmxRelease:
     """The structure that all tables of a job share: code lists, concepts and dimensions."""
 
     def __init__(self, job: Job, sdmx: Sdmx):

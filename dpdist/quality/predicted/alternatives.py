@@ -23,7 +23,7 @@ from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
 from dpdist.quality.predicted.replicates import Population, kept, taught
-from dpdist.quality.report_parts import Cell, Grid
+from dpdist.quality.report_parts import Grid, ReportCell
 from dpdist.sampling import sampler_of
 from dpdist.survey.reference_file import ReferenceFile
 
@@ -163,9 +163,11 @@ def grid(every: Sequence[Alternative]) -> Grid:
     impossible = [f"Not possible: {one.change}, because {one.why}" for one in every if one.why]
     for one in every:
         finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)] or [np.nan]
-        ratios = [Cell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite), one.largest)]
+        ratios = [
+            ReportCell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite), one.largest)
+        ]
         if not one.why:
-            rows.append([Cell(one.change), *ratios])
+            rows.append([ReportCell(one.change), *ratios])
     return Grid("Predicted errors of the other tables, relative to the current job", heads, rows, notes=impossible)
 
 

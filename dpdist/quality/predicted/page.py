@@ -14,9 +14,9 @@ from dpdist.privacy.claims import promised
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.publish.writers.page import environment
 from dpdist.quality.predicted.alternatives import Alternative, grid
-from dpdist.quality.predicted.prediction import Prediction, Statistics, number
+from dpdist.quality.predicted.prediction import ErrorPrediction, Statistics, number
 from dpdist.quality.predicted.words import UNIT, alarms, not_known, not_predicted, proposals, worth
-from dpdist.quality.report_parts import Axis, Cell, Figure, Grid, Section, axis, lines
+from dpdist.quality.report_parts import Axis, Grid, ReportCell, ReportFigure, Section, axis, lines
 from dpdist.quality.summary import brief
 from dpdist.quality.verdict import FAR_RECORDS
 from dpdist.survey.reference_file import ReferenceFile
@@ -45,7 +45,7 @@ SHARES = ("relative", "largest_relative")
 """Figures that are shown in per cent."""
 
 
-class Curve(NamedTuple):
+class ErrorCurve(NamedTuple):
     """A statistic's figures at the job's ε, and at each of `epsilons`."""
 
     here: Statistics
@@ -62,7 +62,7 @@ class Curve(NamedTuple):
         return [one.relative if self.fixed else one.median for one in self.points]
 
 
-def page(plan: Plan, prediction: Prediction, public: Path | None, others: Sequence[Alternative] = ()) -> str:
+def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, others: Sequence[Alternative] = ()) -> str:
     """One HTML document that loads nothing. Its figures are those of `plan --json`."""
     first = Section("errors", "Predicted errors")
     made, headline = [first], not_known(prediction)
@@ -101,20 +101,20 @@ def _facts(plan: Plan, public: Path | None) -> Iterator[tuple[str, str]]:
         yield "Public records", public.name
 
 
-def _nearer(prediction: Prediction) -> Iterator[Grid]:
+def _nearer(prediction: ErrorPrediction) -> Iterator[Grid]:
     """The share of cells, over all statistics, whose release is nearer than the reference alone, by ε."""
     if prediction.job.has_reference:
-        rows = [[Cell(f"{epsilon:g}"), _shown(prediction.better(epsilon))] for epsilon in prediction.epsilons]
+        rows = [[ReportCell(f"{epsilon:g}"), _shown(prediction.better(epsilon))] for epsilon in prediction.epsilons]
         yield Grid("Against the reference alone", ["ε", "share of cells in which the release is nearer"], rows)
 
 
-def _tables(prediction: Prediction) -> Iterator[Section]:
+def _tables(prediction: ErrorPrediction) -> Iterator[Section]:
     """A section for each table: figures at the job's ε, medians at every ε, and their curves."""
     by_epsilon = [prediction.statistics(epsilon) for epsilon in prediction.epsilons]
     here, notes = prediction.statistics(), list(_draws(prediction))
     for place, table in enumerate(dict.fromkeys(one.table for one in here)):
         curves = [
-            Curve(one, prediction.epsilons, [statistics[number] for statistics in by_epsilon])
+            ErrorCurve(one, prediction.epsilons, [statistics[number] for statistics in by_epsilon])
             for number, one in enumerate(here)
             if one.table == table
         ]
@@ -128,7 +128,7 @@ def _tables(prediction: Prediction) -> Iterator[Section]:
         yield section
 
 
-def _draws(prediction: Prediction) -> Iterator[str]:
+def _draws(prediction: ErrorPrediction) -> Iterator[str]:
     """Yields a note if the curve has fewer draws at other ε than at the job's."""
     draws = prediction.rows.groupby("epsilon")["replicate"].nunique()
     here, least = int(draws[float(prediction.job.budget.epsilon)]), int(draws.min())
@@ -140,18 +140,20 @@ def _figures(statistics: Sequence[Statistics]) -> Grid:
     """A table's statistics at the job's ε."""
     columns = [name for name in COLUMNS if any(number(getattr(one, name)) is not None for one in statistics)]
     columns = [name for name in columns if name != "fixed" or any(one.fixed for one in statistics)]
-    rows = [[Cell(one.statistic), *(_shown(getattr(one, name), name in SHARES) for name in columns)] for one in statistics]
+    rows = [
+        [ReportCell(one.statistic), *(_shown(getattr(one, name), name in SHARES) for name in columns)] for one in statistics
+    ]
     return Grid("At the job's ε, in direct standard errors", ["statistic", *(COLUMNS[name] for name in columns)], rows)
 
 
-def _medians(curves: Sequence[Curve], notes: list[str]) -> Grid:
-    rows = [[Cell(one.here.statistic), *(_shown(value, one.fixed) for value in one.medians)] for one in curves]
+def _medians(curves: Sequence[ErrorCurve], notes: list[str]) -> Grid:
+    rows = [[ReportCell(one.here.statistic), *(_shown(value, one.fixed) for value in one.medians)] for one in curves]
     in_shares = ["In per cent: shares of figures that the design fixes, which have no direct standard error."]
     heads = ["statistic", *(f"ε = {epsilon:g}" for epsilon in curves[0].epsilons)]
     return Grid("Median error by ε", heads, rows, notes=notes + (in_shares if any(one.fixed for one in curves) else []))
 
 
-def _drawn(curves: Sequence[Curve]) -> Iterator[Figure]:
+def _drawn(curves: Sequence[ErrorCurve]) -> Iterator[ReportFigure]:
     """Median errors over ε, a few statistics in a figure; percentages have separate figures."""
     epsilons = np.array(curves[0].epsilons)
     x = Axis("ε", float(epsilons[0]), float(max(epsilons[-1], 2.0 * epsilons[0])), True, tuple(curves[0].epsilons))
@@ -166,15 +168,15 @@ def _drawn(curves: Sequence[Curve]) -> Iterator[Figure]:
             y = y if y.log else y._replace(low=0.0)
             caption = f"Median error over ε: {', '.join(points)}"
             dashes = any(map(np.isfinite, levels.values()))
-            yield Figure(
+            yield ReportFigure(
                 caption + (" (dashed: the reference alone)" if dashes else ""), lines(caption, x, y, points, levels)
             )
 
 
-def _shown(value: float, share: bool = False) -> Cell:
+def _shown(value: float, share: bool = False) -> ReportCell:
     """A figure with the value of `plan --json`, by which the column is sorted; integers have all digits."""
     if isinstance(value, int):
-        return Cell(f"{value:,}", str(value))
+        return ReportCell(f"{value:,}", str(value))
     if (exact := number(value)) is None:
-        return Cell("", "NaN")
-    return Cell(f"{100 * value:.2g} %" if share else brief(value), f"{exact:.10g}")
+        return ReportCell("", "NaN")
+    return ReportCell(f"{100 * value:.2g} %" if share else brief(value), f"{exact:.10g}")

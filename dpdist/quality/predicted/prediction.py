@@ -42,7 +42,7 @@ from dpdist.privacy.weights import NotReached
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.predicted.replicates import (
     Population,
-    Replicate,
+    PublicReplicate,
     kept,
     known_before,
     published,
@@ -120,7 +120,7 @@ class Statistics(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ErrorPrediction:
     """Errors of every replicate in every published cell, by ε; none if `why` states a reason."""
 
     job: Job
@@ -251,31 +251,31 @@ def named_above(replicates: int, cells: int) -> float:
 
 def predicted(
     plan: Plan, listener: Listener = silent, public: Path | None = None, times: tuple[Fraction, ...] = TIMES
-) -> Prediction:
+) -> ErrorPrediction:
     """Predicts the errors of a plan's release at multiples of its ε, once for each job, public file and public sizes.
 
     `public` is a public file for a job without a reference. Raises `DataError` if it does not fit the job.
     """
     if why := unknown(plan, public):
-        return Prediction(plan.job, pd.DataFrame(), why)
+        return ErrorPrediction(plan.job, pd.DataFrame(), why)
     reference = _public_file(plan, public, listener)
     frame = public_sizes(plan.job, plan.frame, reference)
     try:
         rows = kept(identity(plan.job, frame, reference, times), lambda: _rows(plan.job, frame, reference, times, listener))
     except FAILURES as failure:
         why = f"the mechanism cannot be run on public records: {str(failure).splitlines()[0]}"
-        return Prediction(plan.job, pd.DataFrame(), why)
-    return Prediction(plan.job, rows)
+        return ErrorPrediction(plan.job, pd.DataFrame(), why)
+    return ErrorPrediction(plan.job, rows)
 
 
-def predicted_before(plan: Plan) -> Prediction | None:
+def predicted_before(plan: Plan) -> ErrorPrediction | None:
     """The prediction of a plan if it is stored, otherwise None; takes no time."""
     if unknown(plan, None):
         return None
     assert plan.reference is not None
     frame = public_sizes(plan.job, plan.frame, plan.reference)
     rows = known_before(identity(plan.job, frame, plan.reference, TIMES))
-    return None if rows is None else Prediction(plan.job, rows)
+    return None if rows is None else ErrorPrediction(plan.job, rows)
 
 
 def unknown(plan: Plan, public: Path | None) -> str:
@@ -442,7 +442,7 @@ def _of_replicates(
     wanted = [
         (k, tried) for k in range(number) for tried in budgets if k == 0 or tried.budget.epsilon == job.budget.epsilon
     ]
-    frames, drawn = [], dict[int, Replicate]()
+    frames, drawn = [], dict[int, PublicReplicate]()
     with single_threaded(), stage(listener, "predict errors", len(wanted)) as tick:
         population = Population.of(job, reference, frame)
         truths = truths_of(job, frame, population)
@@ -455,7 +455,7 @@ def _of_replicates(
     return pd.concat(frames, ignore_index=True)
 
 
-def errors(job: Job, frame: Frame, files: Replicate, key: Key) -> pd.DataFrame:
+def errors(job: Job, frame: Frame, files: PublicReplicate, key: Key) -> pd.DataFrame:
     """The errors of one release of a replicate's current file, in every published cell."""
     tables = tables_of(release_of(job, frame, files.current, files.reference, key))
     return pd.concat([figures.beside(tables[figures.table.name]) for figures in files.figures], ignore_index=True)

@@ -23,7 +23,7 @@ from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells, cell_name, cross
 from dpdist.engine.protocol import Learned
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
-from dpdist.estimation.direct import Design
+from dpdist.estimation.direct import SamplingDesign
 from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.estimation.further import Direct
 from dpdist.job import Job, Statistic, Table
@@ -40,7 +40,7 @@ from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
 from dpdist.quality.verdict import relative_to
 from dpdist.runtime.reference import learned_from
-from dpdist.sampling import Sampler, facts, reference_sampler, sampler_of
+from dpdist.sampling import PosteriorSampler, facts, reference_sampler, sampler_of
 from dpdist.survey.reference_file import ReferenceFile, absent_records, records_of
 
 MOST_KEPT = 200
@@ -182,18 +182,18 @@ def _by_key(names: tuple[str, ...], frame: Frame, other: Frame, row: Codes) -> _
 COLUMNS = ("table", "statistic", "name", "outcome", "cell", "records", "error", "relative", "given_n", "held", "alone")
 
 
-class Replicate(NamedTuple):
+class PublicReplicate(NamedTuple):
     """A current file and a reference, with all that does not depend on ε: direct estimates, and the reference's
     figures.
     """
 
     current: Records
     reference: Records | None
-    figures: list[Figures]
+    figures: list[ReplicateFigures]
 
 
 @dataclass(frozen=True)
-class Figures:
+class ReplicateFigures:
     """A statistic of a table, (cell,) each: direct estimate, its standard errors, the reference's figure, and the truth.
 
     `given_n` is the direct standard error for fixed numbers of records in base cells.
@@ -235,7 +235,9 @@ def rows_of(
     return made[list(COLUMNS)]
 
 
-def replicate(job: Job, frame: Frame, population: Population, truths: list[Floats], rng: np.random.Generator) -> Replicate:
+def replicate(
+    job: Job, frame: Frame, population: Population, truths: list[Floats], rng: np.random.Generator
+) -> PublicReplicate:
     """Draws both files, and computes what does not depend on ε."""
     current = population.current(frame, rng)
     reference = population.reference(rng) if job.has_reference else None
@@ -248,8 +250,8 @@ def replicate(job: Job, frame: Frame, population: Population, truths: list[Float
         of_sizes = np.sqrt(by_cell.estimate(cells, statistic).variance)
         of_reference = np.full(len(cells), np.nan) if alone is None else alone.estimate(cells, statistic).value
         n = cells.membership @ frame.count.astype(float)
-        figures.append(Figures(of, statistic, cells, n, value, np.sqrt(variance), of_sizes, of_reference, truth))
-    return Replicate(current, reference, figures)
+        figures.append(ReplicateFigures(of, statistic, cells, n, value, np.sqrt(variance), of_sizes, of_reference, truth))
+    return PublicReplicate(current, reference, figures)
 
 
 def published(job: Job, frame: Frame) -> list[tuple[Table, Statistic, Cells]]:
@@ -267,7 +269,7 @@ def truths_of(job: Job, frame: Frame, population: Population) -> list[Floats]:
 def direct_of(job: Job, frame: Frame, records: Records) -> Direct:
     """The records for direct estimates within design strata, each record a PSU."""
     passes = [iter([records.about(number)]) for number in range(len(job.outcomes))]
-    return Direct.of(job, frame, Design(lonely="certainty"), passes).without_clusters
+    return Direct.of(job, frame, SamplingDesign(lonely="certainty"), passes).without_clusters
 
 
 def _at_sizes(job: Job, frame: Frame, reference: Records) -> Records:
@@ -322,7 +324,7 @@ def release_of(job: Job, frame: Frame, current: Records, reference: Records | No
 def taught(
     job: Job,
     model: StratumModel,
-    sampler: Sampler,
+    sampler: PosteriorSampler,
     label: str,
     reference: Records,
     current: int,

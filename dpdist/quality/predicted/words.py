@@ -16,7 +16,7 @@ from dpdist.core.table_cells import first_named
 from dpdist.job import budget_text
 from dpdist.planning.plan import Plan
 from dpdist.publish.predicted_errors import FAR_NAMED
-from dpdist.quality.predicted.prediction import BETTER, Prediction, Statistics, predicted, predicted_before
+from dpdist.quality.predicted.prediction import BETTER, ErrorPrediction, Statistics, predicted, predicted_before
 from dpdist.quality.summary import errors_in_words
 from dpdist.quality.verdict import FAR_RECORDS
 
@@ -85,7 +85,7 @@ UNIT = (
 )
 
 
-def in_words(prediction: Prediction) -> Iterator[str]:
+def in_words(prediction: ErrorPrediction) -> Iterator[str]:
     """Yields a plan's lines on every statistic and on other ε, or the reason why nothing is known."""
     if not prediction.computed:
         yield not_known(prediction)
@@ -102,11 +102,11 @@ def in_words(prediction: Prediction) -> Iterator[str]:
         yield f"{points[0].table}, {points[0].statistic}: median {listed}"
 
 
-def not_known(prediction: Prediction) -> str:
+def not_known(prediction: ErrorPrediction) -> str:
     return f"not known before the run, because {prediction.why}"
 
 
-def not_predicted(prediction: Prediction) -> Iterator[str]:
+def not_predicted(prediction: ErrorPrediction) -> Iterator[str]:
     """Yields a line with the statistics of which no error is predicted, if there are any."""
     if without := list(dict.fromkeys(statistic.text for _, statistic in prediction.without)):
         yield f"not predicted: {', '.join(without)}"
@@ -125,7 +125,7 @@ def _figure(one: Statistics) -> str:
     return f"{one.median:.2g}" if one.cells > one.fixed else f"{100 * one.relative:.2g} %"
 
 
-def worth(prediction: Prediction) -> Iterator[str]:
+def worth(prediction: ErrorPrediction) -> Iterator[str]:
     """Yields a plan's first line: whether the release beats its reference at the job's ε, and from which ε on it would.
 
     There is none for a job without a reference, and if nothing is predicted.
@@ -143,7 +143,7 @@ def worth(prediction: Prediction) -> Iterator[str]:
         yield f"unless the survey has changed, the reference serves you as well as this release: {now}, and {then}"
 
 
-def alarms(prediction: Prediction) -> Iterator[Caution]:
+def alarms(prediction: ErrorPrediction) -> Iterator[Caution]:
     """Yields a caution for every statistic with published cells that are predicted to be far off, with their names.
 
     If no error is above 1 direct standard error, a line appears with a probability of at most `prediction.FALSE_ALARM`.
@@ -155,7 +155,7 @@ def alarms(prediction: Prediction) -> Iterator[Caution]:
             yield Caution.of("predicted_far_off", factor=f"{FAR_NAMED:g}", **facts)
 
 
-def proposals(prediction: Prediction) -> Iterator[Caution]:
+def proposals(prediction: ErrorPrediction) -> Iterator[Caution]:
     """Yields a caution for every table whose counts the design fixes but no declared public total does."""
     job = prediction.job
     if job.survey.weight is None or job.sizes_secret or job.noisy_frame:

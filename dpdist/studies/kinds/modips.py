@@ -49,7 +49,7 @@ class SetsArm(Frozen):
     variance: Literal["public", "sanitised"] = "public"
 
 
-class Modips(StudyOfArms):
+class ModipsStudy(StudyOfArms):
     """Coverage of 95 % intervals by T = B/m + W, bias and errors of the synthetic sets' mean.
 
     B is the variance between the m sets, W their mean variance within.
@@ -64,7 +64,7 @@ class Modips(StudyOfArms):
 
 
 class ModipsKind(StudyKind):
-    settings = Modips
+    settings = ModipsStudy
     heads = ("Label", "Sets", "Sums", "Variance")
 
     @property
@@ -78,7 +78,7 @@ class ModipsKind(StudyKind):
             "standard_error": Caption("standard error", "√T, the mean over files."),
         }
 
-    def replicate(self, study: Modips, case: int, number: int) -> Replicate:
+    def replicate(self, study: ModipsStudy, case: int, number: int) -> Replicate:
         chosen = study.cases[case]
         key = study.key_of(chosen.name, number)
         files = [simulated_file(chosen, key.child(str(k))) for k in range(study.files)]
@@ -88,7 +88,7 @@ class ModipsKind(StudyKind):
         arms = ((arm, sums[arm.variance]) for arm in study.mechanisms)
         return Replicate([result for arm, exact in arms for result in _measured(study, chosen, arm, exact, key)], [])
 
-    def facts(self, study: Modips) -> list[Fact]:
+    def facts(self, study: ModipsStudy) -> list[Fact]:
         texts = [(c.name, f"{c.n:,} records of N({c.mean:g}, 1)", c.bounds) for c in study.cases]
         cases = [f"{name}: {records}, limited to [{low:g}, {high:g}]" for name, records, (low, high) in texts]
         return [
@@ -98,14 +98,14 @@ class ModipsKind(StudyKind):
             randomness(study),
         ]
 
-    def arms(self, study: Modips) -> list[tuple[str, ...]]:
+    def arms(self, study: ModipsStudy) -> list[tuple[str, ...]]:
         return [(arm.label, str(arm.sets), arm.truncation, arm.variance) for arm in study.mechanisms]
 
-    def target(self, study: Modips, case: str, epsilon: str, measure: str) -> float | None:
+    def target(self, study: ModipsStudy, case: str, epsilon: str, measure: str) -> float | None:
         return LEVEL if measure == "coverage" else None
 
 
-def _measured(study: Modips, case: NormalCase, arm: SetsArm, exact: Floats, key: Key) -> Iterator[Result]:
+def _measured(study: ModipsStudy, case: NormalCase, arm: SetsArm, exact: Floats, key: Key) -> Iterator[Result]:
     """Measures at every ε, from exact sums (file, sum); all arms use the same files."""
     true = _mean(case)
     for epsilon in study.grid:

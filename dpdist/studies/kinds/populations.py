@@ -156,7 +156,7 @@ def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFram
 
 
 @dataclass(frozen=True)
-class Survey:
+class SimulatedSurvey:
     """A sample, the table's cells, the truth in them, and direct totals."""
 
     frame: Frame
@@ -166,14 +166,14 @@ class Survey:
     totals: Totals
 
 
-def simulated(job: Job) -> Survey:
+def simulated(job: Job) -> SimulatedSurvey:
     source = open_source(job)
     truth = source.truth
     assert truth is not None
     return placed_survey(job, source, lambda frame, _: truth_in_cells(truth, job, job.tables[0], frame))
 
 
-def placed_survey(job: Job, source: Source, truth: Callable[[Frame, Cells], dict[str, Floats]]) -> Survey:
+def placed_survey(job: Job, source: Source, truth: Callable[[Frame, Cells], dict[str, Floats]]) -> SimulatedSurvey:
     """Records in their frame; `truth` gives the population's figures."""
     census = take_census(job, source)
     frame = census.frame
@@ -183,10 +183,12 @@ def placed_survey(job: Job, source: Source, truth: Callable[[Frame, Cells], dict
         records = Records(*fields)
     table = job.tables[0]
     cells = cross(frame, table.by, table.margins, table.universe)
-    return Survey(frame, records, cells, truth(frame, cells), totals([records], frame, clustered=False))
+    return SimulatedSurvey(frame, records, cells, truth(frame, cells), totals([records], frame, clustered=False))
 
 
-def errors_of(label: str, epsilon: str, values: Mapping[StatisticName, Floats], survey: Survey) -> Iterator[Result]:
+def errors_of(
+    label: str, epsilon: str, values: Mapping[StatisticName, Floats], survey: SimulatedSurvey
+) -> Iterator[Result]:
     """(estimate − truth)/truth by cell; a cell without a record has no mean."""
     for statistic in STATISTICS:
         error = values[statistic] / survey.truth[statistic] - 1.0

@@ -25,14 +25,14 @@ from dpdist.job import Job, budget_text
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
-from dpdist.mechanisms.pseudo_posterior.query import Weighted, WeightedE
+from dpdist.mechanisms.pseudo_posterior.query import WeightedEMechanism, WeightedMechanism
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws, Improper, Likelihood, Spurious, StratumModel, Synthesizer
 from dpdist.privacy.weight_rules import search
 from dpdist.privacy.weights import NotReached
 from dpdist.quality.utility import distances, location
 from dpdist.runtime.reference import learned_from
-from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
+from dpdist.sampling import PosteriorSampler, completed, reference_sampler, sampler_of
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, StudyKind, randomness
 from dpdist.studies.kinds.simulation_settings import CHAINS, DATA, Arm, Case, Simulation
 from dpdist.studies.results import as_number
@@ -262,7 +262,7 @@ def run_arm(
     return Run(synthetic, noted)
 
 
-def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key: Key) -> Learned:
+def learned_by(case: Case, job: Job, model: StratumModel, sampler: PosteriorSampler, key: Key) -> Learned:
     """What the mechanism learns from a reference, which is another simulated file of the same law and size."""
     earlier = simulated_file(case, key.generator("reference")).records
     taught = reference_sampler(job, sampler)
@@ -280,7 +280,7 @@ def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: floa
 def mechanism_of(arm: Arm) -> Mechanism:
     if arm.enforced:
         return MECHANISMS[arm.name]
-    return WeightedE(enforced=False) if arm.cuts_weights else Weighted(enforced=False)
+    return WeightedEMechanism(enforced=False) if arm.cuts_weights else WeightedMechanism(enforced=False)
 
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:

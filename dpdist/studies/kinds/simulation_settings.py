@@ -48,7 +48,7 @@ Measure = Literal[
 ]
 
 
-class Law(Frozen):
+class SimulationLaw(Frozen):
     name: GeneratorName
     parameters: dict[str, float]
 
@@ -73,7 +73,7 @@ class Case(Frozen):
     """A law of files, their size, and the model fitted to them."""
 
     name: Name
-    generator: Law
+    generator: SimulationLaw
     n: int = Field(ge=1, description="records of a simulated file")
     family: Family
 

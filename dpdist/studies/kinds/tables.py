@@ -24,9 +24,9 @@ from dpdist.core.records import POOLED, TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells
 from dpdist.engine.protocol import Columns
 from dpdist.engine.rounds import noise_of, run_rounds
-from dpdist.estimation.direct import Design, degrees_of_freedom, direct
+from dpdist.estimation.direct import SamplingDesign, degrees_of_freedom, direct
 from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
-from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums, t_interval
+from dpdist.estimation.estimators import Interval, PsuSums, group_sums, record_sums, t_interval
 from dpdist.job import Budget, Frozen, Job, Name, RuleOrName, StatisticName, Synthesis, budget_text
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.lognormal.model import Lognormal
@@ -45,7 +45,7 @@ from dpdist.studies.kinds.populations import (
     MARGINS,
     SIZE,
     STATISTICS,
-    Survey,
+    SimulatedSurvey,
     coverages,
     errors_of,
     informative_size,
@@ -186,7 +186,7 @@ TABLE = "; counts and mean salaries by field × sex with margins"
 OWN_SAMPLE, OWN_POPULATION = "a sample of its own", "a population and a sample of its own"
 
 
-class Tables(StudyKind):
+class TablesKind(StudyKind):
     settings = TablesStudy
     heads = ("Label", "Model", "Weight rule", "Estimated from")
 
@@ -254,7 +254,7 @@ SAMPLE = "sample.parquet"
 """Name of the file with a sample of a public file."""
 
 
-class Fit(NamedTuple):
+class TiltedDraws(NamedTuple):
     """Draws of every set, the database bound Δ, and the mechanism's record of each record's bounds and weights."""
 
     parameters: Sequence[Draws]
@@ -270,7 +270,7 @@ def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
         records.append(
             RecordRows("direct", study.grid[0], {"outcome": survey.records.outcome, "weight": survey.records.weight})
         )
-    fits: dict[str, Fit | None] = {}
+    fits: dict[str, TiltedDraws | None] = {}
     errors: dict[str, Spreads] = {}
     for arm in study.mechanisms:
         job = job_of(study, case, key, arm)
@@ -283,7 +283,7 @@ def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
     return Replicate(results, records)
 
 
-def _pictured(job: Job, survey: Survey, fit: Fit, key: Key) -> dict[str, Floats]:
+def _pictured(job: Job, survey: SimulatedSurvey, fit: TiltedDraws, key: Key) -> dict[str, Floats]:
     """The first set's outcomes with weights E(w|y*, x), and record bounds before and after weighting."""
     model = Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     rows, theta = survey.frame.expand(), fit.parameters[0]
@@ -293,7 +293,7 @@ def _pictured(job: Job, survey: Survey, fit: Fit, key: Key) -> dict[str, Floats]
     return {"outcome": y, "weight": model.expected_weight(theta, rows, y[:, None]), **kept}
 
 
-def surveyed(study: TablesStudy, case: TableCase, key: Key) -> Survey:
+def surveyed(study: TablesStudy, case: TableCase, key: Key) -> SimulatedSurvey:
     """A sample of a simulated population, or of a public file."""
     job = job_of(study, case, key, study.mechanisms[0])
     if case.file is None:
@@ -340,14 +340,14 @@ def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job
     )
 
 
-def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
+def _yardsticks(study: TablesStudy, case: TableCase, survey: SimulatedSurvey, key: Key) -> Iterator[Result]:
     """Errors of direct estimates, without noise and with Laplace noise at the total ε of m sets.
 
     With `laplace` every figure has all of ε; with `laplace_composed` a record's figures share ε.
     """
     estimates = dict(zip(ALL_STATISTICS, direct(survey.totals, survey.frame, survey.cells), strict=True))
     values = {name: estimates[name].value for name in STATISTICS}
-    df = degrees_of_freedom(survey.totals, survey.frame, survey.cells, Design())
+    df = degrees_of_freedom(survey.totals, survey.frame, survey.cells, SamplingDesign())
     intervals = {name: t_interval(*estimates[name], np.where(df > 0, df, np.nan)) for name in STATISTICS}
     figures = survey.cells.per_record * len(STATISTICS)
     for m, epsilon in zip(study.sets, study.grid, strict=True):
@@ -361,7 +361,7 @@ def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -
         yield from errors_of("laplace_strict", epsilon, strict, survey)
 
 
-def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
+def _strict(case: TableCase, survey: SimulatedSurvey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
     """Noisy clipped sums of base cells, with margins as their sums, and means within bounds."""
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
     pairs = bounds.pairs(np.minimum(survey.records.weight, bounds.weight), survey.records.outcome)
@@ -373,7 +373,7 @@ def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dic
         return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
 
 
-def _fit(job: Job, survey: Survey, key: Key) -> Fit | None:
+def _fit(job: Job, survey: SimulatedSurvey, key: Key) -> TiltedDraws | None:
     """None if no weights meet the bound."""
     noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
@@ -383,15 +383,15 @@ def _fit(job: Job, survey: Survey, key: Key) -> Fit | None:
             released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], [noted], noise_of(key))
         except (NotReached, Improper):
             return None
-    return Fit(released.parameters, float(noted.figures["database_bound"]), noted.columns)
+    return TiltedDraws(released.parameters, float(noted.figures["database_bound"]), noted.columns)
 
 
 def _synthetic(
     study: TablesStudy,
     arm: Synthetic,
     job: Job,
-    survey: Survey,
-    fit: Fit | None,
+    survey: SimulatedSurvey,
+    fit: TiltedDraws | None,
     key: Key,
     errors: dict[str, Spreads],
 ) -> Iterator[Result]:
@@ -422,14 +422,14 @@ def _synthetic(
         yield Result(arm.label, epsilon, "database_bound", fit.bound)
 
 
-def _sums(model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int) -> Sums:
+def _sums(model: Lognormal, survey: SimulatedSurvey, theta: Draws, key: Key, number: int) -> PsuSums:
     rows = survey.frame.expand()
     y, w = model.simulate(theta, rows, key.generator("synthesis", set=number))
     return record_sums(rows, w, y, len(survey.frame))
 
 
 def _coverage(
-    label: str, epsilon: str, tables: Mapping[StatisticName, Interval], survey: Survey, whose: str = ""
+    label: str, epsilon: str, tables: Mapping[StatisticName, Interval], survey: SimulatedSurvey, whose: str = ""
 ) -> Iterator[Result]:
     """Share of cells, and of margins, whose interval contains the truth, among those with an estimate.
 
