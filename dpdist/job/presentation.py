@@ -129,6 +129,16 @@ class Presentation(Frozen):
     decimals: dict[StatisticName, Annotated[int, Field(ge=-9, le=9)]] = Field(
         default={}, description="of printed figures; -3 prints whole thousands; unset: four digits of the largest figure"
     )
+    se: Literal["margin", "column"] = Field(
+        default="margin",
+        exclude_if=lambda value: value == "margin",
+        description="error beside a printed figure: its margin of error (90 %), or its standard error in a column",
+    )
+    sample_size: bool = Field(
+        default=False,
+        exclude_if=lambda value: not value,
+        description="print the unweighted number of sample records of every cell, where it is public",
+    )
     quality: Quality = Field(default=Quality(), description="flags and limits of printed figures")
     registry: Registry | None = Field(
         default=None, description="an entry of the registry of deployments, for registry.yaml"

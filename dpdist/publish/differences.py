@@ -22,7 +22,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import t_interval
 from dpdist.job.specs import those
 from dpdist.publish.opened import Release
-from dpdist.publish.shared_errors import SharedErrors, shared_errors
+from dpdist.publish.shared_errors import SharedErrors, SharedVariance, shared_errors
 
 WHICH = ("release", "dataset", "period", "date")
 VERSION = ("version", "corrects", "correction")
@@ -221,8 +221,8 @@ FIGURES = (
 def period_differences(before: Release, after: Release) -> dict[str, pd.DataFrame]:
     """The later figure less the earlier, for every table that both releases have with the same columns.
 
-    The variance is a² + b² − 2 c, from the published errors a and b and the covariance c of errors that both releases take
-    from one reference (`publish.shared_errors`). Samples of the two periods are taken to be independent.
+    The variance is that of independent estimates, unless both releases take errors from one reference: these count as
+    `publish.shared_errors` says. Samples of the two periods are taken to be independent.
 
     Parameters
     ----------
@@ -281,12 +281,15 @@ def _of_table(before: Release, after: Release, name: str, shared: SharedErrors |
     keys = [*by, *OF_A_FIGURE]
     both = first[[*keys, *USED]].merge(second[[*keys, *USED]], on=keys, suffixes=("_a", "_b"), sort=False)
     value, error, df = (Pair(*(both[f"{used}_{end}"].to_numpy(dtype=float) for end in "ab")) for used in USED)
-    covariance = np.zeros(len(both))
+    variances = [error.before**2, error.after**2, np.zeros(len(both))]
     if shared is not None:
-        known, kept = shared.covariances(name), both[keys].astype(object).where(both[keys].notna(), None)
+        known, kept = shared.variances(name), both[keys].astype(object).where(both[keys].notna(), None)
         figures = zip(kept[by].itertuples(index=False, name=None), kept["statistic"], kept["variable"], strict=True)
-        covariance = np.array([known.get((tuple(map(str, cell)), one, about), 0.0) for cell, one, about in figures])
-    return both[keys].assign(**changes(value, error, df, covariance))
+        none = SharedVariance(0.0, 0.0, 0.0)
+        more = np.array([known.get((tuple(map(str, cell)), one, about), none) for cell, one, about in figures])
+        variances = [np.maximum(part + added, 0.0) for part, added in zip(variances[:2], more[:, :2].T, strict=True)]
+        variances.append(more[:, 2])
+    return both[keys].assign(**changes(value, Pair(*variances[:2]), df, variances[2]))
 
 
 class Pair(NamedTuple):
@@ -296,19 +299,20 @@ class Pair(NamedTuple):
     after: Floats
 
 
-def changes(value: Pair, error: Pair, df: Pair, covariance: Floats) -> dict[str, Floats | NDArray[np.bool_]]:
+def changes(value: Pair, variance: Pair, df: Pair, covariance: Floats) -> dict[str, Floats | NDArray[np.bool_]]:
     """Later values less earlier ones, (figure,) each by the names of `FIGURES`, with the covariance of their errors.
 
     With the variances A and B, their covariance C, and r = b/a, the variance of the relative change r − 1 is that of its
     linear term, (B + r² A − 2 r C) / a².
     """
-    (a, b), most = value, error.before * error.after
+    a, b = value
+    most = np.sqrt(variance.before * variance.after)
     covariance = np.clip(covariance, -most, most)
-    variance = np.maximum(error.before**2 + error.after**2 - 2.0 * covariance, 0.0)
-    interval = t_interval(b - a, variance, satterthwaite(error, df))
+    of_change = np.maximum(variance.before + variance.after - 2.0 * covariance, 0.0)
+    interval = t_interval(b - a, of_change, satterthwaite(Pair(*map(np.sqrt, variance)), df))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(a > 0.0, b / a, np.nan)
-        of_ratio = np.maximum(error.after**2 + ratio**2 * error.before**2 - 2.0 * ratio * covariance, 0.0)
+        of_ratio = np.maximum(variance.after + ratio**2 * variance.before - 2.0 * ratio * covariance, 0.0)
         relative_error = np.sqrt(of_ratio) / a
         correlation = np.where(most > 0.0, covariance / most, 0.0)
     significant = (interval.lower > 0.0) | (interval.upper < 0.0)

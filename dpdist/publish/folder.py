@@ -164,7 +164,7 @@ def _write_tables(
             made = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
             pq.write_table(made, folder / f"{spec.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(made), folder / f"{spec.name}.csv")
-            written.append((printed_table(released.job, spec, made), made))
+            written.append((printed_table(released.job, spec, made, frame=released.frame), made))
             write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
             tick(1)
     return written

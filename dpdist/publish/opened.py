@@ -18,12 +18,13 @@ from dpdist.core.errors import AnalysisError
 from dpdist.core.parquet import ParquetTables
 from dpdist.core.public_files import HELD, read_object, unfit
 from dpdist.estimation.estimators import combine_sets
-from dpdist.estimation.frame_table import read_job
+from dpdist.estimation.frame_table import read_frame, read_job
 from dpdist.job import Job
 from dpdist.privacy import claims
 from dpdist.publish.design_effects import design_effects, effect_of
 from dpdist.publish.printed_tables import PrintedTable, printed_table, wide_heads
 
+FRAME = "released/frame.parquet"
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """A function of a set's records that returns an estimate and its variance within the set."""
 QUOTE = "quote the published tables: their standard errors include the error of the protection"
@@ -50,7 +51,7 @@ class ReleasedTables(ParquetTables):
         self._job = job
 
     def wide(self, name: str) -> pd.DataFrame:
-        """A table as it is printed: levels across, figures rounded, margins of error (90 %) beside them.
+        """A table as it is printed: levels across, figures rounded, errors beside them.
 
         Parameters
         ----------
@@ -72,12 +73,10 @@ class ReleasedTables(ParquetTables):
         """
         path = self.path(name)
         spec = next(table for table in self._job.tables if table.name == name)
-        form = printed_table(self._job, spec, pq.read_table(path))
-        figures: list[Any] = []
-        for j in range(len(form.columns)):
-            figures.append(form.values[:, j])
-            figures += [form.margins[:, j]] if form.with_margins else []
-            figures += [form.flags[:, j]] if form.with_flags else []
+        public = path.parent.parent
+        frame = read_frame(public, FRAME, self._job) if self._job.presentation.sample_size else None
+        form = printed_table(self._job, spec, pq.read_table(path), frame=frame)
+        figures = [column.values for column in form.printed]
         return pd.DataFrame(dict(zip(wide_heads(form), figures, strict=True)), index=_stub(form))
 
     def __repr__(self) -> str:

@@ -19,8 +19,8 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.cautions import Caution, described
-from dpdist.core.records import TOTAL, Floats, Ints
-from dpdist.core.table_cells import codes_of
+from dpdist.core.records import TOTAL, Floats, Frame, Ints
+from dpdist.core.table_cells import codes_of, cross
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 
@@ -204,7 +204,10 @@ ERROR_DIGITS = 2
 LARGE = 1e6
 """Figures of at least this size are shown no finer than their errors support."""
 
-MARGIN, FLAG = "±", "flag"
+MARGIN, ERROR, FLAG, SAMPLE = "±", "SE", "flag", "n"
+"""Heads of columns beside a figure: margin of error, standard error, reliability; and of sample records."""
+ERRORS = "SE is the standard error of the figure before it."
+SAMPLES = "n is the unweighted number of sample records."
 MARGINS = (
     "± is the margin of error: half of a symmetric 90 % interval. The limits in the long file follow the law of a figure, "
     "which is not symmetric for counts."
@@ -264,13 +267,36 @@ def at_decimals(values: Floats, decimals: Ints) -> Floats:
     )
 
 
-class PrintedColumn(NamedTuple):
+class TableColumn(NamedTuple):
     """A printed column: the level above it, its statistic, and the number of decimals of its figures."""
 
     group: str
     head: str
     statistic: Statistic
     decimals: int
+
+
+class PrintedColumn(NamedTuple):
+    """A column of a printed file: figures, or what stands beside them."""
+
+    column: TableColumn
+    kind: str
+    """"" for figures; else `MARGIN`, `ERROR`, `FLAG` or `SAMPLE`."""
+    values: Floats | Flags
+    """(row,)"""
+
+    @property
+    def name(self) -> str:
+        """Its name among all columns of the table."""
+        if self.kind == SAMPLE:
+            return f"{self.column.group}: {SAMPLE}" if self.column.group else SAMPLE
+        name = f"{self.column.group}: {self.column.head}" if self.column.group else self.column.head
+        return f"{name}, {self.kind}" if self.kind else name
+
+    @property
+    def head(self) -> str:
+        """Its heading below the level across."""
+        return self.kind or self.column.head
 
 
 @dataclass(frozen=True)
@@ -283,7 +309,7 @@ class PrintedTable:
     rows: tuple[tuple[str, ...], ...]
     across: str | None
     """Name of the column whose levels head the groups of columns."""
-    columns: tuple[PrintedColumn, ...]
+    columns: tuple[TableColumn, ...]
     values: Floats
     margins: Floats
     lower: Floats
@@ -295,7 +321,11 @@ class PrintedTable:
     universe: str = ""
     """Whose figures these are, in words; empty: those of all records."""
     decimals: Ints | None = None
-    """Decimals of every figure and its margin, (row, column), in large units; None: those of the column."""
+    """Decimals of every figure and its error, (row, column), in large units; None: those of the column."""
+    errors: Floats | None = None
+    """Standard errors, (row, column), if they are printed instead of margins of error."""
+    sample: Floats | None = None
+    """Unweighted numbers of sample records, (row, group of columns), if they are printed."""
 
     @property
     def caption(self) -> str:
@@ -312,20 +342,42 @@ class PrintedTable:
     def with_flags(self) -> bool:
         return bool((self.flags != "").any())
 
+    @property
+    def beside(self) -> tuple[str, Floats]:
+        """The errors printed beside figures, with their head."""
+        return (MARGIN, self.margins) if self.errors is None else (ERROR, self.errors)
+
     @cached_property
-    def with_margins(self) -> bool:
-        return bool(np.isfinite(self.margins).any())
+    def printed(self) -> tuple[PrintedColumn, ...]:
+        """Columns as files have them: figures, each with its error and flag; sample records at the end of each group."""
+        (kind, errors), columns = self.beside, list[PrintedColumn]()
+        groups = list(dict.fromkeys(column.group for column in self.columns))
+        for j, column in enumerate(self.columns):
+            columns.append(PrintedColumn(column, "", self.values[:, j]))
+            if np.isfinite(errors).any():
+                columns.append(PrintedColumn(column, kind, errors[:, j]))
+            if self.with_flags:
+                columns.append(PrintedColumn(column, FLAG, self.flags[:, j]))
+            last = j + 1 == len(self.columns) or self.columns[j + 1].group != column.group
+            if self.sample is not None and last:
+                columns.append(PrintedColumn(column, SAMPLE, self.sample[:, groups.index(column.group)]))
+        return tuple(columns)
 
 
-def printed_table(job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] = ()) -> PrintedTable:
-    """The printed form of a published table, as `dpdist.publish.tables` made it; `more` are further notes."""
+def printed_table(
+    job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] = (), frame: Frame | None = None
+) -> PrintedTable:
+    """The printed form of a published table, as `dpdist.publish.tables` made it; `more` are further notes.
+
+    `frame` has the numbers of sample records, which are printed if the job says so.
+    """
     text, shown = job.presentation, _estimator(job.presentation, table)
     rows = shown_rows(table, shown)
     labels = [_labels(job, spec, name) for name in spec.by]
     across = _across(text, spec, labels)
     shape = (*map(len, labels), len(spec.statistics))
     value, error, df, lower, upper = (
-        _laid_out(rows[name], shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
+        _laid_out(rows[name].to_numpy(), shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
     )
     with np.errstate(invalid="ignore"):
         margin = scipy.special.stdtrit(df, 0.95) * error
@@ -333,7 +385,13 @@ def printed_table(job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] 
     stub = [i for i in range(len(labels)) if i != across]
     columns = _columns(text, spec, groups, value)
     quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
-    value, margin, lower, upper = (np.where(quality.printed, figures, np.nan) for figures in (value, margin, lower, upper))
+    value, margin, error, lower, upper = (
+        np.where(quality.printed, figures, np.nan) for figures in (value, margin, error, lower, upper)
+    )
+    sample = None
+    if text.sample_size and frame is not None:
+        records = cross(frame, spec.by, spec.margins, spec.universe).membership @ frame.count
+        sample = _laid_out(np.repeat(records, len(spec.statistics)), shape, across)[:, :: len(spec.statistics)]
     return PrintedTable(
         name=spec.name,
         title=text.table(spec.name).title or spec.name,
@@ -349,6 +407,8 @@ def printed_table(job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] 
         estimator=shown,
         universe=text.within(spec.universe),
         notes=(*more, *_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names)),
+        errors=_rounded(error, columns) if text.se == "column" else None,
+        sample=sample,
     )
 
 
@@ -357,15 +417,16 @@ def in_large_units(table: PrintedTable) -> PrintedTable:
 
     Headings name millions or billions, and figures are rounded to what their errors support.
     """
-    columns, sizes, places = list[PrintedColumn](), list[float](), list[Ints]()
+    columns, sizes, places = list[TableColumn](), list[float](), list[Ints]()
     for j, column in enumerate(table.columns):
         alike = [k for k, other in enumerate(table.columns) if other.statistic == column.statistic]
         unit = unit_of(table.values[:, alike])
         decimals = column.decimals if unit is ONES else _decimals(table.values[:, alike] / unit.size)
         columns.append(column._replace(head=f"{column.head}{unit.suffix}", decimals=decimals))
         sizes.append(unit.size)
-        places.append(decimals_read(table.values[:, j], table.margins[:, j], decimals, unit))
-    figures = {name: getattr(table, name) / np.array(sizes) for name in ("values", "margins", "lower", "upper")}
+        places.append(decimals_read(table.values[:, j], table.beside[1][:, j], decimals, unit))
+    scaled = ("values", "margins", "lower", "upper", *(["errors"] if table.errors is not None else []))
+    figures = {name: getattr(table, name) / np.array(sizes) for name in scaled}
     return replace(table, columns=tuple(columns), decimals=np.column_stack(places), **figures)
 
 
@@ -400,9 +461,9 @@ def _across(text: Presentation, spec: Table, labels: Sequence[Sequence[str]]) ->
     return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
 
 
-def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | None) -> Floats:
+def _laid_out(column: Floats, shape: tuple[int, ...], across: int | None) -> Floats:
     """A table's figures as (row, column). Columns run over the levels across, and within each level over statistics."""
-    values = np.asarray(column.to_numpy(), dtype=np.float64).reshape(shape)
+    values = np.asarray(column, dtype=np.float64).reshape(shape)
     if across is None:
         return values.reshape(-1, shape[-1])
     return np.moveaxis(values, across, -2).reshape(-1, shape[across] * shape[-1])
@@ -421,13 +482,13 @@ def head_of(text: Presentation, statistic: Statistic) -> str:
     return name if statistic.variable is None else f"{name} of {text.with_unit(statistic.variable)}"
 
 
-def _columns(text: Presentation, spec: Table, groups: Sequence[str], values: Floats) -> tuple[PrintedColumn, ...]:
+def _columns(text: Presentation, spec: Table, groups: Sequence[str], values: Floats) -> tuple[TableColumn, ...]:
     number, made = len(spec.statistics), []
     for group in groups:
         for j, statistic in enumerate(spec.statistics):
             stated = text.decimals.get(statistic.name)
             decimals = 0 if statistic.name == "count" else _decimals(values[:, j::number])
-            made.append(PrintedColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
+            made.append(TableColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
     return tuple(made)
 
 
@@ -438,18 +499,13 @@ def _decimals(values: Floats) -> int:
     return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
 
 
-def _rounded(values: Floats, columns: Sequence[PrintedColumn]) -> Floats:
+def _rounded(values: Floats, columns: Sequence[TableColumn]) -> Floats:
     return np.column_stack([np.round(values[:, j], column.decimals) + 0.0 for j, column in enumerate(columns)])
 
 
 def wide_heads(table: PrintedTable) -> list[str]:
-    """Names of the printed columns, all different; a margin of error and a flag follow their figure."""
-    heads = []
-    for column in table.columns:
-        name = f"{column.group}: {column.head}" if column.group else column.head
-        heads += [name, *([f"{name}, {MARGIN}"] if table.with_margins else [])]
-        heads += [f"{name}, {FLAG}"] if table.with_flags else []
-    return heads
+    """Names of the printed columns, all different."""
+    return [column.name for column in table.printed]
 
 
 def figure_text(value: float, decimals: int, thousands: str = "") -> str:
@@ -465,7 +521,9 @@ def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats, *
     text = job.presentation
     notes = [f"Universe: {text.within(spec.universe)}."] if spec.universe else []
     notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[shown]]
-    notes += [MARGINS] if np.isfinite(margins).any() else []
+    if np.isfinite(margins).any():
+        notes.append(ERRORS if text.se == "column" else MARGINS)
+    notes += [SAMPLES] if text.sample_size else []
     notes += [WITHOUT] if np.isnan(values).any() else []
     notes += [NOTE.format(limit(job.withhold_above))] if withheld else []
     notes += in_words(text.quality)

@@ -1,18 +1,20 @@
 """Covariances of published figures of two releases that share a reference, for `publish.differences`.
 
 A published variance is T = V + N (`standard_errors`): V by the sample, N by noise and by errors of the reference. Both
-releases are simulated together (`SharesErrors`), which gives the correlation r of these errors. The covariance is then
-r √(N N'), with N as each release was published with it. Where the later release learned from the earlier one, the earlier
-N has the variance by its sample, too.
+releases are simulated together (`SharesErrors`), with the variances S and S' of these errors and D of their difference. So
+the variance of a change is T − N + T' − N' + D, the variances of both figures are T − N + S and T' − N' + S', and their
+covariance is (S + S' − D)/2. S exceeds N where noise hides how far a period has drifted. Where the later release learned
+from the earlier one, the earlier N and S have the variance by its sample, too.
 
-Statistics other than counts, means and totals, and releases without a common reference, have covariance 0. Shared errors
-move both periods alike, so 0 overstates the error of a change.
+Statistics other than counts, means and totals, and releases without a common reference, are taken for independent. Shared
+errors move both periods alike, so this overstates the error of a change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +44,14 @@ Key = tuple[tuple[str, ...], str, str | None]
 """Levels of a cell, a statistic's label, and its variable."""
 
 
+class SharedVariance(NamedTuple):
+    """What the variances of the figures before and after exceed the published ones by, and their covariance."""
+
+    before: float
+    after: float
+    covariance: float
+
+
 @dataclass(frozen=True, eq=False)
 class SharedErrors:
     """Two releases under the same errors of their reference."""
@@ -51,10 +61,12 @@ class SharedErrors:
     drawn: DrawnTogether
     spreads: tuple[list[Spreads], list[Spreads]]
     """Of the later and of the earlier release, by outcome, as each was published."""
+    reversed: bool
+    """True if the figures before are those of the later release."""
 
-    def covariances(self, name: str) -> Mapping[Key, float]:
-        """Covariances of a table's counts, means and totals, by cell and statistic. Both releases have the table."""
-        found = dict[Key, float]()
+    def variances(self, name: str) -> Mapping[Key, SharedVariance]:
+        """Of a table's counts, means and totals, by cell and statistic. Both releases have the table."""
+        found = dict[Key, SharedVariance]()
         for outcome, variable in enumerate(self.later.job.outcomes):
             sides = [self._side(k, name, outcome) for k in range(2)]
             first, second = sides
@@ -63,10 +75,13 @@ class SharedErrors:
             here, there = np.array(both, dtype=np.int64).reshape(-1, 2).T
             for k, statistic in enumerate(STATISTICS):
                 one, other = first.drawn[k][:, here], second.drawn[k][:, there]
-                covariance = correlation(one, other) * np.sqrt(first.variance[k][here] * second.variance[k][there])
-                for place, value in zip(here, covariance, strict=True):
+                later, earlier, apart = (normal_variance(drawn) for drawn in (one, other, one - other))
+                more = later - first.variance[k][here], earlier - second.variance[k][there]
+                before, after = more if self.reversed else more[::-1]
+                parts = np.column_stack([before, after, (later + earlier - apart) / 2.0])
+                for place, values in zip(here, parts.tolist(), strict=True):
                     for label, about in _named(self._table(self.later, name), statistic, variable, outcome):
-                        found[first.labels[place], label, about] = float(value)
+                        found[first.labels[place], label, about] = SharedVariance(*values)
         return found
 
     def _side(self, k: int, name: str, outcome: int) -> _Side:
@@ -107,15 +122,6 @@ def _drawn(released: ReleasedObject, drawn: Draws, outcome: int) -> LawSpread:
     return raked(spread, released, rake, room) if rake else spread
 
 
-def correlation(one: Floats, other: Floats) -> Floats:
-    """Correlations of draws (draw, figure), by normal variances of both and of their difference, (figure,)."""
-    variances = normal_variance(one), normal_variance(other)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        both = variances[0] + variances[1] - normal_variance(one - other)
-        found = both / (2.0 * np.sqrt(variances[0] * variances[1]))
-    return np.clip(np.nan_to_num(np.asarray(found), nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
-
-
 def shared_errors(before: Release, after: Release) -> SharedErrors | None:
     """The errors that two releases share; None if none is known. Either of them may have learned from the other."""
     try:
@@ -136,7 +142,7 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
     spreads = [simulated(pair[k], lambda _: None).spreads for k in (later, earlier)]
     if spreads[0] is None or spreads[1] is None:
         return None
-    return SharedErrors(pair[later], pair[earlier], drawn, (spreads[0], spreads[1]))
+    return SharedErrors(pair[later], pair[earlier], drawn, (spreads[0], spreads[1]), reversed=later == 1)
 
 
 def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether | None:

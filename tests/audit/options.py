@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
+import pytest
 import yaml
 
 from dpdist.audit.likelihood_ratios import BeyondRange, Compared, Measuring
@@ -24,6 +25,7 @@ from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.query import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
+from dpdist.privacy import noise
 from dpdist.sampling import sampler_of
 from dpdist.testing.losses import taken_in
 
@@ -184,6 +186,17 @@ class Option:
         return found
 
 
+def option(mechanism: str, kind: str = "zero_out", /, **said: Any) -> Option:
+    return Option(mechanism, kind, yaml.safe_dump(said) if said else "")
+
+
+def halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the noise, in the sampler itself, which every way to draw comes to."""
+    for name in ("whole_laplace", "whole_gaussian"):
+        real = getattr(noise, name)
+        monkeypatch.setattr(noise, name, lambda scale, size, real=real: real(scale / 2, size))
+
+
 def job_text(mechanism: str, kind: str, said: Mapping[str, Any]) -> Said:
     """A job; what `said` says of the mechanism takes the place of the plain job's."""
     plain = PLAIN[mechanism]
@@ -217,9 +230,11 @@ ALL = [
         {},
         *VARIANTS[mechanism],
         *({"mechanism": PLAIN[mechanism].get("mechanism", {}) | each} for each in OF_ALL),
+        HOUSEHOLD,
     )
     if "predictors" not in said or "predictors" in KINDS[kind]
 ]
+"""Every job: the plain one, under settings of its own, of all mechanisms, and of households."""
 
 
 def worst(option: Option, all_bases: bool = False, intake: Any = taken_in) -> float:
@@ -228,35 +243,45 @@ def worst(option: Option, all_bases: bool = False, intake: Any = taken_in) -> fl
     It is infinite if a sum is not within the public range of what is drawn. `intake` is what files pass on their way in.
     """
     job, losses = option.job, []
-    claim = float(job.rho.release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon.frame)
-    for base in bases(job) if all_bases else list(bases(job))[:2]:
-        losses += list(_losses(job, base, tried(job, all_bases), intake))
-    return max(losses) / claim
+    few = 1 if job.mechanism.name == "tables" else 2  # limits of tables do not follow from the file
+    for base in bases(job) if all_bases else list(bases(job))[:few]:
+        try:
+            losses += [pair.loss for pair in _pairs(job, base, tried(job, all_bases), intake)]
+        except (BeyondRange, OutsideDomain):
+            losses.append(np.inf)
+    return max(losses) / claim_of_sums(job)
 
 
-def _losses(job: Job, base: Records, single: Records, intake: Any) -> Iterator[float]:
-    """Losses of pairs of files: the base with one of the records, and without it or with another one.
+def claim_of_sums(job: Job) -> float:
+    """What the budget leaves sums and choices: ρ under Gaussian noise, otherwise ε."""
+    return float(job.rho.release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon.frame)
+
+
+def farthest(option: Option) -> Compared:
+    """The neighbours under the job's adjacency that lose most, of a file drawn at random."""
+    base = next(bases(option.job))
+    return max(_pairs(option.job, base, tried(option.job, False), taken_in), key=lambda pair: pair.loss)
+
+
+def _pairs(job: Job, base: Records, single: Records, intake: Any) -> Iterator[Compared]:
+    """Pairs of files: the base with one of the records, and without it or with another one.
 
     Under a privacy unit that record stands there as often as a unit's records count: k like ones move sums the farthest.
     """
     model, learned, sampler = *_model(job), sampler_of(job, None)  # type: ignore[arg-type]
-    alone = intake(job, single)
-    try:
-        path = Measuring.of(job, model, learned, sampler, base)
-        files = [joined(base, *[alone.part(k, k + 1)] * job.most_records) for k in range(len(alone))]
-        found = [Measuring.of(job, model, learned, sampler, file, path) for file in files]
-    except (BeyondRange, OutsideDomain):
-        yield np.inf
-        return
+    alone = distinct(intake(job, single))
+    path = Measuring.of(job, model, learned, sampler, base)
+    files = [joined(base, *[alone.part(k, k + 1)] * job.most_records) for k in range(len(alone))]
+    found = [Measuring.of(job, model, learned, sampler, file, path) for file in files]
     if job.budget.adjacency != "substitution":
-        yield from (Compared(one, path).loss for one in found)
+        yield from (Compared(one, path) for one in found)
         return
     for one, other in product(range(len(found)), repeat=2):
-        if one < other and (job.budget.exchange == "anywhere" or single.frame[one] == single.frame[other]):
-            yield Compared(found[one], found[other]).loss
+        if one < other and (job.budget.exchange == "anywhere" or alone.frame[one] == alone.frame[other]):
+            yield Compared(found[one], found[other])
 
 
-def _frame(job: Job) -> Frame:
+def frame_of(job: Job) -> Frame:
     levels = {name: job.columns[name].levels or () for name in job.categories}
     codes = list(np.indices([len(each) for each in levels.values()]).astype(np.int32)) if levels else []
     flat = {name: each.ravel() for name, each in zip(levels, codes, strict=True)}
@@ -265,7 +290,7 @@ def _frame(job: Job) -> Frame:
 
 def _model(job: Job) -> tuple[Any, Any]:
     """The mechanism's model, and what it learned from a reference of its own."""
-    frame = _frame(job)
+    frame = frame_of(job)
     model = builder_of(job).build(job, frame, slice(0, len(frame)))
     reference = _drawn(job, 7, 60)
     if (public := job.survey.design_weights) is not None:  # as a run gives a reference the declared weights
@@ -276,7 +301,7 @@ def _model(job: Job) -> tuple[Any, Any]:
 
 def _drawn(job: Job, seed: int, n: int) -> Records:
     """A random file of n records in every row of the frame."""
-    rng, rows = np.random.default_rng(seed), len(_frame(job))
+    rng, rows = np.random.default_rng(seed), len(frame_of(job))
     cell = np.repeat(np.arange(rows), n)
     outcomes = np.column_stack([_values(job, name, rng, len(cell)) for name in job.outcomes])
     weight = np.clip(np.exp(rng.normal(2.5, 0.8, len(cell))), 2.0, 200.0) if job.survey.weight else np.ones(len(cell))
@@ -292,7 +317,7 @@ def _values(job: Job, name: str, rng: np.random.Generator, n: int) -> Floats:
 
 def bases(job: Job) -> Iterator[Records]:
     """Base files: drawn at random; all records heavy and at one end of the outcomes; all light and at the other end."""
-    rows = len(_frame(job))
+    rows = len(frame_of(job))
     yield _drawn(job, 3, SIZE)
     cell = np.repeat(np.arange(rows), SIZE)
     for end in (1, 0):
@@ -308,12 +333,18 @@ def tried(job: Job, more: bool) -> Records:
     if len(ends) > 1:
         outcomes += [tuple(each[(k + number) % len(each)] for number, each in enumerate(ends)) for k in range(3)]
     weights = (1e-12, 2.0, 200.0, 1e9) if job.survey.weight else (1.0,)
+    if job.mechanism.name == "sanitized_statistics":
+        outcomes, weights = list(product(WITHIN_ELLIPSE["pay"])), (*WITHIN_ELLIPSE["weight"], 1e9)
     weights = (*weights, 30.0) if more and job.survey.weight else weights
-    cells = range(min(2, len(_frame(job))))
+    cells = range(min(2, len(frame_of(job))))
     rows = [(cell, y, w) for cell in cells for y, w in product(outcomes, weights)]
     rows = [row for number, row in enumerate(rows) if more or row[0] == 0 or number % 3 == 0]
     cell, values, weight = zip(*rows, strict=True)
     return records(np.array(cell), np.array(values, dtype=float), np.array(weight))
+
+
+WITHIN_ELLIPSE = {"pay": (20.0, 45.0, 90.0, 400.0), "weight": (4.0, 12.0, 36.0)}
+"""Values near the centre of `_drawn` and two spreads from it: whitened, the public bounds all lie beyond the ellipse."""
 
 
 def _of(bounds: tuple[float, float], whole: bool, more: bool) -> list[float]:
@@ -332,6 +363,12 @@ def records(cell: Any, outcomes: Floats, weight: Any) -> Records:
     n = len(cell)
     none = np.full(n, -1, np.int32)
     return Records(np.arange(n), np.asarray(cell, np.int32), outcomes, np.asarray(weight, float), none)
+
+
+def distinct(taken: Records) -> Records:
+    """Records as a run stores them, each once: values beyond bounds are clipped to them."""
+    rows = np.column_stack([taken.frame, taken.outcomes.reshape(len(taken), -1), taken.weight])
+    return taken.take(np.sort(np.unique(rows, axis=0, return_index=True)[1]))
 
 
 def joined(*parts: Records) -> Records:

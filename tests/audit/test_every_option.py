@@ -39,6 +39,15 @@ REFUSED = {
 """Why a job is refused, by what its message says."""
 OWN_LIMITS = ("perturbed_histogram", "tables", "sanitized_statistics")
 """Mechanisms without weights, or with limits of their own from a reference."""
+LEAST = {"modips": 0.49, "marginals": 0.67, "laplace_composed": 0.74, "sanitized_statistics": 0.83, "tables": 0.25}
+"""Least part of a claim that some neighbours cost, by mechanism: noise that is too large is found, too.
+
+No record moves all sums of modips at once where each has a part of ε, and choices of marginals have bounds that few files
+attain. Limits of tables are wider than the values that are tried. Sanitized statistics' own maxima are .84 of ε under
+Laplace noise.
+"""
+SIGNAL = ("substitution",)
+"""Adjacencies of `-m quick`."""
 table: dict[tuple[str, str, str], float] = {}
 
 
@@ -67,11 +76,14 @@ def claimed(mechanism: str, kind: str) -> list[Option]:
     return [option for option in own if not isinstance(mechanism_of(option.job).promise(option.job).total, NoGuarantee)]
 
 
-@pytest.mark.parametrize(("mechanism", "kind"), list(product(PLAIN, KINDS)))
+@pytest.mark.parametrize(
+    ("mechanism", "kind"),
+    [pytest.param(*pair, marks=[pytest.mark.quick] if pair[1] in SIGNAL else []) for pair in product(PLAIN, KINDS)],
+)
 def test_no_option_costs_more_than_is_claimed(mechanism: str, kind: str) -> None:
     for option in claimed(mechanism, kind):
         table[mechanism, kind, option.said] = ratio = worst(option)
-        assert ratio <= 1.0 + ROUNDING, option
+        assert LEAST.get(mechanism, 0.94) <= ratio <= 1.0 + ROUNDING, option
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import yaml
-from losses import Case
-from options import Option, bases, joined, tried
-from test_lower_bounds_of_all import OF_CODES, claimed, files, pair
+from options import Option, bases, farthest, joined, option, tried
+from test_lower_bounds_of_all import OF_CODES, claimed, files
 
 from dpdist.audit.likelihood_ratios import Compared, LossMeter, Measuring, NotAdded, compared
 from dpdist.audit.lower_bounds import bound_of_scores
@@ -29,11 +28,6 @@ DRAWS = 20_000
 def test_the_worst_record_costs_exactly_what_is_claimed(name: str) -> None:
     """ε, or the part of it that sums have."""
     assert files(name).distance == pytest.approx(claimed(name), rel=1e-6)
-
-
-def sides(case: Case) -> tuple[object, list[object]]:
-    near, far = pair(case)
-    return near, [far]
 
 
 def test_who_is_chosen_has_the_law_of_the_largest_of_noisy_scores() -> None:
@@ -72,15 +66,13 @@ def test_noise_whose_scale_tells_the_file_is_seen(law: NoiseName) -> None:
 
 def test_noise_that_is_bound_to_no_sums_is_not_taken_for_noise_on_equal_sums() -> None:
     """A file's own sensitivities: its sums are in no query. Control: under public bounds they are, and differ."""
-    case = Case("laplace_composed", "zero_out")
-    (found,) = compared(case.job, case.model, case.learned, sampler_of(case.job, None), *sides(case))  # type: ignore[arg-type]
-    assert found.distance > 0.0
-    mechanism = case.job.mechanism.model_copy(update={"sensitivity": "local"})
-    own = Case("laplace_composed", "zero_out")
-    vars(own)["job"] = case.job.model_copy(update={"mechanism": mechanism})
+    assert farthest(option("laplace_composed")).distance > 0.0
+    own = option("laplace_composed")
+    local = own.job.mechanism.model_copy(update={"sensitivity": "local"})
+    vars(own)["job"] = own.job.model_copy(update={"mechanism": local})
     assert own.job.local
     with pytest.raises(NotAdded):
-        compared(own.job, own.model, own.learned, sampler_of(own.job, None), *sides(own))  # type: ignore[arg-type]
+        farthest(own)
 
 
 @dataclass

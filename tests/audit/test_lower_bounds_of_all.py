@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from losses import Case, metered
-from test_lower_bounds import halved, joined
+from options import SECRET, claim_of_sums, farthest, halved, option
 
 from dpdist.audit.likelihood_ratios import Compared, compared
 from dpdist.audit.lower_bounds import bound_of_scores
@@ -33,21 +32,22 @@ from dpdist.mechanisms.marginals.spec import CHOICE as PARENTS
 from dpdist.mechanisms.parts import builder_of
 from dpdist.sampling import sampler_of
 
-pytestmark = pytest.mark.slow
 ALARM = 1e-3
 OFTEN = Fraction(1, 20)
 """δ at which Gaussian noise is attacked."""
 RUNS, MANY = 10_000, 30_000
 """Draws of each file; many where a record enters many figures, or where what tells the files apart is seldom."""
+GAUSSIAN = {"budget": {"epsilon": "3", "adjacency": "zero_out"}, "mechanism": {"noise": "gaussian"}}
 SUMS = {
-    "sanitized_statistics": Case("sanitized_statistics", "zero_out"),
-    "sanitized_statistics, substitution": Case("sanitized_statistics", "substitution"),
-    "sanitized_statistics, Gaussian": Case("sanitized_statistics", "zero_out", gaussian=True, epsilon="3"),
-    "laplace_composed": Case("laplace_composed", "zero_out", epsilon="3"),
-    "laplace_composed, one table": Case("laplace_composed", "zero_out", fine=False),
-    "perturbed_histogram": Case("perturbed_histogram", "zero_out", weighted=False),
-    "modips": Case("modips", "zero_out"),
-    "modips, substitution": Case("modips", "substitution"),
+    "sanitized_statistics": option("sanitized_statistics"),
+    "sanitized_statistics, substitution": option("sanitized_statistics", "substitution"),
+    "sanitized_statistics, Gaussian": option("sanitized_statistics", **GAUSSIAN),
+    "tables": option("tables"),
+    "tables, anywhere": option("tables", "anywhere", **SECRET),
+    "laplace_composed": option("laplace_composed"),
+    "perturbed_histogram": option("perturbed_histogram"),
+    "modips": option("modips"),
+    "modips, substitution": option("modips", "substitution"),
 }
 CODED = """
 dataset: coded
@@ -127,20 +127,20 @@ NETWORK = "name: marginals, select: privbayes, degree: 1"
 CHOSEN, SELECTED = "name: marginals", "name: steps, layers: 2, selection: '1/2'"
 HALF = Fraction(1, 2)
 OF_CODES = {
-    "weighted_marginals": Coded("name: marginals, marginals: [[sex, kids], [age]]"),
-    "weighted_marginals, sums of values": Coded(
+    "marginals": Coded("name: marginals, marginals: [[sex, kids], [age]]"),
+    "marginals, sums of values": Coded(
         "name: marginals, marginals: [[sex, kids], [age]], sums: [{of: age}, {of: kids, by: sex}]"
     ),
-    "weighted_marginals, tables of chosen pairs": Coded(CHOSEN, "3", pulls_pairs_apart, SINGLES + PAIRS),
-    "weighted_marginals, choice of pairs": Coded(CHOSEN, "6", pulls_pairs_apart, SELECTION, choices=True),
-    "weighted_marginals, tables of rounds": Coded(
+    "marginals, tables of chosen pairs": Coded(CHOSEN, "3", pulls_pairs_apart, SINGLES + PAIRS),
+    "marginals, choice of pairs": Coded(CHOSEN, "6", pulls_pairs_apart, SELECTION, choices=True),
+    "marginals, tables of rounds": Coded(
         f"{CHOSEN}, select: adaptive", "3", pulls_pairs_apart, SINGLES + ROUNDS * (1 - CHOICE_OF_ROUND)
     ),
-    "weighted_marginals, choices of rounds": Coded(
+    "marginals, choices of rounds": Coded(
         f"{CHOSEN}, select: adaptive", "12", is_chosen_twice, ROUNDS * CHOICE_OF_ROUND, choices=True
     ),
-    "privbayes": Coded(NETWORK, "3", makes_two_pairs_dependent, 1 - PARENTS),
-    "privbayes, choice of parents": Coded(NETWORK, "8", makes_two_pairs_dependent, PARENTS, choices=True),
+    "marginals, network": Coded(NETWORK, "3", makes_two_pairs_dependent, 1 - PARENTS),
+    "marginals, choice of parents": Coded(NETWORK, "8", makes_two_pairs_dependent, PARENTS, choices=True),
     "flat_laplace": Coded("name: flat_laplace"),
     "universal_histogram": Coded("name: universal_histogram, layers: 3, order_seed: 4"),
     "steps": Coded("name: steps, order: [sex, kids]"),
@@ -148,13 +148,15 @@ OF_CODES = {
     "steps, selection": Coded(SELECTED, "4", opens_a_level, HALF, choices=True),
 }
 ALL = [*OF_CODES, *SUMS]
+QUICK = ("tables", "tables, anywhere", "perturbed_histogram", "modips", "marginals", "flat_laplace", "steps, selection")
+"""Of every kind of query one, in seconds."""
 DRAWS = {
     "laplace_composed": 200_000,
     "sanitized_statistics, Gaussian": 100_000,
-    **dict.fromkeys(("weighted_marginals, tables of chosen pairs", "weighted_marginals, choice of pairs"), MANY),
-    "privbayes, choice of parents": 100_000,
-    "weighted_marginals, tables of rounds": MANY,
-    "weighted_marginals, choices of rounds": 200_000,
+    **dict.fromkeys(("marginals, tables of chosen pairs", "marginals, choice of pairs"), MANY),
+    "marginals, choice of parents": 100_000,
+    "marginals, tables of rounds": MANY,
+    "marginals, choices of rounds": 200_000,
     **dict.fromkeys(("steps, selection", "sanitized_statistics, substitution"), MANY),
 }
 """Draws of each file. `laplace_composed` shares ε among many figures, so large losses are seldom. At 30,000 draws its
@@ -165,13 +167,11 @@ control is often not caught."""
 def files(name: str) -> Compared:
     """What the farthest neighbours measure."""
     if name in SUMS:
-        case = SUMS[name]
-        job, model, learned, (near, far) = case.job, case.model, case.learned, pair(case)
-    else:
-        job, near = of_codes(name), OF_CODES[name].file()
-        model = builder_of(job).build(job, Frame({}, {}, np.array([len(near)]), (), ()), slice(0, 1))
-        learned, far = None, near.take(np.arange(len(near) - 1))
-    (found,) = compared(job, model, learned, sampler_of(job, None), near, [far])  # type: ignore[arg-type]
+        return farthest(SUMS[name])
+    job, near = of_codes(name), OF_CODES[name].file()
+    model = builder_of(job).build(job, Frame({}, {}, np.array([len(near)]), (), ()), slice(0, 1))
+    far = near.take(np.arange(len(near) - 1))
+    (found,) = compared(job, model, None, sampler_of(job, None), near, [far])  # type: ignore[arg-type]
     return found
 
 
@@ -181,19 +181,8 @@ def of_codes(name: str) -> Job:
     return parse_job(CODED.replace("NAMED", case.said).replace("EPSILON", case.epsilon))
 
 
-def pair(case: Case) -> tuple[Records, Records]:
-    """A file with the costliest record of the adversarial ones and without it; or, exchanged, with its opposite."""
-    own, file = metered(case, most=300), case.survey(3, 12)
-    off, apart = own.distances(case)
-    if case.adjacency != "substitution":
-        worst = int(off.argmax())
-        return joined(file, own.tried.part(worst, worst + 1)), file
-    one, other = np.unravel_index(np.where(own.same, apart, -1.0).argmax(), apart.shape)
-    return joined(file, own.tried.part(one, one + 1)), joined(file, own.tried.part(other, other + 1))
-
-
 def gaussian(name: str) -> bool:
-    return name in SUMS and SUMS[name].gaussian
+    return name in SUMS and SUMS[name].job.mechanism.gaussian
 
 
 def claimed(name: str) -> float:
@@ -201,7 +190,7 @@ def claimed(name: str) -> float:
     if gaussian(name):
         return float(epsilon_of(SUMS[name].job.budget.concentrated, OFTEN))
     if name in SUMS:
-        return SUMS[name].claimed
+        return claim_of_sums(SUMS[name].job)
     case = OF_CODES[name]
     return float(Fraction(case.epsilon) * case.part)
 
@@ -215,7 +204,7 @@ def shown(name: str) -> float:
     return bound_of_scores(*scores, half, delta, alarm=ALARM) / claimed(name)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ALL])
 def test_no_bound_is_over_the_claim_and_halved_noise_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at_claim = shown(name)
     halved(monkeypatch)

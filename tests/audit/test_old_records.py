@@ -30,7 +30,7 @@ budget: {{epsilon: "1", adjacency: zero_out}}
 tables: [{{name: t, by: [field], statistics: [count]}}]
 runtime: {{executor: serial}}
 """
-MECHANISMS = ("{name: modips, law: normal, truncation: bounded}", "{name: tables}")
+MECHANISMS = ("{name: modips, law: normal, truncation: bounded}", "{name: modips, law: normal}")
 
 
 def released(job: str, folder: Path) -> Workspace:

@@ -50,7 +50,7 @@ def indices(cells: Floats, coordinates: int) -> Floats:
 
 
 def own_release(run: Run, period: str) -> Estimated:
-    return Estimated(run.posterior, run.system.history, replace(run.totals, period=period))
+    return Estimated(run.posterior, run.system.history, replace(run.totals, period=period), run.posterior.prior.drift[-1])
 
 
 def two(seed: int, epsilon: float, chained: bool) -> tuple[Estimated, Estimated, Prior]:

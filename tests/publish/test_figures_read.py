@@ -12,8 +12,8 @@ from dpdist.job.loading import parse_job
 from dpdist.publish.printed_tables import (
     LARGE_UNITS,
     ONES,
-    PrintedColumn,
     PrintedTable,
+    TableColumn,
     Unit,
     at_decimals,
     decimals_read,
@@ -35,7 +35,7 @@ def table_of(values: list[float], margins: list[float]) -> PrintedTable:
         stub=("cell",),
         rows=tuple((str(k),) for k in range(len(values))),
         across=None,
-        columns=(PrintedColumn("", "Total", COUNT, 0),),
+        columns=(TableColumn("", "Total", COUNT, 0),),
         values=figures,
         margins=errors,
         flags=np.full(figures.shape, ""),

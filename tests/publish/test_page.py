@@ -24,7 +24,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job import Job, Statistic
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import FEW_TABLES, PrintedColumn, PrintedTable, printed_table
+from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, TableColumn, printed_table
 from dpdist.publish.writers.csv_tables import write_wide
 from dpdist.publish.writers.dotplot import chart
 from dpdist.publish.writers.page import _shown, write_page
@@ -233,8 +233,8 @@ def test_many_tables_stand_closed_below_an_index_with_their_figures_and_cautions
     for page in pages:
         for caution in ("T3, count: far off.", "T3: 1 of 8 figures are withheld."):
             assert page.index('<div id="table-4">') < page.index(caution) < page.index('<div id="table-5">')
-        assert page.index("All figures are noisy.") < page.index("2 cautions stand beside their")
-        assert page.index("2 cautions stand beside their") < page.index('id="tables"')
+        assert page.index("All figures are noisy.") < page.index("2 cautions stand below their")
+        assert page.index("2 cautions stand below their") < page.index('id="tables"')
     write_page(tmp_path / "index.html", job, [(replace(form, name="values"), table)], {**statement, "cautions": cautions})
     one = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert one.index("T3, count: far off.") < one.index('id="tables"'), (
@@ -317,7 +317,7 @@ def test_a_page_stays_light_where_labels_are_long(tmp_path: Path) -> None:
 def test_figures_with_large_errors_are_marked_though_the_job_states_no_rules() -> None:
     """A standard error of 34 % of the figure. Controls: one of 10 %; a job whose own rules flag figures."""
     reach = 1.6449
-    column = PrintedColumn("", "count", Statistic(name="count"), 0)
+    column = TableColumn("", "count", Statistic(name="count"), 0)
     values, margins = np.array([[2355.0], [9000.0]]), np.array([[801.0 * reach], [900.0 * reach]])
     limits, none = (values - margins, values + margins), np.array([[""], [""]])
     made = PrintedTable(

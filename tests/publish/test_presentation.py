@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import openpyxl
+import pandas as pd
 import pytest
 from public_files import public_files
 from small_release import JOB, survey
@@ -122,3 +124,44 @@ def test_the_example_of_the_guide_is_a_presentation_of_the_job_that_it_is_about(
     plain = job.partition("\npresentation:")[0] + "\n"
     said = [parse_job(plain + block).presentation.model_fields_set for block in (first, *others)]
     assert set(Presentation.model_fields) - set().union(*said) == {"notes", "estimator", "registry"}
+
+
+IN_COLUMNS = LABELS + "  se: column\n  sample_size: true\n"
+
+
+def test_standard_errors_and_sample_sizes_stand_in_columns_of_their_own(workspace: Path, text: str) -> None:
+    """In CSV as printed, workbook, page and `wide`, rounded as figures are. Control: margins of error, as before."""
+    dpdist.run(parse_job(text + LABELS), workspace)
+    before = dpdist.open_release(workspace).tables.wide("counts")
+    dpdist.run(parse_job(text + IN_COLUMNS), workspace)
+    release, public = dpdist.open_release(workspace), workspace / "public"
+    wide, long = release.tables.wide("counts"), release.tables["counts"].query("estimator == 'parameters'")
+    frame = pd.read_parquet(public / "released" / "frame.parquet")
+    assert not [name for name in wide if name.endswith("±")]
+    assert [name for name in before if name.endswith("±")]
+    for _, row in long.iterrows():
+        field = {"arts": "Arts and humanities"}.get(row["field"], row["field"])
+        head = f"{row['sex']}: {'Count' if row['statistic'] == 'count' else 'Mean of Annual salary (US dollars)'}"
+        assert wide.loc[field, head] == round(row["estimate"])
+        assert wide.loc[field, f"{head}, SE"] == pytest.approx(row["standard_error"], abs=0.51)
+        inside = frame[(frame["field"] == row["field"]) | (row["field"] == "Total")]
+        inside = inside[(inside["sex"] == row["sex"]) | (row["sex"] == "Total")]
+        assert wide.loc[field, f"{row['sex']}: n"] == inside["count"].sum()
+    assert pd.read_csv(public / "tables" / "counts.wide.csv", index_col=0).columns.tolist() == wide.columns.tolist()
+    sheet = openpyxl.load_workbook(public / "tables.xlsx")["Table 1"]
+    heads = [cell.value for cell in sheet[5]][1:]
+    assert heads == ["Count", "SE", "Mean of Annual salary (US dollars)", "SE", "n"] * 3
+    assert [cell.value for cell in sheet[6]][1:] == wide.iloc[0].tolist()
+    html = (public / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'<th scope="col"><button type="button"><bdi>([^<]+)</bdi>', html)[:5] == heads[:5]
+    assert ("±" in html, html.count("n is the unweighted number of sample records")) == (False, 1)
+    assert html.index('colspan="5"') < html.index(f">{wide.iloc[0, 4]:,.0f}<")
+
+
+@pytest.mark.parametrize("budget", ["adjacency: add_remove", "adjacency: substitution, exchange: anywhere"])
+def test_sample_sizes_that_are_protected_are_not_printed(budget: str) -> None:
+    """Control: under the other adjacencies they are public."""
+    said = JOB.replace("strata: [field]\n", "") + "presentation: {sample_size: true}\n"
+    parse_job(said)
+    with pytest.raises(JobError, match="numbers of sample records are protected"):
+        parse_job(said.replace('{epsilon: "3"}', f'{{epsilon: "3", {budget}}}'))

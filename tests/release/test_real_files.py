@@ -70,7 +70,7 @@ def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(d
     assert whole["direct_se"] == pytest.approx(mean.standard_error[0], rel=1e-9)
     assert whole["direct_df"] == 15
     said = json.loads((tmp_path / "public" / "statement.json").read_text())["standard_errors"]
-    assert any("Clustering by psu is not in the model" in text for text in said)
+    assert any("The model ignores clustering by psu" in text for text in said)
 
 
 RECS = """

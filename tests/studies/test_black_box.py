@@ -27,7 +27,7 @@ def pair(tmp_path: Path) -> tuple[dict[str, Any], Path, Path]:
     for name, frame in (("near", near), ("far", far)):
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
     table = {"name": "counts", "by": ["field"], "statistics": ["count", {"mean": "salary"}]}
-    job = yaml.safe_load(JOB) | {"strata": [], "tables": [table], "budget": {"epsilon": "1"}}
+    job = yaml.safe_load(JOB) | {"strata": [], "tables": [table], "budget": {"epsilon": "1", "adjacency": "substitution"}}
     return job, tmp_path / "near.csv", tmp_path / "far.csv"
 
 

@@ -394,6 +394,7 @@ def presentation(job: Job) -> Iterator[Contradiction]:
             fault = f"'{table.across}' is no column of table '{name}'"
             yield _unknown((*path, "across"), fault, table.across, tables[name].by)
     yield from _files(job)
+    yield from _sample_size(job)
     yield from _estimator(job)
     yield from _quality(job)
     yield from _registry(job)
@@ -436,6 +437,18 @@ def _files(job: Job) -> Iterator[Contradiction]:
         if table.name.removesuffix(WIDE) in names - {table.name}:
             fault = f"'{table.name}.csv' is the printed form of table '{table.name.removesuffix(WIDE)}'"
             yield Contradiction(("tables", i, "name"), fault, "rename one")
+
+
+def _sample_size(job: Job) -> Iterator[Contradiction]:
+    if not job.presentation.sample_size:
+        return
+    path = ("presentation", "sample_size")
+    if job.sizes_secret:
+        yield Contradiction(path, "numbers of sample records are protected, and not published", "leave it out")
+    elif job.noisy_frame:
+        yield Contradiction(
+            path, "published numbers of sample records have noise, because columns are protected", "leave it out"
+        )
 
 
 def _estimator(job: Job) -> Iterator[Contradiction]:

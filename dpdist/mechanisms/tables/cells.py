@@ -27,7 +27,7 @@ from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.effects import Told
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
-from dpdist.mechanisms.tables.posterior import Drift, Posterior
+from dpdist.mechanisms.tables.posterior import Drift, Posterior, mean_square_drift
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
@@ -582,7 +582,9 @@ class ResidualCells(PublicModel):
 
     def _estimated(self, theta: Draws) -> Estimated:
         *history, own = self.history(theta)
-        return Estimated(self.posterior(theta), tuple(history), own)
+        posterior, system = self.posterior(theta), self.released_system(theta)
+        observed = self._posterior(system, theta["noisy"][0])[1]
+        return Estimated(posterior, tuple(history), own, mean_square_drift(posterior, observed))
 
     def _shares_reference(self, other: ResidualCells) -> bool:
         """Whether both releases have the same reference records and measure the same tables of the same columns."""

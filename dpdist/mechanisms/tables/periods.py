@@ -8,7 +8,9 @@ linear estimate G_P, the error about the population is
 
 - e is the same in both releases.
 - Drift is a random walk (`posterior`): the periods share the drift up to the earlier of the two. Where each release
-  learned its own size since the reference, they share the smaller one.
+  learned its own size since the reference, they share the smaller one. Estimates G_P have typical sizes of drift. Where
+  noise hides drift, estimates follow the reference, and a change errs by what was hidden: so d_P has root mean square sizes
+  (`mean_square_drift`), which are larger there.
 - If the later release learned from the totals of the earlier one, s_P and η_P of the earlier release are errors of both.
 - Records are taken to be of independent samples. People in both samples correlate errors further, and no file tells how
   many there are; where this correlation is positive, the error of the change is overstated.
@@ -37,6 +39,8 @@ class Estimated(NamedTuple):
     posterior: Posterior
     history: tuple[PeriodTotals, ...]
     own: PeriodTotals
+    drift: Drift
+    """Root mean square sizes of drift since the period before."""
 
 
 class ErrorsOfTwo(NamedTuple):
@@ -83,14 +87,13 @@ def errors_of_two(later: Estimated, earlier: Estimated, prior: Prior, draws: int
     own = len(later.own.count)
     ends = np.cumsum([own, *(len(one.count) for one in periods)])
     places = {one.period: np.arange(*ends[k : k + 2]) for k, one in enumerate(periods)}
-    last = later.posterior.prior.drift[-1]
-    if not chained:
-        common = _smaller(last, earlier.posterior.prior.drift[-1])
-        prior, last = replace(prior, drift=(*prior.drift[: len(periods) - 1], common)), _less(last, common)
-    prior = prior.moving(last)
+    last, place = later.drift, len(earlier.history)
+    common = earlier.drift if chained else _smaller(later.posterior.prior.drift[-1], earlier.posterior.prior.drift[-1])
+    prior = replace(prior, drift=(*prior.drift[:place], common, *prior.drift[place + 1 :]))
+    prior = prior.moving(last if chained else _less(last, common))
     deviated, sampled = prior.deviated(draws, rng), prior.sampled(draws, rng)
     if not chained:
-        alone = _less(earlier.posterior.prior.drift[-1], common)
+        alone = _less(earlier.drift, common)
         deviated[places[earlier.own.period]] += _drifted(earlier.posterior.prior, alone, draws, rng)
     sampled[:own] = 0.0
     of_file = earlier.posterior.prior.sampled(draws, rng)[: len(earlier.own.count)]

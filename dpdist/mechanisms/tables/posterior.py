@@ -480,31 +480,67 @@ def learned(
     A size of the largest likelihood would follow the noise where that hides any drift. Earlier periods have the drift that
     their releases learned.
     """
-    few = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
-    shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
-    last = prior.periods
-    before = replace(prior, drift=prior.drift[: last - 1])
-    plain = before.with_drift(shown, shown) + errors_of(noise[few], None if clipped is None else clipped[few])
-    levels = [part @ part.T for part in (prior.drifts(shown, j, last) for j in numbers)]
-    common = [prior.moved(shown, j, last) for j in numbers]
-    parts = levels + [np.outer(part, part) for part in common]
-    laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
-    if prior.sizes.secret:
-        laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
-    sizes = [_typical(list(law), list(law.values())) for law in laws]
+    known = _Likelihoods.of(prior, rows, observed, noise, clipped)
+    sizes = [_typical(list(law), list(law.values())) for law in known.laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.
-        for j in reversed(range(len(laws))):
-            others = plain + sum(sizes[k] ** 2 * part for k, part in enumerate(parts) if k != j)
-            grid = np.array(list(laws[j]))
-            if j < prior.coordinates:
-                logs = np.concatenate([_log_likelihoods(others + tau**2 * parts[j], values) for tau in grid])
-            else:
-                logs = _log_likelihoods(others, values, common[j - prior.coordinates], grid**2)
-            weight = np.exp(logs - logs.max()) * np.array(list(laws[j].values()))
-            sizes[j] = _typical(grid, weight)
+        for j in reversed(range(len(sizes))):
+            sizes[j] = _typical(*known.weights(j, sizes))
     drift = Drift(tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :]))
     return Posterior(prior.moving(drift), rows, noise, clipped)
+
+
+def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
+    """Root mean square sizes of drift in the last period, each given typical sizes of the others.
+
+    Where noise hides a drift, it may be many times as large as a typical one. A change between periods errs by it.
+    """
+    prior = posterior.prior
+    known = _Likelihoods.of(prior, posterior.rows, observed, posterior.noise, posterior.clipped)
+    sizes = [*prior.drift[-1].cells, *prior.drift[-1].common]
+    squares = list[float]()
+    for j in range(len(sizes)):
+        grid, weight = known.weights(j, sizes)
+        squares.append(float(np.sqrt(np.average(grid**2, weights=weight))))
+    return Drift(tuple(squares[: prior.coordinates]), tuple(squares[prior.coordinates :]))
+
+
+class _Likelihoods(NamedTuple):
+    """Likelihoods of sizes of drift in the last period: of cells by coordinate, then of all cells together."""
+
+    laws: list[dict[float, float]]
+    values: Floats
+    plain: Floats
+    """Covariance of observed sums without this drift."""
+    parts: list[Floats]
+    """What drift of size 1 adds to it."""
+    common: list[Floats]
+
+    @classmethod
+    def of(
+        cls, prior: Prior, rows: Rows, observed: Floats, noise: Floats, clipped: scipy.sparse.csr_array | None
+    ) -> _Likelihoods:
+        few = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
+        shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
+        last = prior.periods
+        before = replace(prior, drift=prior.drift[: last - 1])
+        plain = before.with_drift(shown, shown) + errors_of(noise[few], None if clipped is None else clipped[few])
+        levels = [part @ part.T for part in (prior.drifts(shown, j, last) for j in numbers)]
+        common = [prior.moved(shown, j, last) for j in numbers]
+        laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
+        if prior.sizes.secret:
+            laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
+        return cls(laws, values, plain, levels + [np.outer(part, part) for part in common], common)
+
+    def weights(self, j: int, sizes: Sequence[float]) -> tuple[Floats, Floats]:
+        """Sizes of one drift with their probabilities, up to a factor, given the sizes of the others."""
+        others = self.plain + sum(sizes[k] ** 2 * part for k, part in enumerate(self.parts) if k != j)
+        grid, coordinates = np.array(list(self.laws[j])), len(self.common)
+        if j < coordinates:
+            logs = np.concatenate([_log_likelihoods(others + tau**2 * self.parts[j], self.values) for tau in grid])
+        else:
+            logs = _log_likelihoods(others, self.values, self.common[j - coordinates], grid**2)
+        return grid, np.exp(logs - logs.max()) * np.array(list(self.laws[j].values()))
 
 
 def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.core.files import write_text
-from dpdist.publish.printed_tables import NO_ESTIMATE, PrintedTable, figure_text, wide_heads
+from dpdist.publish.printed_tables import FLAG, NO_ESTIMATE, SAMPLE, PrintedColumn, PrintedTable, figure_text, wide_heads
 
 _FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
 
@@ -38,16 +38,20 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
 def write_wide(path: Path, table: PrintedTable) -> None:
     """Writes a table as it is printed. The header line has unique names, each a level across and a statistic.
 
-    A margin of error follows its figure.
+    An error, a flag and sample records follow their figures.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(plain, (*table.stub, *wide_heads(table))))
-    for row, *figures in zip(table.rows, table.values, table.margins, table.flags, strict=True):
-        cells = [plain(label) for label in row]
-        for column, value, margin, flag in zip(table.columns, *(values.tolist() for values in figures), strict=True):
-            cells.append(NO_ESTIMATE if np.isnan(value) else figure_text(value, column.decimals))
-            cells += [figure_text(margin, column.decimals)] if table.with_margins else []
-            cells += [flag] if table.with_flags else []
-        writer.writerow(cells)
+    for i, row in enumerate(table.rows):
+        writer.writerow([*map(plain, row), *(_cell(column, i) for column in table.printed)])
     write_text(path, text.getvalue())
+
+
+def _cell(printed: PrintedColumn, row: int) -> str:
+    if printed.kind == FLAG:
+        return str(printed.values[row])
+    value = float(printed.values[row])
+    if not printed.kind and np.isnan(value):
+        return NO_ESTIMATE
+    return figure_text(value, 0 if printed.kind == SAMPLE else printed.column.decimals)

@@ -20,7 +20,17 @@ from dpdist.core.records import TOTAL
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
-from dpdist.publish.printed_tables import FEW_TABLES, NO_ESTIMATE, PrintedTable, figure_text, in_large_units
+from dpdist.publish.printed_tables import (
+    FEW_TABLES,
+    FLAG,
+    MARGIN,
+    NO_ESTIMATE,
+    SAMPLE,
+    PrintedColumn,
+    PrintedTable,
+    figure_text,
+    in_large_units,
+)
 from dpdist.publish.writers.csv_tables import plain
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.microdata import variable_names
@@ -207,6 +217,8 @@ class Shown(NamedTuple):
     """A table on the page; without rows it is for download only."""
 
     printed: PrintedTable
+    heads: list[str]
+    """Headings of columns behind the stub."""
     rows: list[Row]
     groups: list[tuple[str, int]]
     plots: list[Plot]
@@ -280,27 +292,36 @@ def _shown(tables: Sequence[PrintedTable], left: int, *, drawn: bool = True) -> 
     for table in map(in_large_units, tables):
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
         left -= size if rows else 0
-        names = [column.group for column in table.columns]
+        columns = _columns(table)
+        names = [printed.column.group for printed in columns]
         groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
-        yield Shown(
-            table, rows, groups, list(plots(table)) if rows and drawn else [], size, _doubtful(table) if rows else ""
-        )
+        heads, drawings = [printed.head for printed in columns], list(plots(table)) if rows and drawn else []
+        yield Shown(table, heads, rows, groups, drawings, size, _doubtful(table) if rows else "")
+
+
+def _columns(table: PrintedTable) -> list[PrintedColumn]:
+    """Columns of the page, on which a margin of error and a flag stand in the figure's own cell."""
+    return [printed for printed in table.printed if printed.kind not in (MARGIN, FLAG)]
 
 
 def _rows(table: PrintedTable) -> Iterator[Row]:
-    of_columns = np.tile([column.decimals for column in table.columns], (len(table.rows), 1))
-    decimals = of_columns if table.decimals is None else table.decimals
-    figures_of = table.values, table.margins, table.flags, _large_errors(table), decimals
-    for labels, *figures in zip(table.rows, *figures_of, strict=True):
-        cells = [
-            Cell(
-                NO_ESTIMATE if np.isnan(value) else figure_text(value, places, ","),
-                figure_text(margin, places, ","),
-                "" if np.isnan(value) else f"{value:.10g}",
-                "" if flag == FLAGS[0] or np.isnan(value) else flag or ("caution" if careful else ""),
-            )
-            for value, margin, flag, careful, places in zip(*(f.tolist() for f in figures), strict=True)
-        ]
+    columns = _columns(table)
+    number = {id(column): j for j, column in enumerate(table.columns)}
+    places, careful = [number[id(printed.column)] for printed in columns], _large_errors(table)
+    for i, labels in enumerate(table.rows):
+        cells = list[Cell]()
+        for j, printed in zip(places, columns, strict=True):
+            value = float(printed.values[i])
+            decimals = table.columns[j].decimals if table.decimals is None else int(table.decimals[i, j])
+            if printed.kind:
+                text = figure_text(value, 0 if printed.kind == SAMPLE else decimals, ",")
+                cells.append(Cell(text, "", "" if np.isnan(value) else f"{value:.10g}", ""))
+                continue
+            margin = "" if table.errors is not None else figure_text(float(table.margins[i, j]), decimals, ",")
+            flag, none = str(table.flags[i, j]), bool(np.isnan(value))
+            marked = "" if flag == FLAGS[0] or none else flag or ("caution" if careful[i, j] else "")
+            text = NO_ESTIMATE if none else figure_text(value, decimals, ",")
+            cells.append(Cell(text, margin, "" if none else f"{value:.10g}", marked))
         yield Row(labels, cells, TOTAL in labels)
 
 

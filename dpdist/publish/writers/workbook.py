@@ -8,13 +8,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpdist.job import Job
-from dpdist.publish.printed_tables import FEW_TABLES, FLAG, MARGIN, NO_ESTIMATE, PrintedColumn, PrintedTable
+from dpdist.publish.printed_tables import FEW_TABLES, FLAG, NO_ESTIMATE, SAMPLE, PrintedColumn, PrintedTable
 
 if TYPE_CHECKING:  # the package loads slowly, and most processes write no workbook
     import xlsxwriter
@@ -60,13 +61,13 @@ class Styles:
         self.missing = book.add_format({"align": "right", "valign": "vcenter", "font_color": "#595959"})
         self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
 
-    def number(self, decimals: int, margin: bool) -> Format:
-        """The format of a figure, or of a margin of error, which is grey."""
-        if (decimals, margin) not in self.numbers:
+    def number(self, decimals: int, grey: bool) -> Format:
+        """The format of a figure, or of what stands beside it, which is grey."""
+        if (decimals, grey) not in self.numbers:
             form = "#,##0" + ("." + "0" * decimals if decimals > 0 else "")
-            shade = {"font_color": "#595959"} if margin else {}
-            self.numbers[decimals, margin] = self.book.add_format({"num_format": form, "valign": "vcenter", **shade})
-        return self.numbers[decimals, margin]
+            shade = {"font_color": "#595959"} if grey else {}
+            self.numbers[decimals, grey] = self.book.add_format({"num_format": form, "valign": "vcenter", **shade})
+        return self.numbers[decimals, grey]
 
 
 def write_workbook(path: Path, job: Job, tables: Sequence[PrintedTable], statement: Mapping[str, Any]) -> None:
@@ -142,37 +143,37 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
     _for_print(sheet)
     if styles.from_right:
         sheet.right_to_left()
-    columns_each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
-    if len(table.rows) > MOST_ROWS or stub + columns_each * len(table.columns) > MOST_COLUMNS:
+    stub, width = len(table.stub), len(table.printed)
+    if len(table.rows) > MOST_ROWS or stub + width > MOST_COLUMNS:
         sheet.write_string(3, 0, f"A sheet cannot hold this table: it is in tables/{table.name}.csv.")
         return
     top = 5 if table.across else 4
-    _heads(sheet, styles, table, top - 1, columns_each)
+    _heads(sheet, styles, table, top - 1)
     for i, label in enumerate(zip(*table.rows, strict=True) if stub else ()):
         sheet.set_column(i, i, min(WIDEST, max(map(len, (table.stub[i], *label))) + 2))
-    sheet.set_column(stub, stub + columns_each * len(table.columns) - 1, FIGURE)
+    sheet.set_column(stub, stub + width - 1, FIGURE)
     sheet.set_default_row(ROW)
     sheet.freeze_panes(top, stub)
     sheet.repeat_rows(0, top - 1)
-    _figures(sheet, styles, table, top, columns_each)
+    _figures(sheet, styles, table, top)
     for i, note in enumerate(table.notes, start=top + len(table.rows) + 1):
         sheet.write_string(i, 0, note, styles.note)
 
 
-def _heads(sheet: Worksheet, styles: Styles, table: PrintedTable, row: int, columns_each: int) -> None:
-    """Writes statistics above their columns. Each level across is one merged cell above all its statistics."""
-    stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * columns_each
-    sheet.set_row(row, LINE * max(_number_of_lines(column.head, FIGURE - 1) for column in table.columns))
+def _heads(sheet: Worksheet, styles: Styles, table: PrintedTable, row: int) -> None:
+    """Writes statistics above their columns. Each level across is one merged cell above all its columns."""
+    stub = len(table.stub)
+    sheet.set_row(row, LINE * max(_number_of_lines(printed.head, FIGURE - 1) for printed in table.printed))
     for i, name in enumerate(table.stub):
         sheet.write_string(row, i, name, styles.stub)
-    for j, column in enumerate(table.columns):
-        first = stub + columns_each * j
-        if table.across and (first - stub) % width == 0:
-            _wide(sheet, row - 1, first, width, column.group, styles.group)
-        sheet.write_string(row, first, column.head, styles.head)
-        for k, head in enumerate([MARGIN] * table.with_margins + [FLAG] * table.with_flags, start=1):
-            sheet.write_string(row, first + k, head, styles.head)
+    for j, printed in enumerate(table.printed, start=stub):
+        sheet.write_string(row, j, printed.head, styles.head)
     if table.across:
+        first = stub
+        for group, columns in groupby(printed.column.group for printed in table.printed):
+            width = len(list(columns))
+            _wide(sheet, row - 1, first, width, group, styles.group)
+            first += width
         sheet.write_string(row - 2, stub, table.across, styles.bold)
 
 
@@ -184,27 +185,25 @@ def _wide(sheet: Worksheet, row: int, first: int, width: int, text: str, style: 
     sheet.write_string(row, first, text, style)
 
 
-def _figures(sheet: Worksheet, styles: Styles, table: PrintedTable, top: int, columns_each: int) -> None:
-    stub = len(table.stub)
-    for i, (label, values, margins) in enumerate(zip(table.rows, table.values, table.margins, strict=True), start=top):
+def _figures(sheet: Worksheet, styles: Styles, table: PrintedTable, top: int) -> None:
+    for i, label in enumerate(table.rows, start=top):
         if (lines := max((_number_of_lines(text, WIDEST) for text in label), default=1)) > 1:
             sheet.set_row(i, LINE * lines)
         for j, text in enumerate(label):
             sheet.write_string(i, j, text, styles.label)
-        for j, column in enumerate(table.columns):
-            first = stub + columns_each * j
-            _figure(sheet, styles, (i, first), float(values[j]), column)
-            if np.isfinite(margins[j]):
-                sheet.write_number(i, first + 1, float(margins[j]), styles.number(column.decimals, True))
-            if table.with_flags and (flag := str(table.flags[i - top, j])):
-                sheet.write_string(i, first + columns_each - 1, flag, styles.missing)
+        for j, printed in enumerate(table.printed, start=len(table.stub)):
+            _figure(sheet, styles, (i, j), printed, printed.values[i - top])
 
 
-def _figure(sheet: Worksheet, styles: Styles, place: tuple[int, int], value: float, column: PrintedColumn) -> None:
-    if np.isnan(value):
+def _figure(sheet: Worksheet, styles: Styles, place: tuple[int, int], printed: PrintedColumn, value: Any) -> None:
+    if printed.kind == FLAG:
+        if value:
+            sheet.write_string(*place, str(value), styles.missing)
+    elif np.isfinite(value):
+        decimals = 0 if printed.kind == SAMPLE else printed.column.decimals
+        sheet.write_number(*place, float(value), styles.number(decimals, bool(printed.kind)))
+    elif not printed.kind:
         sheet.write_string(*place, NO_ESTIMATE, styles.missing)
-    else:
-        sheet.write_number(*place, value, styles.number(column.decimals, False))
 
 
 def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -> None:
