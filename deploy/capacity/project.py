@@ -4,7 +4,7 @@
     python deploy/capacity/project.py --strata 100000 --workers 500 --out FOLDER
 
 Writes index.html (self-contained) and projection.md. Task times and costs are measured.json's, which
-`python tests/benchmarks/scaling.py --out FOLDER` makes anew on a machine of yours; `--stratum-seconds` states another mean
+`python experiments/scaling.py --out FOLDER` makes anew on a machine of yours; `--stratum-seconds` states another mean
 time of a stratum (a Stan fit takes longer), with the measured spread.
 """
 

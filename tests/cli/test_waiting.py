@@ -157,8 +157,13 @@ SECRET = JOB.replace('budget: {epsilon: "3"}', 'budget: {epsilon: "3", adjacency
 SECRET = SECRET.replace("strata: [field]\n", "")
 
 
+SUMS = JOB.replace("{name: tables}", "{name: modips, law: lognormal}").replace("bounds: [0,", "bounds: [1,")
+"""The small job under a mechanism whose releases take milliseconds to draw."""
+PROTECTED = '{epsilon: "3", adjacency: add_remove}\npredictors: {protect: {epsilon: "1"}}'
+
+
 def referred(folder: Path) -> str:
-    """An earlier file, which `tables` needs where numbers of records are secret, and with which draws are fast."""
+    """An earlier file, which `tables` needs where numbers of records are secret."""
     survey(800).to_parquet(folder / "earlier.parquet")
     return f"reference: {{path: {folder}/earlier.parquet}}\n"
 
@@ -166,7 +171,8 @@ def referred(folder: Path) -> str:
 @pytest.mark.parametrize("what", ["validate", "audit"])
 def test_no_event_of_a_job_with_secret_sizes_has_a_size(what: str, tmp_path: Path) -> None:
     survey(733).to_parquet(tmp_path / "survey.parquet")
-    job, events = dpdist.parse_job(SECRET + referred(tmp_path)), list[Event]()
+    text = SECRET + referred(tmp_path) if what == "validate" else SUMS.replace('{epsilon: "3"}', PROTECTED)
+    job, events = dpdist.parse_job(text), list[Event]()
     assert job.sizes_secret
     if what == "validate":
         dpdist.validate(job, tmp_path / "survey.parquet", events.append)
@@ -181,7 +187,7 @@ def test_no_event_of_a_job_with_secret_sizes_has_a_size(what: str, tmp_path: Pat
 
 def test_an_audit_announces_what_it_checks(tmp_path: Path) -> None:
     survey(200).to_parquet(tmp_path / "survey.parquet")
-    dpdist.run(dpdist.parse_job(JOB + referred(tmp_path)), tmp_path / "ws", tmp_path / "survey.parquet")
+    dpdist.run(dpdist.parse_job(SUMS), tmp_path / "ws", tmp_path / "survey.parquet")
     done = CliRunner().invoke(app, ["audit", str(tmp_path / "ws"), "--draws", "200", "--json"])
     events = [event for line in done.stdout.splitlines() if (event := json.loads(line))["event"] != "alive"]
     stages = [event["stage"] for event in events if event["event"] == "begin"]

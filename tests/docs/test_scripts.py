@@ -21,7 +21,7 @@ print(getattr(sys.modules.get("dpdist"), "__file__", "no dpdist"))
 
 SCRIPTS = [
     path.relative_to(ROOT).as_posix()
-    for folder in ("docs", "tests")
+    for folder in ("docs", "experiments", "tests")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if not path.name.startswith("test_") and 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
 ]

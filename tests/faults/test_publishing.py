@@ -30,6 +30,7 @@ def peace(survey: Survey, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workspace
 
 
+@pytest.mark.long
 def test_tasks_on_two_workers_publish_the_bytes_of_one_process(survey: Survey, peace: Path, tmp_path: Path) -> None:
     """Records and standard errors are tasks of every batch, in a run and where the release is published again.
 

@@ -1,8 +1,8 @@
 """Times the hot paths of two checkouts in turn, so that a change that makes one slower is seen:
 
-    python tests/benchmarks/compare.py BEFORE NOW [--pairs 7] [--only NAME ...]
+    python experiments/compare.py BEFORE NOW [--pairs 7] [--only NAME ...]
 
-BEFORE and NOW are checkouts; each has its own interpreter in `.venv` and its own `tests/benchmarks/hot_paths.py`. One
+BEFORE and NOW are checkouts; each has its own interpreter in `.venv` and its own `experiments/hot_paths.py`. One
 process of each checkout prepares a path and then times it when it is told to: before, now, before, now. Time is that of the
 processor. A row has the median of the ratios now/before of all pairs, the smallest and the largest.
 """
@@ -19,7 +19,7 @@ WORKER = """
 import sys, tempfile, time
 from pathlib import Path
 from threadpoolctl import threadpool_limits
-sys.path.insert(0, str(Path("tests/benchmarks").resolve()))
+sys.path.insert(0, str(Path("experiments").resolve()))
 from hot_paths import PATHS
 print("answer", *PATHS, flush=True)
 with threadpool_limits(1):

@@ -1,6 +1,6 @@
 """Pairs that a shared machine does not spoil: arms take turns, several times, and ratios are taken within each turn.
 
-    python tests/benchmarks/paired.py --out FOLDER [--repeats 5] [--strata 384]
+    python experiments/paired.py --out FOLDER [--repeats 5] [--strata 384]
 
 Two tables and a picture, written as paired.md and profile.svg:
 
@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
 import psutil
 from crowd import spread

@@ -1,6 +1,6 @@
 """Benchmarks print ratios: both sides alternate in one process, and the median of the pairwise ratios is reported.
 
-python -m pytest tests/benchmarks/bench_*.py -s
+python -m pytest experiments/bench_*.py -s
 """
 
 from __future__ import annotations

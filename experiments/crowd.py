@@ -1,6 +1,6 @@
 """Tasks a second and efficiency of one scheduler with many workers that sleep, before and after the planner cut tasks:
 
-    python tests/benchmarks/crowd.py --out FOLDER [--repeats 5] [--workers 64 256]
+    python experiments/crowd.py --out FOLDER [--repeats 5] [--workers 64 256]
 
 Tasks of 32 strata each and the planner's take turns on the same workers. The projection (deploy/capacity/simulate.py)
 stands beside what was seen. It is given the cost of an empty task, which was measured just before with the same workers.
@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
 from scaling import HOST, Cluster
 
@@ -28,7 +28,7 @@ from dpdist.job import Runtime
 from dpdist.planning.blocks import STRATUM_SECONDS, cut
 from dpdist.runtime.executors import executor
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "deploy" / "capacity"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "capacity"))
 import simulate
 
 GROUP = 32

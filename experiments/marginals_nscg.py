@@ -1,10 +1,10 @@
 """Weighted marginals on NSCG beside opendp's MST and AIM: ten columns, ε = 1, one record switched off or added.
 
-    python tests/studies/marginals_nscg.py prepare --data FOLDER --work WORK
-    OTHER/python tests/studies/marginals_opendp.py WORK …     in an environment of its own: pip install 'opendp[mbi]'
-    python tests/studies/marginals_nscg.py measure --work WORK [--replicates R]
-    python tests/studies/marginals_nscg.py halves --work WORK [--replicates R]
-    python tests/studies/marginals_nscg.py sums --work WORK [--replicates R]
+    python experiments/marginals_nscg.py prepare --data FOLDER --work WORK
+    OTHER/python experiments/marginals_opendp.py WORK …     in an environment of its own: pip install 'opendp[mbi]'
+    python experiments/marginals_nscg.py measure --work WORK [--replicates R]
+    python experiments/marginals_nscg.py halves --work WORK [--replicates R]
+    python experiments/marginals_nscg.py sums --work WORK [--replicates R]
 
 `measure` prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of
 releases of marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted
@@ -31,7 +31,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
 import numpy as np
 import pandas as pd

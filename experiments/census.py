@@ -1,7 +1,7 @@
 """What a release of many records costs, in one command: processor time and memory by number of records.
 
-    python tests/benchmarks/census.py strict 1e6 1e7 1e8 --folder FOLDER
-    python tests/benchmarks/census.py weighted 1e5 1e6 1e7 --folder FOLDER
+    python experiments/census.py strict 1e6 1e7 1e8 --folder FOLDER
+    python experiments/census.py weighted 1e5 1e6 1e7 --folder FOLDER
 
 The records are made in pieces of 10⁶, each from its own seed: 51 areas, 6 age groups, 2 sexes, an income in whole
 dollars, a weight and four more columns that no job names. Each size is one `dpdist run` in a process of its own. Processor

@@ -1,6 +1,6 @@
 """How a release scales, in one command; prints ratios and keeps what deploy/capacity projects from:
 
-    python tests/benchmarks/scaling.py --out FOLDER [--strata 5000] [--workers 1 2 4]
+    python experiments/scaling.py --out FOLDER [--strata 5000] [--workers 1 2 4]
 
 The same release on each number of workers, one after the other in one process: time of the stage that protects, against the
 sum of its task times shared among the workers. Then empty tasks through a scheduler on encrypted links: processor time of
@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
 import psutil
 
@@ -33,7 +33,7 @@ from dpdist.job import Runtime
 from dpdist.job.loading import load_job
 from dpdist.runtime.executors import executor
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 from campaign import Survey, strata_done
 from cluster import Cluster
 
@@ -225,7 +225,7 @@ def kept(
     """What deploy/capacity/measured.json holds: costs at the largest number of workers, latency as one worker sees it."""
     most, alone = max(costs, key=lambda c: (c["workers"], c["tasks"])), [c["wall"] for c in costs if c["workers"] == 1]
     return {
-        "note": f"python tests/benchmarks/scaling.py; {os.cpu_count()} cores, Python {platform.python_version()}",
+        "note": f"python experiments/scaling.py; {os.cpu_count()} cores, Python {platform.python_version()}",
         "driver": most["driver"],
         "scheduler": most["scheduler"],
         "latency": min(alone),
