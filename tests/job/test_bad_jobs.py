@@ -21,8 +21,8 @@ RAW = re.compile(r"\b(Tuple|Input|String|Dictionary|List) should\b|valid diction
 
 
 def expected(path: Path) -> dict[str, str]:
-    """Of the file's first lines: where the problem is, what was found, what is allowed, the remedy."""
-    said = re.findall(r"^# (where|fault|allowed|remedy): (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    """Of the file's first lines: where the problem is, what was found, what is allowed, the remedy, the line."""
+    said = re.findall(r"^# (where|fault|allowed|remedy|line): (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert {"where", "fault", "remedy"} <= {name for name, _ in said}, path.name
     return dict(said)
 
@@ -39,8 +39,10 @@ def test_a_bad_job_gets_the_message_that_it_names_within_a_second(path: Path) ->
     found = problems(path)
     took = time.process_time() - began
     said = expected(path)
+    line = f"line {said.pop('line')}" if "line" in said else ""
     own = [each for each in found if each.where == said["where"]]
-    assert [each for each in own if all(text in getattr(each, part) for part, text in said.items())], found
+    told = [each for each in own if all(text in getattr(each, part) for part, text in said.items())]
+    assert [each for each in told if line in ("", *each.places)], found
     assert took < SECONDS, f"{took:.1f} s"
 
 
