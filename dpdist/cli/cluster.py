@@ -165,6 +165,10 @@ def manifests(
         str | None,
         typer.Option("--ledger", help="CIDR:port of the ledger whose URL the secret dpdist-ledger holds."),
     ] = None,
+    job_file: Annotated[
+        Path | None,
+        typer.Option("--job-file", help="Write the job here for the claim dpdist-input; a ConfigMap ends at 1 MiB."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
@@ -172,6 +176,7 @@ def manifests(
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""
     from dpdist.cli.manifests import ManifestPlace, head, objects_of, text
+    from dpdist.core.files import write_text
     from dpdist.job.loading import freeze, resolve
     from dpdist.job.yaml_lines import flow
     from dpdist.validating import validate
@@ -183,7 +188,10 @@ def manifests(
         plan = validate(freeze(resolved), input)
         if input is not None:
             resolved = resolved.with_settings([f"input.path={flow(str(input))}", "input.simulate=null"])
-        print(text(objects_of(plan, resolved, place), head(plan.job, resolved, place)), end="")
+        objects, content = objects_of(plan, resolved, place, job_in_claim=job_file is not None)
+        if job_file is not None and content is not None:
+            write_text(job_file, content)
+        print(text(objects, head(plan.job, resolved, place, job_file)), end="")
 
     guarded(act)
 

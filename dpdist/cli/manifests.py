@@ -11,7 +11,7 @@ from importlib import resources
 from ipaddress import ip_network
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from dpdist.core.errors import JobError, Problem, escaped
@@ -170,7 +170,9 @@ def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
 
 
 INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
-"""Paths at which the driver, the process that runs the release, finds input, workspace, ledger secret and job."""
+"""Paths at which the driver, the process that runs the release, finds input, workspace and ledger; the job's name."""
+BESIDE_JOB = "/etc/dpdist/job"
+"""Folder of the ConfigMap with the job and its files."""
 DRIVER_MEMORY = 2 * 2**30
 """Memory, in bytes, of a driver at least, where what a run takes is not known."""
 MOST_OF_CONFIG_MAP, MOST_APPLIED = 2**20, 250_000
@@ -235,28 +237,38 @@ class ManifestPlace:
             yield Problem("--ledger", f"'{self.ledger}'", allowed, "correct it")
 
 
-def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace) -> Objects:
-    """Returns the Kubernetes objects of a release.
+class Manifests(NamedTuple):
+    """The Kubernetes objects of a release, and the text of its job file where that is no part of them."""
 
-    Raises `JobError` for a place in which the job cannot run.
+    objects: Objects
+    job: str | None
+
+
+def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace, job_in_claim: bool = False) -> Manifests:
+    """Returns what a release needs. With `job_in_claim` the driver reads the job from the input's claim, at any size.
+
+    Workers read the job that the driver has stored in the workspace. Raises `JobError` for a place in which the job cannot
+    run.
     """
     if problems := list(place.problems()):
         raise JobError("cluster manifests", problems)
     objects: Objects = json.loads(json.dumps(render(shipped() / "overlays" / ("bucket" if place.in_bucket else "release"))))
     apply(worker_patch(plan, place.workers), objects)
-    job, files = job_in_cluster(resolved)
-    pick(objects, "ConfigMap", "dpdist-job")["data"] = files | {JOB: written(job)}
+    job, files = job_in_cluster(resolved, f"{BESIDE_JOB}/" if job_in_claim else "")
+    pick(objects, "ConfigMap", "dpdist-job")["data"] = files if job_in_claim else files | {JOB: written(job)}
     if (size := job_bytes(objects)) > MOST_OF_CONFIG_MAP:
-        remedy = "shorten names of levels, or put the job into the claim dpdist-input and name it in the driver's arguments"
+        remedy = "give --job-file FILE, which takes the job by the claim dpdist-input, or shorten names of levels"
         allowed = f"{MOST_OF_CONFIG_MAP:,} bytes: Kubernetes takes no larger ConfigMap"
         raise JobError("cluster manifests", [Problem("JOB", f"{size:,} bytes with its files", allowed, remedy)])
-    _storage(objects, plan, place, needs_input=bool(inputs(resolved)))
+    if job_in_claim:
+        _take_job_from_claim(objects, bool(files))
+    _storage(objects, plan, place, needs_input=bool(inputs(resolved)) or job_in_claim)
     _driver(objects, plan, place)
     replicas = pick(objects, "Deployment", "dpdist-worker")["spec"]["replicas"]
     pick(objects, "ResourceQuota", "dpdist")["spec"]["hard"]["pods"] = str(ceil(1.25 * replicas) + SPARE_PODS)
     for one in objects:
         _placed(one, place)
-    return objects
+    return Manifests(objects, written(job) if job_in_claim else None)
 
 
 def inputs(resolved: Resolved) -> dict[str, str]:
@@ -270,10 +282,10 @@ def inputs(resolved: Resolved) -> dict[str, str]:
     return paths
 
 
-def job_in_cluster(resolved: Resolved) -> tuple[dict[str, Any], dict[str, str]]:
+def job_in_cluster(resolved: Resolved, folder: str = "") -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the job as the driver needs it, and the text of further files by name.
 
-    The job has what it extends merged into it, and names its files by the driver's paths.
+    The job has what it extends merged into it, and names its files by the driver's paths. Further files are in `folder`.
     """
     job = {key: value for key, value in resolved.keys.items() if key != "extends"}
     moved, files = inputs(resolved), {}
@@ -285,7 +297,7 @@ def job_in_cluster(resolved: Resolved) -> tuple[dict[str, Any], dict[str, str]]:
         part = job.get(section)
         if isinstance(part, dict) and isinstance(named := part.get(key), str):
             files[Path(named).name] = (resolved.folder / named).read_text(encoding="utf-8")
-            job[section] = part | {key: Path(named).name}
+            job[section] = part | {key: folder + Path(named).name}
     kept = {key: value for key, value in job.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")}
     job["runtime"] = kept | {"executor": "dask"}
     return job, files
@@ -346,6 +358,15 @@ def _driver(objects: Objects, plan: Plan, place: ManifestPlace) -> None:
     )
 
 
+def _take_job_from_claim(objects: Objects, has_files: bool) -> None:
+    spec = _pod(objects, "driver")
+    one = spec["containers"][0]
+    one["args"][one["args"].index(f"{BESIDE_JOB}/{JOB}")] = f"{INPUT}/{JOB}"
+    if not has_files:
+        objects.remove(pick(objects, "ConfigMap", "dpdist-job"))
+        _unmount(spec, "job")
+
+
 def _pod(objects: Objects, role: str) -> dict[str, Any]:
     kind, name = {"driver": ("Job", "dpdist-release"), "worker": ("Deployment", "dpdist-worker")}[role]
     spec: dict[str, Any] = pick(objects, kind, name)["spec"]["template"]["spec"]
@@ -367,21 +388,24 @@ def _placed(one: dict[str, Any], place: ManifestPlace) -> None:
         container["image"] = place.image
 
 
-def head(job: Job, resolved: Resolved, place: ManifestPlace) -> str:
+def head(job: Job, resolved: Resolved, place: ManifestPlace, job_file: Path | None = None) -> str:
     """Lists what must exist before `kubectl apply`, as YAML comments for the head of the manifests."""
     secrets = [f"dpdist-tls-{role}" for role in ("scheduler", "worker", "driver")]
     secrets += ["dpdist-ledger"] * (place.ledger is not None) + ["dpdist-store"] * place.in_bucket
     lines = [f"Made by `dpdist cluster manifests` for {job.dataset} {job.period}. Before `kubectl apply -f`, have ready:"]
     lines.append(f"- in the namespace {place.namespace}, the secrets {', '.join(secrets)} (deploy/README.md)")
     lines += [f"- in the claim dpdist-input, {path.removeprefix(INPUT + '/')}" for path in inputs(resolved).values()]
+    if job_file is not None:
+        lines.append(f"- in the claim dpdist-input, {JOB}, which is the file {job_file.name}")
     if not place.in_bucket:
         lines.append("- for the claim dpdist-workspace, storage with ReadWriteMany, hard links and locks across nodes")
     return "".join(f"# {escaped(line)}\n" for line in lines)
 
 
 def job_bytes(objects: Objects) -> int:
-    """Returns the bytes of the ConfigMap with the job."""
-    return sum(len(content.encode()) for content in pick(objects, "ConfigMap", "dpdist-job")["data"].values())
+    """Returns the bytes of the ConfigMap with the job, if there is one."""
+    maps = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "dpdist-job")]
+    return sum(len(content.encode()) for one in maps for content in one["data"].values())
 
 
 def text(objects: Objects, heading: str) -> str:

@@ -13,9 +13,9 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Columns, FigureQuery, Noise, Pass, Query, Sample
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.noise import simulated_noise
-from dpdist.sampling.samplers import PosteriorSampler
+from dpdist.sampling.samplers import ExactSampler, PosteriorSampler
 
 T = TypeVar("T")
 
@@ -40,6 +40,20 @@ def drive(
     """
     reply: object = None
     drawn = set[int]()
+    repeated = dict[str, tuple[StratumModel, Callable[[Floats | Clamped], Draws]]]()
+
+    def draws_of(request: Sample) -> Draws:
+        asked, posterior = request.model or model, request.posterior
+
+        def stream() -> np.random.Generator:
+            return key.generator(request.stage, stratum, set=request.set)
+
+        if request.set or not isinstance(sampler, ExactSampler):
+            return (sampler.one if request.set else sampler.many)(asked, posterior, stream())
+        if request.stage not in repeated or repeated[request.stage][0] is not asked:
+            repeated[request.stage] = asked, sampler.repeated(asked, stream)
+        return repeated[request.stage][1](posterior)
+
     while True:
         try:
             request = rounds.send(reply)
@@ -49,8 +63,7 @@ def drive(
         if isinstance(request, Pass):
             reply = visit(request)
         elif isinstance(request, Sample):
-            rng = key.generator(request.stage, stratum, set=request.set)
-            reply = (sampler.one if request.set else sampler.many)(request.model or model, request.posterior, rng)
+            reply = draws_of(request)
         elif isinstance(request, FigureQuery | Choice) and not _whole(request):
             raise ValueError(
                 "figures to be released under noise are not whole numbers: round each record's share, because noise is "

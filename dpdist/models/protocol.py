@@ -5,7 +5,7 @@ A model is frozen, picklable and public: it is built from the job and the frame,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -140,6 +140,29 @@ class Exact(Protocol):
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Independent posterior draws; raises `Improper` if the posterior does not exist."""
         ...
+
+
+@runtime_checkable
+class Standardised(Protocol):
+    """A model whose draws from all posteriors are functions of the same random numbers, which a search draws once."""
+
+    def standard(self, draws: int, rng: np.random.Generator) -> Any: ...
+
+    def draw_from(self, statistics: Floats, standard: Any) -> Draws:
+        """`draw` with the random numbers of `standard`."""
+        ...
+
+
+Redraw = Callable[[Floats], Draws]
+"""Posterior draws of a search, as a function of statistics; every call has the same random numbers."""
+
+
+def redrawing(model: Exact, draws: int, stream: Callable[[], np.random.Generator]) -> Redraw:
+    """Draws of a search. `stream` gives a generator at the beginning of the search's random numbers."""
+    if isinstance(model, Standardised):
+        standard, draw_from = model.standard(draws, stream()), model.draw_from
+        return lambda statistics: draw_from(statistics, standard)
+    return lambda statistics: model.draw(statistics, draws, stream())
 
 
 @runtime_checkable

@@ -7,8 +7,8 @@ a correction (`Untrimmed`) draw it under parameters whose search and fit return 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.linear import symmetric_root
 from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, Recentred
-from dpdist.models.protocol import Draws, Expectation, Improper, StratumModel, expected_of
+from dpdist.models.protocol import Draws, Expectation, Improper, Redraw, StratumModel, expected_of, redrawing
 from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weight_rules import reference_counts, reference_search, search_of
 from dpdist.privacy.weights import (
@@ -64,21 +64,6 @@ class Borrowing(Protocol):
     def borrowed(self, theta: Draws, records: SyntheticRecords) -> Floats:
         """Covariance of (E(w|x), E(wy|x)) of every frame row due to the reference's sampling error, (row, 2, 2)."""
         ...
-
-
-@runtime_checkable
-class Standardised(Protocol):
-    """A model whose draws from all posteriors are functions of the same random numbers, which a search draws once."""
-
-    def standard(self, draws: int, rng: np.random.Generator) -> Any: ...
-
-    def draw_from(self, statistics: Floats, standard: Any) -> Draws:
-        """`draw` with the random numbers of `standard`."""
-        ...
-
-
-Redraw = Callable[[Floats], Draws]
-"""Posterior draws of a search, as a function of statistics; every call has the same random numbers."""
 
 
 class RefitExpectations(NamedTuple):
@@ -149,7 +134,8 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     frame_row, shrink = _subsample(released, rows)
     theta = released.theta(model, stratum, 0)
     try:
-        redraw = _redraw(model, min(SEARCH_DRAWS, released.job.sampler.draws), key.child("search"))
+        search = key.child("search")
+        redraw = redrawing(model, min(SEARCH_DRAWS, released.job.sampler.draws), lambda: search.generator("posterior"))
         fits = _fitted(released, model, theta, frame_row, key, redraw)
         if isinstance(model, Untrimmed):
             law = model.untrimmed(theta, fits.weighted, fits.unweighted)
@@ -163,7 +149,7 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
 
 
 def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[RefitExpectations]:
-    """Expectations of every outcome in a stratum; NaN if there are no laws."""
+    """RefitExpectations of every outcome in a stratum; NaN if there are no laws."""
     rows, outcomes = released.frame.rows_of(stratum), range(len(released.job.outcomes))
     if laws is None:
         missing = np.full((1, rows.stop - rows.start), np.nan)
@@ -189,13 +175,6 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
     root = symmetric_root(distinct.reshape(-1, 2, 2))
     error = np.einsum("cij,dcj->dci", root, rng.standard_normal((DRAWS, len(root), 2)))[:, row.reshape(-1)]
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
-
-
-def _redraw(model: Recentred, draws: int, key: Key) -> Redraw:
-    if isinstance(model, Standardised):
-        standard, draw_from = model.standard(draws, key.generator("posterior")), model.draw_from
-        return lambda statistics: draw_from(statistics, standard)
-    return lambda statistics: model.draw(statistics, draws, key.generator("posterior"))
 
 
 def _fitted(released: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key, redraw: Redraw) -> Fits:

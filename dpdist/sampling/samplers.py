@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.models.protocol import Boxed, Clamped, Draws, Exact, Gridded, StratumModel
+from dpdist.models.protocol import Boxed, Clamped, Draws, Exact, Gridded, StratumModel, redrawing
 from dpdist.sampling import clamped
 
 
@@ -23,6 +24,19 @@ class ExactSampler:
 
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._draw(model, posterior, 1, rng)
+
+    def repeated(
+        self, model: StratumModel, stream: Callable[[], np.random.Generator]
+    ) -> Callable[[Floats | Clamped], Draws]:
+        """`many` of the rounds of one stage, which share the random numbers of a stream."""
+        assert isinstance(model, Exact)
+        redraw = redrawing(model, self.draws, stream)
+
+        def draws_of(posterior: Floats | Clamped) -> Draws:
+            assert not isinstance(posterior, Clamped)
+            return redraw(posterior)
+
+        return draws_of
 
     @staticmethod
     def _draw(model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:

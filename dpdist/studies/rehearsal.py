@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,6 +37,7 @@ from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
 from dpdist.publish.writers.page import environment
+from dpdist.runtime.executors import Executor, Serial, executor
 from dpdist.studies.rehearsal_candidates import Candidate, RefusedCandidate, candidates
 from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
@@ -216,8 +217,12 @@ def rehearse(
         thirds = in_thirds(job, source, records, tick)
     options = {"public": source.fingerprint(), "records": records, "chains": chains}
     identity = {"job": job.model_dump(mode="json")} | options | {"versions": dict(versions())}
-    with scratch() as folder, resumable(out, identity, listener) as results:
-        runs = Runs(folder, results, out / CSV)
+    with (
+        scratch() as folder,
+        resumable(out, identity, listener) as results,
+        executor(job.runtime, chains, folder, listener) as workers,
+    ):
+        runs = Runs(folder, results, out / CSV, workers)
         findings = tried(job, thirds, public_reference(job, public), runs, listener, chains)
         return _written(job, source.name, thirds, findings, out, listener)
 
@@ -235,25 +240,64 @@ def _written(job: Job, name: str, thirds: Thirds, findings: TrialFindings, out: 
     return made
 
 
+class Wanted(NamedTuple):
+    """A trial: a candidate, the third that is its current file, the number of the draw, and the files of the thirds."""
+
+    candidate: Candidate
+    current: int
+    draw: int
+    parts: FileThirds
+
+    def result(self, results: Results, folder: Path) -> Trial:
+        """The stored result, or that of a release in a temporary folder; raises `DpdistError`."""
+
+        def make() -> Trial:
+            workspace = Path(tempfile.mkdtemp(dir=folder))
+            try:
+                return trial(self.candidate, self.parts, workspace / "run")
+            finally:
+                shutil.rmtree(workspace)
+
+        return results.of(self.candidate, self.current, self.draw, make)
+
+
+@dataclass(frozen=True)
+class TrialTask:
+    """Task that makes one trial and stores its result or refusal. Returns the trial's number."""
+
+    results: Results
+    folder: Path
+    wanted: Sequence[Wanted]
+
+    def __call__(self, number: int) -> int:
+        with suppress(DpdistError):  # the driver finds the stored refusal, or meets the error itself
+            self.wanted[number].result(self.results, self.folder)
+        return number
+
+
 @dataclass(frozen=True)
 class Runs:
     folder: Path
     """A folder for temporary files."""
     results: Results
     csv: Path
+    workers: Executor
+
+    def each(self, wanted: Sequence[Wanted]) -> Iterator[int]:
+        """Numbers of trials, each when its result is stored; in this process, before the result is asked for."""
+        numbers = range(len(wanted))
+        return iter(numbers) if isinstance(self.workers, Serial) else self.workers.map(self.task(wanted), numbers)
+
+    def task(self, wanted: Sequence[Wanted]) -> TrialTask:
+        return TrialTask(self.results, self.folder, wanted)
 
     def trial(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> Trial:
-        def make() -> Trial:
-            workspace = Path(tempfile.mkdtemp(dir=self.folder))
-            try:
-                return trial(candidate, splits[draw % len(splits)], workspace / "run")
-            finally:
-                shutil.rmtree(workspace)
-
-        return self.results.of(candidate, current, draw, make)
+        return _wanted(candidate, splits, current, draw).result(self.results, self.folder)
 
     def repeated(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draws: Sequence[int]) -> Trial:
         """Several releases, each under new noise; raises `DpdistError`."""
+        for _ in self.each([_wanted(candidate, splits, current, draw) for draw in draws]):
+            pass
         made = [self.trial(candidate, splits, current, draw) for draw in draws]
         return repeated(made[0], made[1:])
 
@@ -267,17 +311,19 @@ def tried(
     """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
     splits = splits_of(thirds, 0, runs.folder)
     wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
-    trials = list[Trial]()
+    found = dict[int, Trial]()
     with stage(listener, "rehearse", len(wanted)) as tick:
-        for number, trying in enumerate(wanted):
+        for number in runs.each([_wanted(trying, splits, 0, 0) for trying in wanted]):
+            trying = wanted[number]
             note = f"Candidate {number + 1} of {len(wanted)}: {trying.label}"
             listener(Event("note", "rehearse", number, len(wanted), note))
             try:
-                trials.append(runs.trial(trying, splits, 0, 0))
-                runs.show(trials)
+                found[number] = runs.trial(trying, splits, 0, 0)
+                runs.show([found[k] for k in sorted(found)])
             except DpdistError as error:
                 refused.append(RefusedCandidate(trying.label, in_one_line(error)))
             tick(1)
+    trials = [found[number] for number in sorted(found)]
     if not trials:
         reasons = "; ".join(f"{refusal.label}: {refusal.reason}" for refusal in refused[:3])
         problem = Problem("rehearsal", "no mechanism can be run on the public file", "", f"see why: {reasons}")
@@ -299,6 +345,10 @@ def tried(
     return TrialFindings(*confirmed(trials, again), refused)
 
 
+def _wanted(candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> Wanted:
+    return Wanted(candidate, current, draw, splits[draw % len(splits)])
+
+
 def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[FileThirds, FileThirds]:
     """The files for each choice of the current third; reference and truth are also exchanged."""
     first, second = (thirds.written(current, swapped, folder / f"third-{current}-{swapped:d}") for swapped in (False, True))
@@ -318,6 +368,8 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
         if not (wanted := [k for k in near if k not in done]):
             return drawn
         with stage(listener, "draw again", len(wanted)) as tick:
+            for _ in runs.each([_wanted(drawn[k].candidate, splits, 0, draw) for k in wanted for draw in range(1, DRAWS)]):
+                pass
             for k in wanted:
                 # Where the mechanism refuses a draw, the first one stays the only one.
                 with suppress(DpdistError):

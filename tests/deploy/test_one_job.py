@@ -233,3 +233,27 @@ def test_a_job_beyond_what_kubernetes_takes_is_refused_or_says_how_it_is_applied
     assert "500 bytes: take `kubectl apply --server-side -f`" in asked(SHIPPED)
     monkeypatch.setattr(manifests, "MOST_OF_CONFIG_MAP", 500)
     assert "Kubernetes takes no larger ConfigMap" in asked(SHIPPED, code=2)
+
+
+def test_a_job_in_the_claim_has_any_number_of_levels(
+    with_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver reads it beside the input, and workers read the workspace. Control: a ConfigMap takes no such job."""
+    monkeypatch.setattr(manifests, "MOST_OF_CONFIG_MAP", 500)
+    assert "give --job-file" in asked(with_files, code=2)
+    objects = objects_of(text := asked(with_files, "--job-file", str(tmp_path / "for-claim.yaml")))
+    assert "in the claim dpdist-input, job.yaml, which is the file for-claim.yaml" in text
+    assert str(tmp_path) not in text
+    assert {name: wrong for name, check in CHECKS.items() if (wrong := list(check(objects)))} == {}
+    assert not [one for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == "dpdist-job"]
+    driver = pick(objects, "Job", "dpdist-release")["spec"]["template"]["spec"]["containers"][0]
+    assert driver["args"][:2] == ["run", "/input/job.yaml"]
+    assert load_job(tmp_path / "for-claim.yaml").input.path == "/input/survey.parquet"
+
+
+def test_files_of_a_job_in_the_claim_are_named_where_the_driver_sees_them(tmp_path: Path) -> None:
+    (tmp_path / "mine.stan").write_text("parameters { real mu; }")
+    resolved = Resolved({"model": {"program": "mine.stan"}}, {}, "job.yaml", tmp_path, None, ())
+    job, files = job_in_cluster(resolved, "/etc/dpdist/job/")
+    assert job["model"]["program"] == "/etc/dpdist/job/mine.stan"
+    assert list(files) == ["mine.stan"]

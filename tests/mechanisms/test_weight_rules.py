@@ -26,6 +26,7 @@ from dpdist.job.checks import contradictions
 from dpdist.mechanisms.pseudo_posterior.on_reference import learn_weights
 from dpdist.mechanisms.pseudo_posterior.post import UNMEASURED
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.protocol import Redraw, redrawing
 from dpdist.privacy import weights as searches
 from dpdist.privacy.weights import NotReached, with_outcomes
 from dpdist.publish import refit as rerun
@@ -75,8 +76,9 @@ def sample_of(release: ReleasedObject) -> tuple[Any, Records, Key]:
     return model, fits.records, key.child("search")
 
 
-def redraw_of(release: ReleasedObject, model: Any, key: Key) -> rerun.Redraw:
-    return rerun._redraw(model, min(rerun.SEARCH_DRAWS, release.job.sampler.draws), key)
+def redraw_of(release: ReleasedObject, model: Any, key: Key) -> Redraw:
+    draws = min(rerun.SEARCH_DRAWS, release.job.sampler.draws)
+    return redrawing(model, draws, lambda: key.generator("posterior"))
 
 
 def in_refit(release: ReleasedObject) -> Floats:

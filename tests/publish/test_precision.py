@@ -13,8 +13,9 @@ from simulated_doctorates import simulated
 import dpdist
 from dpdist.core.table_cells import cross
 from dpdist.models.lognormal.model import Lognormal, of
+from dpdist.models.protocol import redrawing
 from dpdist.publish.public_bounds import expectations
-from dpdist.publish.refit import _fitted, _redraw, _subsample
+from dpdist.publish.refit import _fitted, _subsample
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import composition, spreads
 from dpdist.publish.synthesis import synthesize
@@ -54,7 +55,7 @@ def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(rel
     assert isinstance(model, Lognormal)
     rows, _ = _subsample(release, slice(0, len(release.frame)))
     key = release.seed.child("precision all")
-    redraw = _redraw(model, 200, key.child("search"))
+    redraw = redrawing(model, 200, lambda: key.child("search").generator("posterior"))
     size = np.sqrt(np.diag(theta["covariance"][0]))
 
     def distance(fits) -> float:
