@@ -9,6 +9,7 @@ lognormal law are, and a smooth deviation from it. So a tail that noise hides is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -34,6 +35,8 @@ DEVIATIONS, LONE = ((0.5, 1.5), (0.6, 0.5)), 0.3
 """Standard deviations of log counts about a parabola, with the log distances over which they change, and of each bin."""
 STEPS = 40
 """Steps of Gauss and Newton."""
+CURVES = 256
+"""Number of curves that a process keeps."""
 
 
 class Curve(NamedTuple):
@@ -104,6 +107,12 @@ class Curve(NamedTuple):
         return np.asarray(np.exp(self.log_counts[:, None] + np.clip(logs, -3.0, 3.0)).T)
 
 
+@lru_cache(maxsize=CURVES)
+def _curve_of(place: bytes, noisy: bytes, scale: float, clear: float) -> Curve | None:
+    """`Curve.of` of arrays by their bytes: the mode and all draws of a law have one curve."""
+    return Curve.of(np.frombuffer(place), np.frombuffer(noisy), scale, clear)
+
+
 class Bins(NamedTuple):
     """Bins (cuts[k − 1], cuts[k]] of a column; bin 0 is its lower bound alone. Distances are from `anchor`."""
 
@@ -134,7 +143,11 @@ class Bins(NamedTuple):
         found = []
         for sign in (-1.0, 1.0):
             side = np.flatnonzero((sign * middle > 0.0) & ~self.alone)
-            curve = Curve.of(np.log(np.abs(middle[side])), noisy[side], scale, clear) if len(side) else None
+            curve = (
+                _curve_of(np.log(np.abs(middle[side])).tobytes(), noisy[side].tobytes(), scale, clear)
+                if len(side)
+                else None
+            )
             if curve is not None:
                 found.append((side, curve))
         return found
