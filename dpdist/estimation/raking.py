@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
@@ -21,10 +20,6 @@ NEWTON_STEPS = 200
 """Largest number of steps of Newton's method."""
 MET = 1e-11
 """Relative distance from a total at which it counts as met."""
-TOLD = 1e-6
-"""If a row's range has at most this relative width, the totals determine the sum of its weights."""
-LEAST_ROOM = 1e-9
-"""Smallest lower end of a row's range, as a share of the upper end; a sum of 0 would stay 0 under any factor."""
 
 
 class Margin(NamedTuple):
@@ -36,17 +31,6 @@ class Margin(NamedTuple):
 
 class NotMet(Exception):
     """Raised if no factors meet all totals."""
-
-
-class Room(NamedTuple):
-    """The smallest and the largest possible sum of each row's weights, (row,); they are equal where the sum is known."""
-
-    least: Floats
-    most: Floats
-
-    @property
-    def free(self) -> NDArray[np.bool_]:
-        return np.asarray(self.most > self.least)
 
 
 def margins_of(job: Job, frame: Frame) -> list[Margin]:
@@ -62,21 +46,14 @@ def margins_of(job: Job, frame: Frame) -> list[Margin]:
 # The variance of a raked estimate is the variance of its residuals from a regression on the margins. The regression uses
 # the weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
 # calfun="raking").
-#
-# A frame row is a combination of the job's public columns. With noisy sums, the sum of a row's weights may be known only to
-# lie in a range (`Room`). If the totals determine the sum, the row gets what the other rows leave of the totals.
-def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None) -> Floats:
+def factors(weights: Floats, margins: Sequence[Margin]) -> Floats:
     """Factors (…, row) that bring the sums of weights (…, row) to the total of every cell that has weight. Raises `NotMet`.
 
     Totals of cells without weight are ignored here; `totals_checks` refuses them before a release.
-
-    Whether factors exist depends only on which rows have weights. Rows of unknown sum first take the remainder of the
-    totals, within their range. Then all rows are scaled.
+    Whether factors exist depends only on which rows have weights.
     """
     flat = weights.reshape(-1, weights.shape[-1])
-    start = flat if room is None or not room.free.any() else _placed(flat, margins, room)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.where(flat > 0, start / flat, 1.0)
+    factor = np.ones_like(flat)
     for _ in range(ROUNDS):
         distance = np.zeros(len(flat))
         for margin in margins:
@@ -129,54 +106,18 @@ def _apart(now: Floats, totals: Floats) -> Floats:
     return np.where(now > 0, totals / np.maximum(now, np.finfo(float).tiny) - 1.0, 0.0)
 
 
-def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
-    """Sums of weights (set, row), where rows of unknown sum take the remainder of the totals."""
-    free, placed = room.free, flat.copy()
-    least, most = np.maximum(room.least, LEAST_ROOM * room.most)[free], room.most[free]
-    for _ in range(ROUNDS):
-        before = placed[:, free]
-        for margin in margins:
-            membership, sums = margin.membership[:, free], placed[:, free]
-            of_free = (membership @ sums.T).T
-            rest = (margin.membership @ placed.T).T - of_free
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = np.where(of_free > 0, np.maximum(margin.totals - rest, 0.0) / of_free, 1.0)
-            placed[:, free] = np.clip(sums * (membership.T @ ratio.T).T, least, most)
-        if np.allclose(placed[:, free], before, rtol=MET, atol=0.0):
-            break
-    return placed
-
-
-def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Room:
-    """Narrows each row's range to the remainder of every total after the other rows' sums.
-
-    `weights` (row,) are the present sums. A range always contains the row's present sum.
-    """
-    least, most = (np.where(room.free, ends, weights) for ends in room)
-    for _ in range(len(margins) + 1):
-        for margin in margins:
-            held = margin.membership
-            low, high = (held.T @ (margin.totals - held @ ends) + ends for ends in (most, least))
-            least = np.where(room.free, np.maximum(least, low), least)
-            most = np.where(room.free, np.minimum(most, high), most)
-    fixed = most - least <= TOLD * np.abs(weights)
-    return Room(np.where(fixed, weights, np.minimum(least, weights)), np.where(fixed, weights, np.maximum(most, weights)))
-
-
 def raked(sums: PsuSums, factor: Floats) -> PsuSums:
     """Sums of records after their weights were multiplied by the factor of their row, `factor` (row,)."""
     return PsuSums(sums.a * factor, sums.b * factor, *(values * factor**2 for values in (sums.aa, sums.ab, sums.bb)))
 
 
-def raked_counts_and_means(
-    sums: PsuSums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage, room: Room | None = None
-) -> Figures:
+def raked_counts_and_means(sums: PsuSums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage) -> Figures:
     """Counts, means and totals after raking, from the sums before it, if every record is its own PSU.
 
     Variances are computed from the residuals of a regression on the margins.
     """
     inside, plain = cells.membership.toarray(), sums
-    sums = raked(plain, factors(plain.a, margins, room))
+    sums = raked(plain, factors(plain.a, margins))
     count, total = (cells.membership @ values for values in (sums.a, sums.b))
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = total / count

@@ -107,14 +107,6 @@ BINNED_COUNTS = (
     "what is left of ε₀. The table costs the rest for every value of theirs, so that all together cost ε₀ + ε₁ (adaptive "
     "composition)."
 )
-GAUSSIAN_COUNTS = (
-    BINNED_COUNTS.replace("discrete Laplace noise of scale h/ε", "discrete Gaussian noise of σ = √(h/2ρ)")
-    .replace("2h/ε under", "√(h/ρ) under")
-    .replace("where ε is what", "where ρ is what")
-    .replace("of ε₀. The", "of ρ₀. The choice has noise for the L2 norm of all scores. The")
-    .replace("a quarter of ε₀", "a quarter of ρ₀")
-    .replace("cost ε₀ + ε₁", "cost ρ₀ + ρ₁")
-)
 BINNED = f"{BINNED_COUNTS} " + (
     "A cell's limits have the least predicted error, "
     "from the noisy histograms and the noise's law alone. The public bounds are among those tried. A cell's count is its "

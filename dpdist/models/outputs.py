@@ -15,7 +15,6 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.job import Job, StatisticName
-from dpdist.models.design import Design
 from dpdist.models.protocol import Distributed, Draws, Exact, Expectation, Likelihood, StratumModel, Synthesizer
 from dpdist.models.synthetic import SyntheticRecords
 
@@ -132,60 +131,6 @@ class NoiseOfCounts(Protocol):
     @property
     def noise_of_count(self) -> tuple[float, float] | None:
         """Standard deviation of the noise of one noisy count, and the largest weight; None if it is confidential."""
-        ...
-
-
-class CellFacts(NamedTuple):
-    """Facts of a stratum's base cells in the released parameters, (cell, variable) unless stated.
-
-    The variables are the mean weight and the mean of every outcome. A field is None if the release lacks it.
-    """
-
-    means: Floats
-    noisy_sum: Ints
-    """The number of the noisy sum of every cell, (cell,). Cells of one number share it."""
-    clipped_weights: Floats
-    """The noisy sums of clipped weights, (cell,)."""
-    departures: Floats
-    """Distances from the prediction of a reference or an earlier release, in standard deviations."""
-    kept_shares: Floats
-    """The weight of a cell's own figure in its estimate; the common figure has the rest."""
-    borrowed_shares: Floats | None
-    """The part of a cell's shape that comes from other cells, (cell, outcome)."""
-    ranges: Floats | None
-    """Least and largest mean that the noisy sums allow, (cell, variable, 2); NaN if they identify the mean."""
-    shares_at_bound: Floats | None
-    """The share of weights at or beyond their public bound, (cell,); NaN if noise hides it."""
-    error_variances: Floats
-    """Variances of the means. The variance of a mean weight is relative to the weight."""
-    noise_variances: Floats
-    """The parts of `error_variances` that noise causes."""
-
-
-@runtime_checkable
-class CompletedCells(StratumModel, Protocol):
-    """A model of base cells with sums clipped at limits, whose means a reference completes."""
-
-    @property
-    def design(self) -> Design: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def outcomes(self) -> tuple[str, ...]: ...
-
-    @property
-    def count(self) -> Floats:
-        """Sample records of every cell, (cell,)."""
-        ...
-
-    def cell_facts(self, described: Mapping[str, Any]) -> CellFacts | None:
-        """Facts of the cells in the written parameters; None if these have no means."""
-        ...
-
-    def points_of_cells(self, release: ReleaseView, stratum: int) -> tuple[list[list[Floats]], Floats]:
-        """Points (weight, outcome) of every outcome and cell, and the number of records that they represent, (cell,)."""
         ...
 
 

@@ -290,27 +290,6 @@ class Expectations(Expectation, Protocol):
         ...
 
 
-@runtime_checkable
-class Unbiased(Expectation, Protocol):
-    """A model whose expectations may leave public bounds, so that their sums over cells are unbiased.
-
-    Figures are set into their bounds when they are printed (`publish.public_bounds`).
-    """
-
-    @property
-    def only_noise(self) -> bool:
-        """True if simulated parameters differ from the released ones by noise alone."""
-        ...
-
-    def bounded(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w | x) and E(w y | x) within public bounds, as synthetic records have them, (draw, row) each."""
-        ...
-
-    def weight_ends(self, theta: Draws) -> tuple[float, float]:
-        """The smallest and the largest weight that a record can have in the expectations."""
-        ...
-
-
 def expected_of(model: Expectation, theta: Draws, outcome: int) -> tuple[Floats, Floats]:
     """E(w | x) and E(w y | x) of an outcome, by its number."""
     if outcome == 0:
@@ -337,15 +316,6 @@ class OfAnswers(Protocol):
 
     def answers(self, value: Floats, outcome: int) -> Floats:
         """The reported values with the ranks of these values, of any shape."""
-        ...
-
-
-@runtime_checkable
-class DistributedAtMeans(Distributed, Protocol):
-    """A distribution function that can also be computed at other means of cells."""
-
-    def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """`until` at other means, (pair,): `mean` (row,) are the mean outcomes of the stratum's frame rows."""
         ...
 
 

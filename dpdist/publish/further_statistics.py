@@ -18,15 +18,13 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval, combine_sets, t_interval
-from dpdist.estimation.linear import HALVINGS, Below, StatisticFigures, Units, across, figures_of, variance, woodruff
+from dpdist.estimation.linear import Below, StatisticFigures, Units, figures_of, variance, woodruff
 from dpdist.estimation.raking import margins_of
 from dpdist.estimation.variance import Stages, met_units
 from dpdist.job import Column, Statistic
 from dpdist.models.outputs import DistributedByPoints
-from dpdist.models.protocol import Distributed, DistributedAtMeans, Draws, OfAnswers
+from dpdist.models.protocol import Distributed, Draws, OfAnswers
 from dpdist.publish.design_effects import further_effects
-from dpdist.publish.interval_limits import Wider, ranges_of, unidentified_rows, wider
-from dpdist.publish.public_bounds import bounded_expectations
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, about, normal_variance
@@ -118,26 +116,6 @@ class Distributions:
             thetas.append([released.theta(model, stratum, k) for k in range(len(released.sets))])
         return thetas
 
-    def weight_at(self, weight: Floats, mean: Floats, level: float) -> Below:
-        """The contribution of (row, value) pairs to the weight at or below the value, less the part `level` of all
-        weight, (1, pair).
-
-        `weight` (2, row) is the weight of rows with a share of at most the level, and of the others; `mean` (row,) is
-        rows' mean outcome.
-        """
-
-        def below(outcome: int, row: Ints, value: Floats) -> Floats:
-            assert self._models is not None
-            frame, beyond = self._released.frame, np.empty(len(row))
-            for stratum in np.unique(frame.stratum[row]).tolist():
-                model, rows = self._models[stratum], frame.rows_of(stratum)
-                assert isinstance(model, DistributedAtMeans)
-                pairs = np.flatnonzero(frame.stratum[row] == stratum)
-                beyond[pairs] = model.at_means(mean[rows], row[pairs] - rows.start, value[pairs], outcome) - level
-            return np.asarray(weight[(beyond > 0).astype(np.int64), row] * beyond)[None]
-
-        return below
-
     def _below(self, weight: Floats, share: Callable[[int, Distributed, Ints, Floats, int], Floats]) -> Below:
         frame = self._released.frame
 
@@ -208,9 +186,8 @@ class Material:
             return np.asarray(sets.below(outcome, row, value).mean(axis=0, keepdims=True))
 
         assert self.expected is not None
-        within = [bounded_expectations(self.released, pairs) for pairs in self.expected]
-        weight = np.mean([pair[0] for pair in within[0]], axis=0, keepdims=True)
-        means = [np.mean([pair[1] for pair in pairs], axis=0, keepdims=True) for pairs in within]
+        weight = np.mean([pair[0] for pair in self.expected[0]], axis=0, keepdims=True)
+        means = [np.mean([pair[1] for pair in pairs], axis=0, keepdims=True) for pairs in self.expected]
         return Units(self._n, weight, means, below)
 
     @cached_property
@@ -365,10 +342,7 @@ def _column(material: Material, figures: StatisticFigures) -> Column | None:
 
 
 def _limited(material: Material, figures: StatisticFigures, interval: Interval) -> Interval:
-    """Cuts limits to the figure's possible range; blanks the figures of cells with rows that are not identified.
-
-    Limits of whole-number quantiles are rounded outwards.
-    """
+    """Cuts limits to the figure's possible range. Limits of whole-number quantiles are rounded outwards."""
     released, base = material.released, figures.base
     low, top = base.kind.limits
     if base.level_of_quantile is not None:
@@ -377,65 +351,4 @@ def _limited(material: Material, figures: StatisticFigures, interval: Interval) 
         low, top = low - top, top - low
     if base.level_of_quantile is not None and released.job.outcome_columns[base.variable or ""].whole:
         interval = interval._replace(lower=np.floor(interval.lower), upper=np.ceil(interval.upper))
-    if base.level_of_quantile is not None and figures.statistic.of is None:
-        interval, gone = _with_ranges(material, figures, interval)
-    else:
-        gone = _unidentified(released, figures)
-    cut = interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))
-    blank = Interval(*(np.where(gone, np.nan, values) for values in cut))
-    return blank if base.level_of_quantile is None else blank._replace(lower=cut.lower, upper=cut.upper)
-
-
-def _with_ranges(
-    material: Material, figures: StatisticFigures, interval: Interval
-) -> tuple[Interval, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """A quantile's interval, widened for rows that noisy sums do not identify, and the cells with only such rows,
-    (cell,).
-
-    The least quantile follows from the least means, with the largest weights if these means lie below it; the largest,
-    from the largest means.
-    """
-    released, cells, level = material.released, figures.cells, figures.base.level_of_quantile
-    outcome = released.job.outcomes.index(figures.base.variable or "")
-    ranges = ranges_of(released, outcome)
-    if ranges is None or level is None or not material.distributions.defined:
-        return interval, np.zeros(len(cells), dtype=bool)
-    n = released.frame.count.astype(float)
-    weights = n * np.array([ranges.least_weight, ranges.most_weight])
-    open_rows = (ranges.most_weight > ranges.least_weight) | (ranges.most > ranges.least)
-    touched = np.asarray(cells.membership @ open_rows.astype(float) > 0)
-    if not touched.any():
-        return interval, touched
-    column = released.job.outcome_columns[figures.base.variable or ""]
-    low, high = (
-        _crossing(cells, material.distributions.weight_at(of_share, mean, level), outcome, column.bounds or UNBOUNDED)
-        for of_share, mean in ((weights, ranges.least), (weights[::-1], ranges.most))
-    )
-    only = np.asarray(cells.membership @ (ranges.most == ranges.least).astype(float) == 0) & touched
-    middle = interval.value
-    room = [np.where(touched, np.fmax(ends, 0.0), 0.0) for ends in (middle - low, high - middle)]
-    made = wider(interval, Wider(room[0], room[1], only.astype(float)))
-    return made._replace(lower=np.where(only, low, made.lower), upper=np.where(only, high, made.upper)), only
-
-
-def _crossing(cells: Cells, beyond: Below, outcome: int, bounds: tuple[float, float]) -> Floats:
-    """The least value within bounds at which the sum of `beyond` over a cell's rows reaches 0, (cell,)."""
-    low, value = (np.full(len(cells), end) for end in bounds)
-    row, sizes = cells.membership.indices.astype(np.int64), np.diff(cells.membership.indptr)
-    cell = np.repeat(np.arange(len(cells)), sizes)
-    for _ in range(HALVINGS):
-        middle = (low + value) / 2.0
-        reached = np.bincount(cell, beyond(outcome, row, np.repeat(middle, sizes))[0], len(cells)) >= 0.0
-        low, value = np.where(reached, low, middle), np.where(reached, middle, value)
-    return value
-
-
-def _unidentified(released: ReleasedObject, figures: StatisticFigures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True for a cell with an unidentified row, and for a cell compared with such a cell."""
-    if not released.has_ranges:
-        return np.zeros(len(figures.cells), dtype=bool)
-    outcomes = [released.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]
-    rows = np.any([unidentified_rows(released, outcome) for outcome in outcomes], axis=0).astype(float)
-    inside = across(figures.cells, figures.base.across) if figures.base.across else figures.cells.membership
-    gone = np.asarray(inside @ rows > 0)
-    return gone if figures.statistic.of is None else gone | gone[figures.origin]
+    return interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))

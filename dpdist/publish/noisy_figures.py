@@ -130,6 +130,5 @@ class NoiseErrors:
             return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}
         if self.drawn is None:
             return unknown
-        outcomes = self.released.job.outcomes
-        alone = noise_variances(self.released, cells, self.drawn[outcome], outcomes.index(outcome))
+        alone = noise_variances(self.released, cells, self.drawn[outcome])
         return {name: np.sqrt(variance) for name, variance in zip(STATISTICS, alone, strict=True)}

@@ -24,7 +24,7 @@ from dpdist.core.table_cells import Cells, counted_and_named
 from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
 from dpdist.models.outputs import DRAWS, KnowsSamples
-from dpdist.models.protocol import Unbiased, expected_of
+from dpdist.models.protocol import expected_of
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
@@ -102,7 +102,7 @@ def predicted(
         if within is not None:
             both = _direct_variances(released, cells, grounds, within)
             parts = [VarianceParts(direct, part.other + left) for (direct, left), part in zip(both, parts, strict=True)]
-    varying = grounds.noised is None and not isinstance(released.model(0), Unbiased)
+    varying = grounds.noised is None
     records, errors = cells.membership @ n, []
     with np.errstate(divide="ignore", invalid="ignore"):
         for value, part in zip(values, parts, strict=True):

@@ -20,7 +20,7 @@ from dpdist.core.files import replaced, write_json, write_text
 from dpdist.core.formats import version_of
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
-from dpdist.core.records import POOLED, Floats, Frame
+from dpdist.core.records import POOLED, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
@@ -33,7 +33,7 @@ from dpdist.job.former import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.on_reference import LearnsFromTotals, OnDistributions, OnDonors
-from dpdist.models.outputs import CellFacts, CompletedCells, SizedBySums
+from dpdist.models.outputs import SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.queries import record_epsilon
@@ -52,25 +52,6 @@ MOST_MODELS = 1000
 """Number of models of strata that a release keeps, so that memory does not grow with strata."""
 DISTRIBUTIONS = "distributions.parquet"
 """File of a score model's distributions of every cell, from the reference."""
-
-
-@dataclass(frozen=True)
-class CompletedStratum:
-    """A stratum whose base cells a reference completes; `cells` names them."""
-
-    number: int
-    model: CompletedCells
-    facts: CellFacts
-    cells: Sequence[str]
-
-    @property
-    def outcomes(self) -> tuple[str, ...]:
-        return self.model.outcomes
-
-    @property
-    def count(self) -> Floats:
-        """Sample records of every cell, (cell,)."""
-        return self.model.count
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,20 +121,6 @@ class ReleasedObject:
         return design_effects(self.job, self.promise)
 
     @cached_property
-    def completed_strata(self) -> tuple[CompletedStratum, ...]:
-        """Every stratum, if a reference completes cells; else none. A cell's name has its stratum if there are several."""
-        strata, labels = list[CompletedStratum](), self.frame.stratum_labels
-        for number, label in enumerate(labels):
-            model = self.model(number)
-            if not isinstance(model, CompletedCells):
-                break
-            where = f"{label} / " if len(labels) > 1 else ""
-            facts = model.cell_facts(self.sets[0][label])
-            if facts is not None:
-                strata.append(CompletedStratum(number, model, facts, [where + name for name in model.labels]))
-        return tuple(strata)
-
-    @cached_property
     def stage(self) -> Stage:
         """The sample's design, for variances of published figures: records drawn with replacement within design strata.
 
@@ -164,11 +131,6 @@ class ReleasedObject:
         if self.job.is_domain and not self.job.drawn_is_public:
             return Stage.of(np.full(len(frame.sampled_records), np.inf), lonely=lonely)
         return Stage.of(stratum_sizes(frame), lonely=lonely, elsewhere=frame.sampled_elsewhere)
-
-    @property
-    def has_ranges(self) -> bool:
-        """True if noisy sums were searched for unidentified cells."""
-        return any(stratum.facts.ranges is not None for stratum in self.completed_strata)
 
     @property
     def texts(self) -> list[Mapping[str, str]]:

@@ -21,11 +21,11 @@ import numpy as np
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import STATISTICS
+from dpdist.estimation.raking import margins_of
 from dpdist.job import Table
 from dpdist.models.outputs import DRAWS, DrawnTogether, SharesErrors
 from dpdist.models.protocol import Draws, Expectation, expected_of
 from dpdist.publish.opened import Release
-from dpdist.publish.public_bounds import margins_and_room
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (
     LawSpread,
@@ -87,7 +87,7 @@ class SharedErrors:
     def _side(self, k: int, name: str, outcome: int) -> _Side:
         released = (self.later, self.earlier)[k]
         cells, spread = released.cells(self._table(released, name)), self.spreads[k][outcome]
-        variance = noise_variances(released, cells, spread, outcome)
+        variance = noise_variances(released, cells, spread)
         if k and self.drawn.sampled:
             centres = spread.figures(cells, released.frame.count.astype(float))[0]
             variance = [noise + normal_variance(centre) for noise, centre in zip(variance, centres, strict=True)]
@@ -118,8 +118,8 @@ def _named(table: Table, statistic: str, variable: str, outcome: int) -> list[tu
 def _drawn(released: ReleasedObject, drawn: Draws, outcome: int) -> LawSpread:
     model = released.model(0)
     assert isinstance(model, Expectation)
-    spread, (rake, room) = LawSpread(*expected_of(model, drawn, outcome)), margins_and_room(released)
-    return raked(spread, released, rake, room) if rake else spread
+    spread, rake = LawSpread(*expected_of(model, drawn, outcome)), margins_of(released.job, released.frame)
+    return raked(spread, released, rake) if rake else spread
 
 
 def shared_errors(before: Release, after: Release) -> SharedErrors | None:

@@ -17,13 +17,12 @@ from dpdist.core.progress import within
 from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and_means
-from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
-from dpdist.models.outputs import DRAWS, CompletedCells, Recentred, Resampled
+from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
+from dpdist.models.outputs import DRAWS, Recentred, Resampled
 from dpdist.models.protocol import Draws, Expectation, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.batches import ByBatch, batches_of, here, rows_of_batch
 from dpdist.publish.design_effects import plain_effects
-from dpdist.publish.public_bounds import FigureBounds, bounded_expectations, margins_and_room
 from dpdist.publish.refit import Expected, Laws, Recounted, RefitExpectations, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
 
@@ -151,7 +150,7 @@ def has_laws(released: ReleasedObject) -> bool:
 def _needs_rows(released: ReleasedObject) -> bool:
     job = released.job
     further = any(not statistic.plain for table in job.tables for statistic in table.statistics)
-    return bool(further or job.rake or job.noisy_frame or isinstance(released.model(0), CompletedCells))
+    return bool(further or job.rake or job.noisy_frame)
 
 
 def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
@@ -283,10 +282,10 @@ def _joined(
     for j, spreads_of_outcome in enumerate(by_outcome):
         if all(part[j][1] is part[j][0] for part in parts):
             spreads_of_outcome[1] = spreads_of_outcome[0]
-    rake, room = margins_and_room(released)
+    rake = margins_of(released.job, released.frame)
     if rake:
         distinct = {id(spread): spread for outcome_spreads in by_outcome for spread in outcome_spreads}
-        by_name = {name: raked(spread, released, rake, room) for name, spread in distinct.items()}
+        by_name = {name: raked(spread, released, rake) for name, spread in distinct.items()}
         by_outcome = [[by_name[id(spread)] for spread in outcome_spreads] for outcome_spreads in by_outcome]
     return [
         Spreads(tuple(outcome_spreads), _recounted(released, by_stratum, outcome))
@@ -319,11 +318,11 @@ def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outc
     return simulated
 
 
-def raked(spread: LawSpread, released: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> LawSpread:
+def raked(spread: LawSpread, released: ReleasedObject, rake: Sequence[Margin]) -> LawSpread:
     """Rakes every draw separately. Draws with unknown values stay unchanged."""
     finite = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
-    factor[finite] = factors(released.frame.count * spread.weight[finite], rake, room)
+    factor[finite] = factors(released.frame.count * spread.weight[finite], rake)
     return LawSpread(spread.weight * factor, spread.product * factor)
 
 
@@ -331,15 +330,10 @@ def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expec
     """Counts, means and totals of expectations averaged over sets, with their variance V_x over samples' x."""
     frame = released.frame
     n = frame.count.astype(float)
-    within = bounded_expectations(released, expected)
-    a, b = (np.mean([pair[i] for pair in within], axis=0) for i in range(2))
+    a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
     stage = released.stage
-    (rake, room), sums = margins_and_room(released), PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b)
-    return (
-        raked_counts_and_means(sums, frame, cells, rake, stage, room)
-        if rake
-        else counts_and_means(sums, frame, cells, stage)
-    )
+    rake, sums = margins_of(released.job, frame), PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    return raked_counts_and_means(sums, frame, cells, rake, stage) if rake else counts_and_means(sums, frame, cells, stage)
 
 
 class VarianceParts(NamedTuple):
@@ -412,7 +406,7 @@ def _variance_parts(
     n, composed = released.frame.count.astype(float), composition(released, cells, expected)
     figures = spread.figures(cells, n)
     again = None if spread.recounts is None else cell_estimates(cells, *spread.recounts)
-    noise, parts = _noise_variances(released, cells, figures[NOISED], outcome), []
+    noise, parts = _noise_variances(released, figures[NOISED]), []
     for k, composed_figure in enumerate(composed):
         centres, plain, _, weighted, unweighted = (figure[k] for figure in figures)
         redrawn = normal_variance(centres)
@@ -422,19 +416,14 @@ def _variance_parts(
     return parts
 
 
-def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads, outcome: int) -> list[Floats]:
+def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads) -> list[Floats]:
     """Variances of counts, means and totals by noise alone, (cell,) each."""
-    figures = spread.figures(cells, released.frame.count.astype(float))
-    return _noise_variances(released, cells, figures[NOISED], outcome)
+    return _noise_variances(released, spread.figures(cells, released.frame.count.astype(float))[NOISED])
 
 
-def _noise_variances(
-    released: ReleasedObject, cells: Cells, figures: tuple[Floats, Floats, Floats], outcome: int
-) -> list[Floats]:
+def _noise_variances(released: ReleasedObject, figures: tuple[Floats, Floats, Floats]) -> list[Floats]:
     noises = released.job.mechanism.noises(released.job)
-    alone = [normal_variance(drawn_figures) / noises for drawn_figures in figures]
-    bounds = FigureBounds.of(released, cells, outcome)
-    return alone if bounds is None else bounds.noise_variances(alone)
+    return [normal_variance(drawn) / noises for drawn in figures]
 
 
 def about(drawn: Floats, value: Floats) -> Floats:

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.estimators import PsuSums, record_sums
-from dpdist.estimation.raking import factors
+from dpdist.estimation.raking import factors, margins_of
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.models.outputs import FromDonors
 from dpdist.models.protocol import Expectation, Presampled, StratumModel, Synthesizer
 from dpdist.publish.batches import ByBatch, batches_of, here, is_large, rows_of_batch
-from dpdist.publish.public_bounds import by_row, expecting, margins_and_room, raked_to_totals
+from dpdist.publish.public_bounds import by_row, expecting, raked_to_totals
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
 
@@ -64,10 +64,10 @@ def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], Non
     """
     folder.mkdir(parents=True)
     frame, batches, sets = released.frame, batches_of(released.frame), range(len(released.sets))
-    rake, room = margins_and_room(released)
+    rake = margins_of(released.job, frame)
     factor = [np.ones(len(frame))] * len(sets)
     if rake:
-        factor = [factors(of_set.a, rake, room) for of_set in synthetic_sums(released, by_batch)]
+        factor = [factors(of_set.a, rake) for of_set in synthetic_sums(released, by_batch)]
     small = [batch for batch in batches if not is_large(frame, batch)]
     results, parts = by_batch(batch_records, released, small), list[BatchSums]()
     with ExitStack() as stack:

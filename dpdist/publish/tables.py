@@ -22,20 +22,16 @@ from dpdist.estimation.estimators import (
 )
 from dpdist.estimation.raking import margins_of, raked_counts_and_means
 from dpdist.job import Table
-from dpdist.models.protocol import Unbiased
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.further_statistics import Material, further_intervals
-from dpdist.publish.interval_limits import limited
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.public_bounds import (
-    FigureBounds,
     fixed_totals,
-    margins_and_room,
-    without_drowned_means,
+    limited,
     without_rounding,
 )
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, noise_variances, variances
+from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 
 
 class Grounds(NamedTuple):
@@ -56,13 +52,8 @@ def estimates(released: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[
         return {"records": combined_records(released, cells, sums, outcome=outcome)}
     parameters = from_parameters(released, cells, expected, spread, outcome)
     if spread is not None:
-        by_estimator = {"parameters": parameters}
-        if len(sums):
-            by_estimator["records"] = _records_of(released, cells, grounds, parameters)
-        if not isinstance(released.model(0), Unbiased):
-            return by_estimator
-        count = np.mean([cells.membership @ (released.frame.count * weight) for weight, _ in expected], axis=0)
-        return without_drowned_means(by_estimator, count, np.sqrt(noise_variances(released, cells, spread, outcome)[0]))
+        records = {"records": _records_of(released, cells, grounds, parameters)} if len(sums) else {}
+        return {"parameters": parameters} | records
     if not len(sums):
         return {"parameters": parameters}
     model = released.job.likelihood
@@ -155,8 +146,6 @@ def from_parameters(
     n = released.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
-    bounds = FigureBounds.of(released, cells, outcome)
-    points = points if bounds is None else bounds.within(points)
     df = np.full(len(cells), np.inf if spread is not None else len(released.sets) - 1)
     return _intervals(points, variances(released, cells, expected, spread, outcome), [df] * len(points))
 
@@ -218,10 +207,10 @@ def combined_records(
 
 def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[PsuSums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked where the job states public totals."""
-    frame, (rake, room) = released.frame, margins_and_room(released)
-    stage = released.stage
+    frame, stage = released.frame, released.stage
+    rake = margins_of(released.job, frame)
     return [
-        raked_counts_and_means(set_sums, frame, cells, rake, stage, room)
+        raked_counts_and_means(set_sums, frame, cells, rake, stage)
         if rake
         else counts_and_means(set_sums, frame, cells, stage)
         for set_sums in sums

@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from scipy.sparse import csr_array
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import STATISTICS, counts_and_means, record_sums
-from dpdist.estimation.raking import Margin, NotMet, Room, factors, raked, raked_counts_and_means, within_totals
+from dpdist.estimation.raking import Margin, NotMet, factors, raked, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.job.loading import find_job
 
@@ -97,23 +96,6 @@ def test_totals_that_one_set_of_weights_meets_all_weights_meet(apart: float) -> 
         np.testing.assert_allclose((margin.membership @ found.T).T, np.tile(margin.totals, (2, 1)), rtol=1e-9)
     odds, own = (x[:, 0] * x[:, 3] / (x[:, 1] * x[:, 2]) for x in (found, weights))
     np.testing.assert_allclose(odds, own, rtol=1e-6)
-
-
-def test_a_row_that_noisy_sums_do_not_tell_takes_what_totals_leave_and_no_other_gives() -> None:
-    """Row 0 may hold anything from 1 to 100. Controls: without room all rows are scaled; a narrow one is used up."""
-    whole = [Margin(csr_array(np.ones((1, 4))), np.array([100.0]))]
-    weights, told = np.array([10.0, 20.0, 20.0, 30.0]), np.array([20.0, 20.0, 30.0])
-    room = Room(np.array([1.0, *told]), np.array([100.0, *told]))
-    found = weights * factors(weights, whole, room)
-    np.testing.assert_allclose(found, [30.0, *told], rtol=1e-9)
-    np.testing.assert_allclose(weights * factors(weights, whole), weights * 1.25, rtol=1e-9)
-    narrow = Room(room.least, np.array([15.0, *told]))
-    np.testing.assert_allclose(weights * factors(weights, whole, narrow), np.array([15.0, *told]) / 0.85, rtol=1e-9)
-    kept = within_totals(found, whole, room)
-    assert not kept.free.any()
-    two = Room(np.array([1.0, 5.0, 20.0, 30.0]), np.array([100.0, 90.0, 20.0, 30.0]))
-    least, most = within_totals(np.array([30.0, 20.0, 20.0, 30.0]), whole, two)
-    np.testing.assert_allclose([least[:2], most[:2]], [[1.0, 5.0], [45.0, 49.0]])
 
 
 FIELDS = {

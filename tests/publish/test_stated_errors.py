@@ -13,7 +13,6 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Frame
-from dpdist.core.table_cells import cross
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.post import Marginals
@@ -21,7 +20,6 @@ from dpdist.mechanisms.marginals.sensitivity import SELECTION, choice_scale
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.privacy.noise import LARGEST_SCALE
-from dpdist.publish.interval_limits import Ranges, farthest_means
 
 MODIPS = (
     JOB.replace("strata: [field]\n", "")
@@ -138,12 +136,3 @@ def test_weights_of_a_partition_vary_as_much_as_they_can(weighted: bool) -> None
     part = 200.0 / 500.0
     assert theta["weight"][0] == pytest.approx(40.0 * part if weighted else 1.0)
     assert (drawn / drawn.mean()).std() == pytest.approx(np.sqrt((1.0 - part) / 200.0) if weighted else 0.0, rel=0.06)
-
-
-def test_limits_of_a_cell_whose_noisy_count_is_0_are_none() -> None:
-    """Two kinds, of which one has rows but no records: its mean has no limits, and nothing is divided by 0."""
-    frame = Frame({"kind": np.array([0, 1], np.int32)}, {"kind": ("bus", "van")}, np.array([0, 7]), (), ())
-    ends = np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([3.0, 3.0]), np.array([4.0, 4.0])
-    found = farthest_means(cross(frame, ("kind",), margins=True), frame.count.astype(float), Ranges(*ends), ends[3], 1.0)
-    assert np.isnan(found[0])
-    assert found[1:].tolist() == [4.0, 4.0]

@@ -51,11 +51,6 @@ class Totals(PublicModel):
         cells = tuple(str(cell) for cell in range(len(self.number)))
         return (Parameter("sums", (("cell", cells), ("value", ("0", "1")))),)
 
-    @property
-    def only_noise(self) -> bool:
-        """True: simulated sums differ from the released ones by noise alone."""
-        return True
-
     def means(self, theta: Draws) -> tuple[Floats, Floats]:
         """Mean weight, from 0 to the cap, and share of ones of every cell, (draw, cell) each."""
         positive = np.maximum(theta["sums"], 0.0)
