@@ -51,6 +51,13 @@ class AbsentRecords:
         order = order[self.weight[order] > 0]
         return AbsentRecords(tuple(columns), codes[order], self.weight[order], self.outcomes[order]) if len(order) else None
 
+    def within(self, levels: Mapping[str, int]) -> AbsentRecords:
+        """Those with these levels of some columns."""
+        kept = np.ones(len(self.weight), dtype=np.bool_)
+        for name, level in levels.items():
+            kept &= self.codes[:, self.columns.index(name)] == level
+        return AbsentRecords(self.columns, self.codes[kept], self.weight[kept], self.outcomes[kept])
+
     def table(self, outcomes: Sequence[str]) -> pa.Table:
         """One row for every record."""
         levels = {LEVEL + name: pa.array(self.codes[:, k].copy()) for k, name in enumerate(self.columns)}
@@ -92,6 +99,10 @@ class Donors:
         order = order[np.concatenate(kept)] if kept else order
         taken = None if copied is None else copied.take(pa.array(order))
         return cls(cell[order].astype(np.int64), weight[order], outcomes[order], taken)
+
+    @classmethod
+    def none(cls, outcomes: int) -> Self:
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((0, outcomes)))
 
     def __len__(self) -> int:
         return len(self.cell)

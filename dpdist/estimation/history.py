@@ -82,6 +82,8 @@ def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) ->
 
 HISTORY = "history.json"
 """Name of the file of earlier periods' totals, in the folder `released/`."""
+MOST_PERIODS = 10_000
+"""Largest number of periods between two totals."""
 MOST_TOTALS = 2_000
 """Number of totals of earlier periods that a release learns from; those of the last period are never fewer than all."""
 
@@ -108,36 +110,51 @@ class PeriodTotals:
     """Predicted or public mean weights, (cell,)."""
     scatter: Floats
     """Standard deviations of residuals of a record's w and wy, (cell, 1 + outcome)."""
-    drift: Floats
-    """Relative drift since the period before: of cells, and of all cells together, (2, 1 + outcome)."""
+    counts: Floats
+    """Noisy counts of bins by public bounds, (bin,), of the first period of a chain without a reference; otherwise none."""
+    scale: float = 0.0
+    """Scale of their noise, as of a Laplace law."""
+    since: int = 1
+    """Number of periods since the totals before, or since the reference."""
 
     def described(self) -> dict[str, Any]:
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return {"period": self.period, **{name: value.tolist() for name, value in arrays.items()}}
+        numbers = {"period": self.period, "since": self.since, "scale": self.scale}
+        return numbers | {name: value.tolist() for name, value in arrays.items()}
 
     @classmethod
     def recalled(cls, described: Mapping[str, Any]) -> Self:
         """The inverse of `described`. Raises `ValueError`, `KeyError` or `TypeError` if arrays do not fit each other."""
-        names = ("codes", "count", "row", "about", "total", "variance", "weight", "scatter", "drift")
+        names = ("codes", "count", "row", "about", "total", "variance", "weight", "scatter", "counts")
         codes, count, row, *rest = (np.array(described[name], dtype=np.float64) for name in names)
-        about, total, variance, weight, scatter, drift = rest
+        about, total, variance, weight, scatter, counts = rest
         cells, rows, outcomes = len(count), len(total), total.shape[-1]
         codes, about = codes.reshape(cells, -1), about.reshape(rows, -1)
         of_rows = {one.shape for one in (total, variance)} == {(rows, outcomes)}
-        shapes = row.shape[1:], about.shape[1] + 1, weight.shape, scatter.shape, drift.shape
-        if not of_rows or shapes != ((cells,), outcomes, (cells,), (cells, outcomes), (2, outcomes)):
+        shapes = row.shape[1:], about.shape[1] + 1, weight.shape, scatter.shape
+        if not of_rows or shapes != ((cells,), outcomes, (cells,), (cells, outcomes)):
             raise ValueError("arrays of different lengths")
         if not all(np.isfinite(one).all() for one in (codes, count, row, *rest)):
             raise ValueError("numbers that are not finite")
-        negative = any((one < 0).any() for one in (codes, count, row, variance, weight, scatter, drift))
+        negative = any((one < 0).any() for one in (codes, count, row, variance, weight, scatter))
         if negative or (row >= rows).any() or (variance[:, 1:] <= 0).any() or (count <= 0).any():
             raise ValueError("numbers outside their ranges")
-        stated = total, variance, weight, scatter, drift
+        since, scale = described["since"], float(described["scale"])
+        if counts.ndim != 1 or not np.isfinite(scale) or (scale > 0.0) != (counts.size > 0):
+            raise ValueError("counts without a scale of their noise")
+        if not isinstance(since, int) or not 1 <= since <= MOST_PERIODS:
+            raise ValueError("no number of periods")
+        stated = total, variance, weight, scatter, counts, scale, since
         return cls(str(described["period"]), codes.astype(np.int64), count, row.astype(np.int64), about, *stated)
 
 
 def remembered(history: Sequence[PeriodTotals]) -> tuple[PeriodTotals, ...]:
-    """The last periods that have at most MOST_TOTALS totals; the first of them has the drift of those before it, too."""
+    """The last periods that have at most MOST_TOTALS totals; the first of them counts those before it, too.
+
+    The first period of a chain without a reference is among them.
+    """
+    if law_of(history) is not None:
+        return (history[0], *remembered(history[1:]))
     totals, periods = 0, 0
     for one in reversed(history):
         totals += one.total.size
@@ -147,20 +164,33 @@ def remembered(history: Sequence[PeriodTotals]) -> tuple[PeriodTotals, ...]:
     before, last = history[: len(history) - periods], history[len(history) - periods :]
     if not before:
         return tuple(last)
-    drift = np.sqrt(sum(one.drift**2 for one in (*before, last[0])))
-    return (replace(last[0], drift=drift), *last[1:])
+    return (replace(last[0], since=sum(one.since for one in (*before, last[0]))), *last[1:])
 
 
-def write_history(path: Path, history: Sequence[PeriodTotals]) -> None:
-    write_json(path, {"periods": [one.described() for one in history]})
+def law_of(history: Sequence[PeriodTotals]) -> PeriodTotals | None:
+    """The first period of a chain without a reference, whose counts of bins give the law of all cells."""
+    return history[0] if history and history[0].counts.size else None
 
 
-def read_history(folder: Path, name: str, columns: int, outcomes: int) -> tuple[PeriodTotals, ...]:
+History = Mapping[str, tuple[PeriodTotals, ...]]
+"""Totals of every period, the earliest first, by stratum."""
+
+
+def write_history(path: Path, history: History) -> None:
+    strata = {label: [one.described() for one in periods] for label, periods in history.items()}
+    write_json(path, {"strata": strata})
+
+
+def read_history(folder: Path, name: str, columns: int, outcomes: int) -> History:
     """The inverse of `write_history`. Raises `Damaged` if totals are incomplete, or of other columns or outcomes."""
     try:
-        history = tuple(PeriodTotals.recalled(one) for one in read_object(folder, name)["periods"])
-        if not all((one.codes.shape[1], one.about.shape[1]) == (columns, outcomes) for one in history):
+        stated = read_object(folder, name)["strata"]
+        history = {str(label): tuple(map(PeriodTotals.recalled, periods)) for label, periods in stated.items()}
+        every = [one for periods in history.values() for one in periods]
+        if not all((one.codes.shape[1], one.about.shape[1]) == (columns, outcomes) for one in every):
             raise ValueError("other columns or outcomes")
+        if not all(history.values()):
+            raise ValueError("a stratum without totals")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
         raise Damaged(
             name, "no totals that fit each other", "totals as a release of mechanism tables states them"

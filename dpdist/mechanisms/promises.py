@@ -96,7 +96,8 @@ NOISY_FRAME = (
 OF_FRAME = "; ε = {epsilon} of it for noisy sample counts by {columns}"
 CHAINED = (
     "The reference is an earlier release, so this release costs its own ε whatever that one showed. A person in the files "
-    "of several periods loses at most the sum of their ε (adaptive composition; the chain is listed under reference)."
+    "of several periods loses at most the sum of their losses: of ε, or of ρ under zCDP (adaptive composition; the "
+    "chain is listed under reference)."
 )
 BINNED_COUNTS = (
     "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups of "

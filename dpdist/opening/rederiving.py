@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,12 +169,14 @@ def _delta(statement: Mapping[str, Any]) -> Fraction:
 class _Figures(NamedTuple):
     """Noisy figures of measurements.parquet whose noise has a public scale, (figure,) each.
 
-    `cell` numbers what a figure is of: set, table, statistic, levels and bin. `part` numbers the tables of a set, with the
-    columns that their cells have: cells of one part are disjoint.
+    `stratum` numbers sets and the job's strata, whose records are disjoint: each has the whole budget. `cell` numbers what
+    a figure is of: set, table, statistic, levels and bin. `part` numbers the tables of a set, with the columns that their
+    cells have: cells of one part are disjoint.
     """
 
     law: NDArray[Any]
     set: NDArray[Any]
+    stratum: Ints
     statistic: NDArray[Any]
     step: Floats
     cell: Ints
@@ -188,7 +190,7 @@ def _noise(public: Path, job: Job, queries: list[dict[str, Any]], number: int) -
     """
     noisy = [query for query in queries[:number] if query["law"] != "posterior_draw"]
     further = [query["name"] for query in queries[number:]]
-    figures, faults = _measured(public, bool(noisy))
+    figures, faults = _measured(public, bool(noisy), job.strata)
     if figures is None:
         return faults, [NO_FIGURES] if noisy else []
     if (again := len(figures.cell) - len(np.unique(figures.cell))) > 0:
@@ -249,12 +251,14 @@ def _scales(query: Mapping[str, Any]) -> Floats:
 
 
 def _largest_loss(query: Mapping[str, Any], figures: _Figures, which: NDArray[np.bool_]) -> float:
-    """The largest loss of a set's answers by part, as a share of the query's."""
+    """The largest loss of a stratum's answers by part, as a share of the query's."""
     shares = (float(Fraction(query["scale"])) / figures.step[which]) ** (1 if query["law"] == "discrete_laplace" else 2)
-    of_set = defaultdict[Any, dict[int, float]](dict)
-    for number, part, share in zip(figures.set[which].tolist(), figures.part[which].tolist(), shares.tolist(), strict=True):
-        of_set[number][part] = max(share, of_set[number].get(part, 0.0))
-    return max((sum(by_part.values()) for by_part in of_set.values()), default=0.0)
+    of_stratum = defaultdict[Any, dict[int, float]](dict)
+    for number, part, share in zip(
+        figures.stratum[which].tolist(), figures.part[which].tolist(), shares.tolist(), strict=True
+    ):
+        of_stratum[number][part] = max(share, of_stratum[number].get(part, 0.0))
+    return max((sum(by_part.values()) for by_part in of_stratum.values()), default=0.0)
 
 
 def _too_little(law: str, statistic: str, steps: float, least: float) -> Damaged:
@@ -263,7 +267,7 @@ def _too_little(law: str, statistic: str, steps: float, least: float) -> Damaged
     return Damaged(MEASUREMENTS, fault, allowed if np.isfinite(least) else f"laws of the queries of {PROOF}")
 
 
-def _measured(public: Path, noisy: bool) -> tuple[_Figures | None, list[Damaged]]:
+def _measured(public: Path, noisy: bool, strata: Sequence[str]) -> tuple[_Figures | None, list[Damaged]]:
     """The noisy figures with a public scale, None if there are none; a fault if figures of `noisy` queries state none."""
     if not (public / MEASUREMENTS).exists():
         return None, []
@@ -277,10 +281,12 @@ def _measured(public: Path, noisy: bool) -> tuple[_Figures | None, list[Damaged]
             return None, faults
         levels = [name for name in table.columns if name.startswith(CELL)]
         keys = ["set", "table", "statistic", *levels, *(["centre", "half_width"] if "centre" in table else [])]
+        by_stratum = ["set", *(CELL + name for name in strata if CELL + name in table)]
         columns = table[levels].notna().to_numpy() @ (1 << np.arange(len(levels)))
         figures = _Figures(
             np.array([str(law).removeprefix(CLAMPED) for law in table["law"]]),
             table["set"].to_numpy(),
+            table.groupby(by_stratum, dropna=False, sort=False).ngroup().to_numpy(),
             table["statistic"].to_numpy(str),
             table["scale"].to_numpy(float) / table["lattice"].to_numpy(float),
             table.groupby(keys, dropna=False, sort=False).ngroup().to_numpy(),

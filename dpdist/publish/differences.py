@@ -39,7 +39,7 @@ CLAIMS = (
     "metered",
     "synthetic_sets",
 )
-"""Keys of a statement that describe its protection. `_chained` adds the sums of ε over a chain of earlier releases."""
+"""Keys of a statement that describe its protection. `_chained` adds the losses over a chain of earlier releases."""
 ELSEWHERE = ("dataset", "period", "correction", "budget", "synthetic_sets", "tables", "presentation")
 """Keys of a job that are compared elsewhere or never change a figure."""
 OF_A_FIGURE = ("statistic", "variable", "estimator")
@@ -126,7 +126,7 @@ def _version(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chained(*statements: Mapping[str, Any]) -> tuple[str, ...]:
     """Moves the sums over a chain to the top level of the statements; returns their names."""
-    names = ("chain_epsilon", "chain_substitution_epsilon")
+    names = ("chain_epsilon", "chain_substitution_epsilon", "chain_rho", "chain_substitution_rho")
     for statement in statements:
         assert isinstance(statement, dict)
         statement |= {name: statement["reference"][name] for name in names if name in statement.get("reference", {})}

@@ -25,7 +25,15 @@ from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
-from dpdist.estimation.history import HISTORY, REFERENCE_FILE, PeriodTotals, read_history, read_points, write_history
+from dpdist.estimation.history import (
+    HISTORY,
+    REFERENCE_FILE,
+    History,
+    PeriodTotals,
+    read_history,
+    read_points,
+    write_history,
+)
 from dpdist.estimation.variance import Stage
 from dpdist.job import DesignEffect, Job, Table, budget_text
 from dpdist.job.families import family_facts
@@ -97,8 +105,8 @@ class ReleasedObject:
     """Public summaries of the reference for every stratum, where the model uses them."""
     donors: Mapping[str, Donors] = field(default_factory=dict)
     """Public records of the reference, by stratum. Synthetic records of tables copy their values from these."""
-    history: tuple[PeriodTotals, ...] = ()
-    """Totals from which the next release learns: of earlier periods since the reference, and of this one."""
+    history: History = field(default_factory=dict)
+    """Totals from which the next release learns, by stratum: of earlier periods since the reference, and of this one."""
     proof: Mapping[str, Any] | None = None
     """The proof record (privacy/proof.py); None of releases of 0.1.1 and earlier, and of simulated ones."""
 
@@ -180,7 +188,7 @@ class ReleasedObject:
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
         if isinstance(model, OnDonors) and label in self.donors:
-            return model.with_donors(replace(self.donors[label], history=self.history[:-1]))
+            return model.with_donors(replace(self.donors[label], history=self.history.get(label, ())[:-1]))
         return model.within(self.facts[label]) if isinstance(model, OnDistributions) else model
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
@@ -241,15 +249,18 @@ def with_totals(released: ReleasedObject) -> ReleasedObject:
 
     Until then its donors have those of earlier periods.
     """
-    (first, *_) = released.frame.stratum_labels
-    if not released.job.mechanism.states_totals or released.job.strata or first not in released.donors:
+    if not released.job.mechanism.states_totals:
         return released
-    model = builder_of(released.job).build(released.job, released.frame, released.frame.rows_of(0))
-    assert isinstance(model, OnDonors)
-    assert isinstance(model, LearnsFromTotals)
-    model = model.with_donors(released.donors[first])
-    assert isinstance(model, LearnsFromTotals)
-    return replace(released, history=model.history(released.theta(model, 0, 0)))
+    history = dict[str, tuple[PeriodTotals, ...]]()
+    for stratum, label in enumerate(released.frame.stratum_labels):
+        model = builder_of(released.job).build(released.job, released.frame, released.frame.rows_of(stratum))
+        if label in released.donors:
+            assert isinstance(model, OnDonors)
+            model = model.with_donors(released.donors[label])
+        assert isinstance(model, LearnsFromTotals)
+        if periods := model.history(released.theta(model, stratum, 0)):
+            history[label] = periods
+    return replace(released, history=history)
 
 
 def of_run(released: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
@@ -290,7 +301,7 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
         _write_set(folder / f"set-{number}.json", {"set": number, "family": released.job.family}, strata)
     if released.facts:
         pq.write_table(facts_table(released.facts), folder / DISTRIBUTIONS, compression="zstd")
-    if released.donors:
+    if any(map(len, released.donors.values())):
         table = donors_table(released.donors, released.job.outcomes)
         pq.write_table(table, folder / DONORS, compression="zstd")
     if released.history:
@@ -333,7 +344,7 @@ def read_released(folder: Path) -> ReleasedObject:
         frame = read_frame(public, f"{part}/frame.parquet", job)
         points = read_points(public, f"{part}/{REFERENCE_FILE}", job) if (folder / REFERENCE_FILE).exists() else None
         sizes = len(job.cell_columns), len(job.outcomes)
-        history = read_history(public, f"{part}/{HISTORY}", *sizes) if (folder / HISTORY).exists() else ()
+        history = read_history(public, f"{part}/{HISTORY}", *sizes) if (folder / HISTORY).exists() else {}
     except Damaged as error:
         raise _unfit(public, error) from None
     try:
@@ -343,6 +354,9 @@ def read_released(folder: Path) -> ReleasedObject:
         facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if family_facts(job).on_reference else {}
         kept = folder / DONORS
         donors = donors_from_table(pq.read_table(kept), job.outcomes, job.microdata.columns) if kept.exists() else {}
+        for label, periods in history.items() if not kept.exists() else ():
+            if len(periods) > 1:  # a chain without a reference
+                donors[label] = Donors.none(len(job.outcomes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
     return ReleasedObject(job, promise, frame, sets, seed, points, facts, donors, history, proof)

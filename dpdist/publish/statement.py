@@ -261,13 +261,12 @@ def _public(released: ReleasedObject) -> list[str]:
     if released.facts:
         what = VERBATIM if _on_a_file(released) else "points of the earlier release, as they were"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
-    if released.donors:
+    if any(map(len, released.donors.values())):
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     if released.history:
-        facts.append(
-            f"released/{HISTORY}: noisy totals of measured cells, of this release and of {len(released.history) - 1} before"
-        )
+        before = max(map(len, released.history.values())) - 1
+        facts.append(f"released/{HISTORY}: noisy totals of measured cells, of this release and of {before} before")
     facts += [f"the recode of {name} when a file is read: {merges_in_words(merges)}" for name, merges in job.recode.items()]
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     facts += [f"the universe of {one.name}: {job.presentation.within(one.universe)}" for one in job.tables if one.universe]

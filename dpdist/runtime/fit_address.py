@@ -112,20 +112,23 @@ class Fit:
         """
         return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
 
-    @property
-    def absent(self) -> AbsentRecords | None:
-        """Reference records in crosses that the current file lacks; None if the mechanism learns nothing from them."""
+    def absent(self, stratum: int) -> AbsentRecords | None:
+        """A stratum's reference records in crosses that the current file lacks; None if the mechanism learns nothing from
+        them.
+        """
         if not self.job.mechanism.fills_empty_cells:
             return None
-        return AbsentRecords.from_table(read_table(self.space.absent), self.job.outcomes)
+        return AbsentRecords.from_table(read_table(self.space.absent), self.job.outcomes).within(
+            {name: int(self.frame.codes[name][self.frame.rows_of(stratum).start]) for name in self.frame.strata}
+        )
 
-    @property
-    def history(self) -> tuple[PeriodTotals, ...]:
-        """Totals of earlier periods, if the reference is a release that states them."""
+    def history(self, stratum: int) -> tuple[PeriodTotals, ...]:
+        """A stratum's totals of earlier periods, if the reference is a release that states them."""
         if not (self.job.carries and self.job.mechanism.states_totals):
             return ()
         path = self.space.history
-        return read_history(path.parent, path.name, len(self.job.cell_columns), len(self.job.outcomes))
+        every = read_history(path.parent, path.name, len(self.job.cell_columns), len(self.job.outcomes))
+        return every.get(self.frame.stratum_labels[stratum], ())
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
         """Returns a function that gives a stratum's noise for a request: the stored noise, or new noise that it stores.

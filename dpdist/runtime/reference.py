@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromTotals
 from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
-from dpdist.privacy.guarantees import Strict
+from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
@@ -33,7 +34,7 @@ from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.paths import LEARNED_FORM
 from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.released_reference import composed
+from dpdist.survey.released_reference import Costs, composed
 from dpdist.survey.same_file import table_content
 
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"
@@ -74,10 +75,10 @@ class LearnOne:
         current = int(fit.frame.stratum_count[stratum])
         try:
             if isinstance(model, LearnsFromTotals):
-                model = model.with_history(fit.history)
+                model = model.with_history(fit.history(stratum))
             records = fit.reference_records(stratum)
             copied = fit.copied(records)
-            learned = learned_from(fit.job, model, sampler, key, label, records, current, copied, fit.absent)
+            learned = learned_from(fit.job, model, sampler, key, label, records, current, copied, fit.absent(stratum))
         except (Improper, NotReached, Unconverged) as failure:
             return Outcome(stratum, str(failure))
         except Spurious:
@@ -170,10 +171,13 @@ def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
 
 def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
     guarantee, chain = plan.promise.total, earlier.carried.chain
-    assert isinstance(guarantee, Strict)
-    exchanged = budget_text(guarantee.substitution_epsilon)
-    this_release = {"epsilon": budget_text(guarantee.epsilon), "substitution_epsilon": exchanged}
-    totals = {f"chain_{name}": composed([*chain, this_release], name) for name in this_release}
+    assert isinstance(guarantee, Strict | Concentrated)
+    losses = {"epsilon": guarantee.epsilon, "substitution_epsilon": guarantee.substitution_epsilon}
+    if isinstance(guarantee, Concentrated):
+        losses |= {"rho": guarantee.rho, "substitution_rho": guarantee.substitution_rho}
+    stated = {name: budget_text(loss) for name, loss in (losses | {"delta": guarantee.delta or Fraction(0)}).items()}
+    this = Costs.model_validate({"adjacency": guarantee.adjacency, **stated})
+    totals = {f"chain_{name}": budget_text(total) for name, total in composed([*earlier.carried.links, this]).items()}
     facts = {"sha256": earlier.sha256, "records": earlier.records, "period": chain[-1]["period"]}
     return {**_histograms(plan.job), **facts, **totals, "chain": chain, "root": dict(earlier.carried.root)}
 

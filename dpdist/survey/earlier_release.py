@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import AbsentRecords
-from dpdist.estimation.history import CELL
+from dpdist.estimation.history import CELL, History, law_of
 from dpdist.job import Job
 from dpdist.survey.released_reference import EarlierRelease, read_earlier
 from dpdist.survey.same_file import table_content
@@ -66,6 +66,7 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
     if job.mechanism.states_totals:
+        carried = replace(carried, history=_by_columns(carried, job.cell_columns))
         sample = carried.sample if carried.sample is not None else _sample_of_points(job, carried)
         return _of_records(job, frame, carried, sample)
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
@@ -86,10 +87,19 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     return ReferenceRelease(carried, row[row >= 0], pa.table({name: v[row >= 0] for name, v in columns.items()}))
 
 
+def _by_columns(earlier: EarlierRelease, columns: Sequence[str]) -> History:
+    """The release's totals with levels in the order of these columns, which are its own."""
+    place = [earlier.job.cell_columns.index(name) for name in columns]
+    return {
+        label: tuple(replace(one, codes=one.codes[:, place]) for one in periods)
+        for label, periods in earlier.history.items()
+    }
+
+
 def _of_records(job: Job, frame: Frame, earlier: EarlierRelease, sample: AbsentRecords) -> ReferenceRelease:
     """A release that states totals, with the records from which it began by rows of the current frame."""
     none = np.zeros((len(frame), 0), dtype=np.int32)
-    codes = np.column_stack([none, *(frame.codes[name] for name in job.cell_columns)]).astype(np.int32)
+    codes = np.column_stack([none, *(frame.codes[name] for name in sample.columns)]).astype(np.int32)
     every, place = np.unique(np.concatenate([codes, sample.codes]), axis=0, return_inverse=True)
     of_frame, of_records = np.split(place.reshape(-1), [len(codes)])
     first = np.full(len(every), -1, dtype=np.int32)
@@ -171,12 +181,13 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     if other.mechanism.states_totals and not job.mechanism.states_totals:
         fault = f"it is of mechanism '{other.mechanism.name}', from which '{job.mechanism.name}' does not learn"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
-    if other.mechanism.states_totals and other.on_histograms:
-        fault = "it was made without a reference, and has no records that predict later ones"
-        yield Problem(where, fault, "a release whose chain begins with a public file", "name one, or a public file")
+    if job.strata and job.mechanism.states_totals and not earlier.history:
+        fault = "its points are those of the whole file, and the job has strata"
+        yield Problem(where, fault, "a release of mechanism tables, or a job without strata", "name a public file")
     same = {
         "outcome": (job.outcomes, other.outcomes),
         "columns of the tables": (set(job.cell_columns), set(other.cell_columns)),
+        "strata": (job.strata, other.strata),
         "survey.weight": (job.survey.weight, other.survey.weight),
         "universe": (job.universe, other.universe),
         "budget.adjacency": (job.budget.adjacency, other.budget.adjacency),
@@ -184,6 +195,10 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         "budget.exchange": (job.budget.exchange, other.budget.exchange),
         **{f"columns.{name}": (job.columns[name], other.columns.get(name)) for name in columns},
     }
+    weight = job.survey.measured_weight
+    if weight is not None and any(law_of(periods) is not None for periods in earlier.history.values()):
+        # Its bins follow from these bounds.
+        same[f"columns.{weight}"] = (job.columns.get(weight), other.columns.get(weight))
     for name, (ours, theirs) in same.items():
         if ours != theirs:
             yield Problem(where, f"it was released under another {name}", "the same in both jobs", "state one in both jobs")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -33,10 +33,12 @@ from dpdist.core.public_files import (
     regular,
     whole,
 )
-from dpdist.estimation.donors import DONORS, AbsentRecords, donors_from_table
+from dpdist.core.records import Frame
+from dpdist.estimation.donors import DONORS, AbsentRecords, Donors, donors_from_table
 from dpdist.estimation.frame_table import read_frame, read_job
-from dpdist.estimation.history import HISTORY, LARGEST_WEIGHT, REFERENCE_FILE, PeriodTotals, read_history, read_points
+from dpdist.estimation.history import HISTORY, LARGEST_WEIGHT, REFERENCE_FILE, History, law_of, read_history, read_points
 from dpdist.job import Adjacency, Job, budget_text
+from dpdist.job.budget import epsilon_of
 from dpdist.job.reference import HistogramReference
 from dpdist.job.values import Budget, Name
 
@@ -44,7 +46,10 @@ JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "stateme
 LONGEST = 1000
 """Largest number of releases of a chain."""
 NUMBER = re.compile(r"\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,2})?|\d{1,60}/\d{1,60}")
-AGREEING = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta", "reference")
+AGREEING = (
+    *("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "rho", "substitution_rho"),
+    *("delta", "reference"),
+)
 """Names of the facts of a release's guarantee that its statement must repeat."""
 
 
@@ -60,6 +65,13 @@ def _sum(value: Any) -> Fraction:
         return Fraction(_exact_text(value))
     except ZeroDivisionError:
         raise ValueError("a ratio to 0") from None
+
+
+def _not_too_long(value: Any) -> Any:
+    """Counts releases before any is read."""
+    if isinstance(value, list) and len(value) > LONGEST:
+        raise ValueError(f"Tuple should have at most {LONGEST} items")
+    return value
 
 
 def _shown(value: Any) -> Any:
@@ -81,28 +93,46 @@ class _Stored(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class _Costs(_Stored):
+class Costs(_Stored):
     """The exact, strict guarantee of a release: ε, and ε under an exchange of a record at the same x.
 
     An exchange costs between ε and 2ε, because it is two steps: the old record is switched off, and the new one on. Under
-    adjacency `substitution` it costs ε.
+    adjacency `substitution` it costs ε. Under zCDP losses are ρ, of which an exchange costs up to 4, and ε follows at δ.
     """
 
     adjacency: Adjacency
     epsilon: Exact
     substitution_epsilon: Exact
-    delta: Literal["0"]
+    rho: Exact | None = None
+    substitution_rho: Exact | None = None
+    delta: Annotated[Fraction, BeforeValidator(_exact_text), Field(ge=0, lt=1)]
 
     @model_validator(mode="after")
     def _exchange(self) -> Self:
-        most = 1 if self.adjacency == "substitution" else 2
-        if not self.epsilon <= self.substitution_epsilon <= most * self.epsilon:
-            allowed = "epsilon" if most == 1 else "from 1 to 2 epsilon"
-            raise ValueError(f"substitution_epsilon must be {allowed} under {self.adjacency}")
+        if (self.rho is None) != (self.delta == 0) or (self.rho is None) != (self.substitution_rho is None):
+            raise ValueError("rho and substitution_rho belong to a delta above 0")
+        pairs = [("epsilon", self.epsilon, self.substitution_epsilon, 2)]
+        if self.rho is not None and self.substitution_rho is not None:
+            due = [epsilon_of(one, self.delta) for one in (self.rho, self.substitution_rho)]
+            if [self.epsilon, self.substitution_epsilon] != due:
+                raise ValueError("epsilon must follow from rho and delta")
+            pairs = [("rho", self.rho, self.substitution_rho, 4)]
+        for name, loss, exchanged, most in pairs:
+            most = 1 if self.adjacency == "substitution" else most
+            if not loss <= exchanged <= most * loss:
+                allowed = name if most == 1 else f"from 1 to {most} {name}"
+                raise ValueError(f"substitution_{name} must be {allowed} under {self.adjacency}")
         return self
 
+    @property
+    def concentrated(self) -> tuple[Fraction, Fraction]:
+        """ρ, and ρ of an exchange: ε-differential privacy is (ε²/2)-zCDP (Bun & Steinke 2016)."""
+        if self.rho is not None and self.substitution_rho is not None:
+            return self.rho, self.substitution_rho
+        return self.epsilon**2 / 2, self.substitution_epsilon**2 / 2
 
-class Link(_Costs):
+
+class Link(Costs):
     """One release of a chain, with its guarantee and the checksum of its manifest."""
 
     dataset: Name
@@ -112,8 +142,9 @@ class Link(_Costs):
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        order = ("dataset", "period", "adjacency", "epsilon", "substitution_epsilon", "delta", "histogram", "manifest")
-        stored = self.model_dump(mode="json", exclude_none=True)
+        of_costs = ("epsilon", "substitution_epsilon", "rho", "substitution_rho", "delta")
+        order = ("dataset", "period", "adjacency", *of_costs, "histogram", "manifest")
+        stored = self.model_dump(mode="json", exclude_none=True) | {"delta": budget_text(self.delta)}
         return {name: stored[name] for name in order if name in stored}
 
 
@@ -133,7 +164,9 @@ class Before(Root):
 
     chain_epsilon: Total | None = None
     chain_substitution_epsilon: Total | None = None
-    chain: Annotated[tuple[Link, ...], Field(min_length=1, max_length=LONGEST)] | None = None
+    chain_rho: Total | None = None
+    chain_substitution_rho: Total | None = None
+    chain: Annotated[tuple[Link, ...], Field(min_length=1), BeforeValidator(_not_too_long)] | None = None
     root: Root | None = None
 
     @property
@@ -143,7 +176,7 @@ class Before(Root):
     @model_validator(mode="after")
     def _continued(self) -> Self:
         if self.chain is None:
-            if (self.root, self.chain_epsilon, self.chain_substitution_epsilon) != (None, None, None):
+            if any(one is not None for one in (self.root, self.chain_epsilon, self.chain_substitution_epsilon)):
                 raise ValueError("a sum or a root without a chain")
             return self
         if self.root is None:
@@ -153,17 +186,19 @@ class Before(Root):
         return self
 
 
-class Spent(_Costs):
+class Spent(Costs):
     """A release's guarantee, with its reference."""
 
-    guarantee: Literal["strict"]
+    guarantee: Literal["strict", "strict zCDP"]
     reference: Before
 
     def link(self, job: Job, manifest: str) -> Link:
-        costs = {name: getattr(self, name) for name in _Costs.model_fields}
-        costs |= {"epsilon": budget_text(self.epsilon), "substitution_epsilon": budget_text(self.substitution_epsilon)}
-        histogram = self.reference.histogram
-        return Link(**costs, dataset=job.dataset, period=job.period, histogram=histogram, manifest=manifest)
+        every = {name: getattr(self, name) for name in Costs.model_fields}
+        costs: dict[str, Any] = {
+            name: budget_text(one) if isinstance(one, Fraction) else one for name, one in every.items()
+        }
+        costs |= {"dataset": job.dataset, "period": job.period, "histogram": self.reference.histogram, "manifest": manifest}
+        return Link.model_validate(costs)
 
 
 @dataclass(frozen=True)
@@ -184,17 +219,26 @@ class EarlierRelease:
     """Number of records of the earlier release's confidential file, as published; noisy where sizes are secret."""
     sample: AbsentRecords | None = None
     """Records of the chain's first reference by levels of the job's columns, of a release that states totals."""
-    history: tuple[PeriodTotals, ...] = ()
-    """Totals of the chain's periods that such a release states."""
+    history: History = field(default_factory=dict)
+    """Totals of the chain's periods that such a release states, by stratum."""
 
     @property
     def chain(self) -> list[dict[str, Any]]:
         return [link.as_stored for link in self.links]
 
 
-def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
-    """The privacy loss of a person in all files of the chain, as an exact text; `name` is the key of the loss to add."""
-    return budget_text(sum((Fraction(one[name]) for one in chain), Fraction(0)))
+def composed(chain: Sequence[Costs]) -> dict[str, Fraction]:
+    """The privacy losses of a person in all files of the chain, by name: sums of ε, or of ρ if a release is under zCDP.
+
+    ε then follows from ρ at the last such release's δ.
+    """
+    deltas = [one.delta for one in chain if one.delta]
+    if not deltas:
+        names = ("epsilon", "substitution_epsilon")
+        return {name: sum((getattr(one, name) for one in chain), Fraction(0)) for name in names}
+    rho, exchanged = (sum(losses, Fraction(0)) for losses in zip(*(one.concentrated for one in chain), strict=True))
+    of_epsilon = {"epsilon": epsilon_of(rho, deltas[-1]), "substitution_epsilon": epsilon_of(exchanged, deltas[-1])}
+    return of_epsilon | {"rho": rho, "substitution_rho": exchanged}
 
 
 def read_earlier(folder: Path, signer: str | None = None) -> EarlierRelease:
@@ -226,7 +270,7 @@ def _refuse_unsigned(folder: Path, signer: str) -> None:
 def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     if unnamed := [name for name in (STATEMENT, JOB, PROMISE, "released/frame.parquet") if name not in files]:
         raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
-    totals = {f"released/{HISTORY}", f"released/{DONORS}"} <= files
+    totals = f"released/{HISTORY}" in files
     if not totals and f"released/{REFERENCE_FILE}" not in files:
         allowed = "one of mechanism tables, or of reference_tables in dpdist 0.2"
         raise Damaged(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
@@ -242,21 +286,33 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
         raise Damaged(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
     _check_exchange(spent, job)
     _check_chain(spent, links)
-    records = int(read_frame(folder, "released/frame.parquet", job).count.sum())
-    began = folder, digest, job, links, spent.reference.beginning
+    frame = read_frame(folder, "released/frame.parquet", job)
+    began, records = (folder, digest, job, links, spent.reference.beginning), int(frame.count.sum())
     if not totals:
         return EarlierRelease(*began, read_points(folder, f"released/{REFERENCE_FILE}", job), records)
     history = read_history(folder, f"released/{HISTORY}", len(job.cell_columns), len(job.outcomes))
-    return EarlierRelease(*began, None, records, _sample(folder, job, history), history)
+    return EarlierRelease(*began, None, records, _sample(folder, job, frame, history), history)
 
 
-def _sample(folder: Path, job: Job, history: Sequence[PeriodTotals]) -> AbsentRecords:
+def _sample(folder: Path, job: Job, frame: Frame, history: History) -> AbsentRecords:
     """The released records of the chain's first reference, which are checked against the job's public domains."""
-    name, columns = f"released/{DONORS}", job.cell_columns
+    name, columns = f"released/{DONORS}", job.reference_columns
     try:
-        table = pq.read_table(regular(folder, name))
-        (donors,) = donors_from_table(table, job.outcomes).values()
-        sample = donors.by_levels(columns, history[-1].codes)
+        parts, donors = list[AbsentRecords](), dict[str, Donors]()
+        if all(law_of(periods) is not None for periods in history.values()):
+            donors = dict.fromkeys(frame.stratum_labels, Donors.none(len(job.outcomes)))
+        else:
+            donors = donors_from_table(pq.read_table(regular(folder, name)), job.outcomes)
+        for stratum, label in enumerate(frame.stratum_labels):
+            part = donors[label].by_levels(job.cell_columns, history[label][-1].codes)
+            row = frame.rows_of(stratum).start
+            levels = {name: np.full(len(part.weight), frame.codes[name][row]) for name in frame.strata}
+            levels |= dict(zip(part.columns, part.codes.T, strict=True))
+            none = np.zeros((len(part.weight), 0), dtype=np.int32)
+            codes = np.column_stack([none, *(levels[name] for name in columns)]).astype(np.int32)
+            parts.append(AbsentRecords(columns, codes, part.weight, part.outcomes))
+        values = (np.concatenate([getattr(one, name) for one in parts]) for name in ("codes", "weight", "outcomes"))
+        sample = AbsentRecords(columns, *values)
         if sample.weight.dtype != np.float64 or sample.outcomes.dtype != np.float64:
             raise TypeError("values that are no numbers")
     except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -273,7 +329,9 @@ def _sample(folder: Path, job: Job, history: Sequence[PeriodTotals]) -> AbsentRe
         & (sample.codes < np.array(sizes, dtype=np.int64)).all(axis=1)
         & ((sample.outcomes >= low) & (sample.outcomes <= high)).all(axis=1)
     )
-    if not right.all() or not all((one.codes < np.array(sizes, dtype=np.int64)).all() for one in history):
+    sizes_of_cells = np.array([len(job.columns[column].levels or ()) for column in job.cell_columns], dtype=np.int64)
+    every = [one for periods in history.values() for one in periods]
+    if not right.all() or not all((one.codes < sizes_of_cells).all() for one in every):
         raise Damaged(name, "values outside their domains", "records within the job's public domains")
     return sample
 
@@ -293,8 +351,10 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
 def _check_exchange(spent: Spent, job: Job) -> None:
     """Checks that the stated ε of an exchange follows from ε and the job.
 
-    The ε of gates is paid once, all other ε twice.
+    The ε of gates is paid once, all other ε twice. ρ and its ε are checked against each other (`Costs`).
     """
+    if spent.rho is not None:
+        return
     gates = job.accept.epsilon if job.accept is not None else 0
     due = spent.epsilon if spent.adjacency == "substitution" else 2 * spent.epsilon - gates
     if spent.substitution_epsilon != due:
@@ -310,8 +370,7 @@ def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
         raise Damaged(PROMISE, "its chain has several adjacencies", "one adjacency along a chain")
     if spent.reference.chain is None:
         return
-    for name in ("epsilon", "substitution_epsilon"):
-        total = sum((getattr(link, name) for link in links), Fraction(0))
+    for name, total in composed(links).items():
         stated = getattr(spent.reference, f"chain_{name}")
         if stated != total:
             fault = f"chain_{name} {stated}, where its releases add up to {total}"

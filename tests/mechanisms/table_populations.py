@@ -19,7 +19,7 @@ from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job.tables import Statistic
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
-from dpdist.mechanisms.tables.posterior import Posterior, Rows, prior_variances, rows_about
+from dpdist.mechanisms.tables.posterior import Posterior, Rows, placed_in, prior_variances, rows_about
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import TableSystem
@@ -337,6 +337,7 @@ def summed(size: Floats, means: Floats) -> Floats:
 def published_variances(posterior: Posterior, rows: Rows) -> Floats:
     """Squared standard errors about the population's figures: those that `resampled` and `noised_again` draw, (row,)."""
     prior, seen, coordinates = posterior.prior, posterior.rows, range(posterior.prior.coordinates)
+    rows = placed_in(rows, 0, len(prior.size))
 
     def sampled(left: Rows, right: Rows) -> scipy.sparse.csr_array:
         parts = [
@@ -355,7 +356,7 @@ def published_variances(posterior: Posterior, rows: Rows) -> Floats:
 
 def within(posterior: Posterior, j: int, k: int) -> Floats:
     """Covariance of two coordinates by the sample of records, (cell,)."""
-    prior, spread = posterior.prior, posterior.prior.prediction.spread
+    prior, spread = posterior.prior, posterior.prior.spread
     return np.asarray(prior.size * prior.prediction.correlation[j, k] * spread[:, j] * spread[:, k])
 
 

@@ -117,7 +117,7 @@ def walking(prior: Prior, last: Estimated, first: Estimated) -> Prior:
     smaller = np.minimum(*sizes)
     drift = type(last.posterior.prior.drift[-1])(*map(tuple, smaller.tolist()))
     none = type(drift)((0.0, 0.0), (0.0, 0.0))
-    return replace(prior, drift=(drift,)).moving(none)
+    return replace(prior, drift=(drift, none))
 
 
 def test_releases_of_other_histories_share_no_error() -> None:

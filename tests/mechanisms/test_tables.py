@@ -127,14 +127,15 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
         measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1 : 1 + len(of_tables)], strict=True)
     ]
     rows, observed, errors = system.observed(calibrated, of_tables, sums)
-    refined, clipped = None, system.clipped(of_tables)
+    refined, clipped = None, system.clipped(of_tables, calibrated=calibrated)
     if system.parts_again:
         told, again = system.again(calibrated, of_tables, sums)
         refined = told.prediction
         second = [measured(one, refined, part) for one, part in zip(again, system.parts_again, strict=True)]
         rows, observed, errors, clipped = system.observed_again(told, again, second)
+        sums += second
     posterior = system.posterior(rows, observed, errors, calibration, refined=refined, clipped=clipped)
-    totals = system.totals("2020", calibrated, of_tables, sums[: 1 + len(of_tables)], posterior.prior.drift[-1])
+    totals = system.totals("2020", calibrated, of_tables, sums)
     return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
 
 
@@ -425,3 +426,13 @@ def test_jobs_that_differ_in_bounds_of_weights_or_levels_alone_have_systems_of_t
     assert [one.system.highest[0] for one in (model, narrow)] == [500.0, 100.0]
     assert longer.system.sizes != model.system.sizes
     assert replace(model).system is model.system
+
+
+def test_totals_state_the_spread_that_counts_of_records_beyond_limits_show() -> None:
+    """At ε = 10,000. Control: at ε = 1, without such counts, they state that of the reference."""
+    wide, narrow = release(population(4), 1e4), release(population(4), 1.0)
+    assert wide.system.part_beyond > 0 == narrow.system.part_beyond
+    plain = (one.system.limits(one.system.calibration(np.zeros(2)))[0].spread for one in (wide, narrow))
+    larger = [one.totals.scatter / spread for one, spread in zip((wide, narrow), plain, strict=True)]
+    assert larger[0].max() > 1.5
+    assert larger[1].max() < 1.5

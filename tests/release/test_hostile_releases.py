@@ -117,7 +117,10 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "half the price of an exchange": (spent("1", "substitution_epsilon"), "promise.json: substitution_epsilon 1"),
     "an exchange for less than its ε": (spent("0.9", "substitution_epsilon"), "must be from 1 to 2 epsilon"),
     "an exchange for more than two": (spent("2.1", "substitution_epsilon"), "must be from 1 to 2 epsilon"),
-    "another δ": (spent("1e-6", "delta"), "promise.json: delta"),
+    "another δ": (
+        spent("1e-6", "delta"),
+        "promise.json: the whole: Value error, rho and substitution_rho belong to a delta",
+    ),
     "another class of guarantee": (spent("none", "guarantee"), "promise.json: guarantee"),
     "another adjacency": (spent("substitution", "adjacency"), "job.json: another adjacency than in promise.json"),
     "a sum of less": (spent("1", "reference", "chain_epsilon"), "chain_epsilon 1, where its releases add up to 2"),

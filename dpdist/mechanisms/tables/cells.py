@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.core.digests import digest
+from dpdist.core.errors import WorkspaceError
 from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import codes_of
 from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.estimation.history import PeriodTotals, remembered
+from dpdist.estimation.history import PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
@@ -27,7 +28,7 @@ from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.effects import Told
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, mean_square_drift
+from dpdist.mechanisms.tables.posterior import Posterior, mean_square_drift
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
@@ -55,6 +56,10 @@ BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
+ALIKE = 1e-6
+"""Relative difference of mean limits that rounding may make between machines."""
+OTHER_LIMITS = "this version of dpdist chooses other limits than those under which the noisy sums were measured"
+AS_MEASURED = "publish with the version that the statement names under protected_by"
 ALL, NUMBER_OF_RECORDS = "all records", "number of records"
 """Names of the measurements of all records."""
 
@@ -264,7 +269,7 @@ class ResidualCells(PublicModel):
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> Learned:
         """Prediction and limits that a reference gives. Raises `Improper` if the reference is too small."""
         donors = Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied)
-        if not len(donors):
+        if not len(donors) and law_of(self.earlier) is None:
             raise Improper("the reference has no record with a weight above 0 in the cells of the tables")
         if self.absent is not None:
             donors = replace(donors, absent=self.absent.by(self.columns))
@@ -283,6 +288,13 @@ class ResidualCells(PublicModel):
     def relearned(self, learned: Learned) -> Learned:
         """What is learned under another budget: the prediction is the same."""
         return learned._replace(system=learned.system.under(self.joint))
+
+    @property
+    def alike(self) -> bool:
+        """True if one law by noisy counts of bins serves all cells: this release's counts, or those of the first period of
+        a chain that began without a reference.
+        """
+        return self.donors is None or law_of(self.donors.history) is not None
 
     @property
     def system(self) -> TableSystem:
@@ -312,10 +324,10 @@ class ResidualCells(PublicModel):
             place = np.full(int(group.max()) + 1, -1)
             place[present] = np.arange(len(present))
             tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
-            placed.append(place[of_reference] if self.donors is not None else np.full(len(reference.weight), -1))
+            placed.append(np.full(len(reference.weight), -1) if self.alike else place[of_reference])
         low, high = self.public_weights if self.weight is None else (self.weight.min(), self.weight.max())
         # Noisy counts of bins reach no farther than noise lets them, and say nothing of public weights.
-        most = high if self.donors is None else min(high, BEYOND_REFERENCE * float(reference.weight.max()))
+        most = high if self.alike else min(high, BEYOND_REFERENCE * float(reference.weight.max()))
         lowest, highest = ([end, *ends] for end, ends in zip((low, most), zip(*self.bounds, strict=True), strict=True))
         return TableSystem(
             *(codes, tuple(map(len, self.levels)), self.count, tuple(tables), tuple(placed), reference),
@@ -326,8 +338,8 @@ class ResidualCells(PublicModel):
             () if self.donors is None else self.donors.history,
             tuple(self._published()),
             self.largest,
-            () if self.donors is not None else tuple(self._law(FEWEST_VALUES, draw) for draw in range(1, 1 + LAWS)),
-            alike=self.donors is None,
+            tuple(self._law(FEWEST_VALUES, draw) for draw in range(1, 1 + LAWS)) if self.alike else (),
+            alike=self.alike,
         )
 
     @property
@@ -348,8 +360,9 @@ class ResidualCells(PublicModel):
     def _reference(self) -> ReferenceSample:
         """Records of the reference, or values by noisy counts, which are in no cell."""
         codes = self.codes.astype(np.int64)
-        if self.donors is None:
+        if self.alike:
             return self._law(int(np.clip(self.count.sum(), FEWEST_VALUES, MOST_VALUES)))._replace(codes=codes[:0])
+        assert self.donors is not None
         donors, absent = self.donors, self.donors.absent
         if absent is None:
             return ReferenceSample(codes[donors.cell], donors.weight, donors.outcomes)
@@ -361,6 +374,12 @@ class ResidualCells(PublicModel):
 
     def _law(self, number: int, draw: int = 0) -> ReferenceSample:
         """Values that stand for the laws of noisy counts, or of a draw of them."""
+        stated = law_of(self.donors.history) if self.donors is not None else None
+        if stated is not None:
+            bins = BinnedColumns.of(self.public_weights if self.weighted else None, self.bounds)
+            if len(stated.counts) != bins.ends[-1]:
+                raise Improper("the chain's first release counted other bins than those of the public bounds")
+            return bins.sample(stated.counts, stated.scale, number, draw)
         assert self.bins is not None
         assert self.of_counts is not None
         assert self.counts is not None
@@ -402,6 +421,7 @@ class ResidualCells(PublicModel):
             weight = self.calibration(system, noisy).factors[0] * means[:, 0]
             size = np.maximum(np.rint(count / weight), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
+        values["limits"] = _sizes_of(self._limits_in_turn(system, noisy))
         values["drift"] = np.array(posterior.prior.drift[-1])
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
         values |= {"size": size} if self.secret else {}
@@ -435,7 +455,7 @@ class ResidualCells(PublicModel):
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         if not system.parts_again:
             rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
-            clipped = system.clipped(limits, calibration.first)
+            clipped = system.clipped(limits, calibration.first, calibrated)
             return system.posterior(rows, observed, errors, calibration, clipped=clipped), observed
         told, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
         rows, observed, errors, clipped = system.observed_again(told, again, sums[1 + len(limits) :])
@@ -449,13 +469,31 @@ class ResidualCells(PublicModel):
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
         """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
-        assert self.donors is not None
         if self.secret:
             return ()
-        system, noisy = self.released_system(theta), theta["noisy"][0]
+        system, noisy = self.knowing(theta).released_system(theta), theta["noisy"][0]
         sums = [part / UNIT for part in self.by_measurement(noisy)]
-        drift = Drift(*map(tuple, theta["drift"][0].tolist()))
-        return (*self.donors.history, system.totals(self.period, *self.limits(system, noisy), sums, drift))
+        own = system.totals(self.period, *self.limits(system, noisy), sums)
+        if self.bins is not None:
+            assert self.of_counts is not None
+            own = replace(own, counts=theta["counts"][0], scale=self.of_counts.scale_as_laplace)
+        return (*(() if self.donors is None else self.donors.history), own)
+
+    def released_limits(self, theta: Draws) -> tuple[TableLimits, ...]:
+        """Limits of all measurements in turn, which follow from the released noisy sums.
+
+        Raises `WorkspaceError` if this version chooses others than those under which the sums were measured: it would take
+        them for sums of something else.
+        """
+        limits = self.knowing(theta)._limits_in_turn(self.knowing(theta).released_system(theta), theta["noisy"][0])
+        if not np.allclose(_sizes_of(limits), theta["limits"][0], rtol=ALIKE, atol=0.0):
+            raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
+        return limits
+
+    def _limits_in_turn(self, system: TableSystem, noisy: Floats) -> tuple[TableLimits, ...]:
+        calibration = self.calibration(system, noisy)
+        again = self.again(system, noisy)[1] if system.parts_again else ()
+        return (calibration.first or system.first, *system.limits(calibration)[1], *again)
 
     def calibration(self, system: TableSystem, noisy: Floats) -> Calibration:
         """What the noisy sums of all records tell of a drift since the reference."""
@@ -492,7 +530,7 @@ class ResidualCells(PublicModel):
     def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
         """Synthetic records that are copies of donors, moved to the estimates of base cells."""
         theta = release.theta(self, stratum, 0)
-        return Drawn.of(release, self.sized(theta), stratum, self._donors_by_counts(theta) if self.donors is None else None)
+        return Drawn.of(release, self.sized(theta), stratum, self._donors_by_counts(theta) if self.alike else None)
 
     def _donors_by_counts(self, theta: Draws) -> Donors:
         """Donors by the law of noisy counts, the same in every base cell."""
@@ -521,8 +559,9 @@ class ResidualCells(PublicModel):
         if self.secret:
             z[: len(self.count), 0] += self._numbers_drawn(theta, draws, rng)
         moved = self._moved(theta, z)
-        if self.donors is None:
+        if self.alike:
             return moved
+        assert self.donors is not None
         group = self.donors.by_cell(self.codes).group
         shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
         return Draws({**moved.values, "shape": shape})
@@ -588,7 +627,7 @@ class ResidualCells(PublicModel):
 
     def _shares_reference(self, other: ResidualCells) -> bool:
         """Whether both releases have the same reference records and measure the same tables of the same columns."""
-        if self.donors is None or other.donors is None or self.secret or other.secret:
+        if self.alike or other.alike or self.secret or other.secret:
             return False
         one, another = (
             (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
@@ -636,6 +675,7 @@ class ResidualCells(PublicModel):
             **describe_draws(self.parameters, theta),
             "noisy": theta["noisy"][0].tolist(),
             "drift": theta["drift"][0].tolist(),
+            "limits": theta["limits"][0].tolist(),
             "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)),
             **{name: theta[name][0].tolist() for name in ("size", "counts", "beyond") if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
@@ -643,7 +683,7 @@ class ResidualCells(PublicModel):
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
-        names = [name for name in ("noisy", "drift", "size", "counts", "beyond") if name in described]
+        names = [name for name in ("noisy", "drift", "limits", "size", "counts", "beyond") if name in described]
         parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
         noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
         return Draws({**values, **noisy, "parts": parts})
@@ -672,7 +712,13 @@ def _system_of(problem: _Problem) -> TableSystem:
 @lru_cache(maxsize=2)
 def _posterior_of(problem: _Problem) -> Posterior:
     assert problem.theta is not None
+    problem.model.released_limits(problem.theta)
     return problem.model._posterior(problem.model.released_system(problem.theta), problem.theta["noisy"][0])[0]
+
+
+def _sizes_of(limits: Sequence[TableLimits]) -> Floats:
+    """Mean limits of weights and outcomes over a measurement's cells, (measurement, 1 + outcome)."""
+    return np.array([one.scale.mean(axis=0) for one in limits])
 
 
 def weight_bounds(job: Job) -> tuple[float, float]:

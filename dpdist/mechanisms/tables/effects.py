@@ -132,6 +132,17 @@ def _within(values: Floats, effects: Floats, count: Floats, scaling: bool) -> fl
     return float(np.clip(1.0 - between / every, LEAST_PART, 1.0)) if every > 0.0 else 1.0
 
 
+class CellSums(NamedTuple):
+    """Noisy residual sums of rows that add up cells: means about which outcomes were taken (row, outcome), sums about a
+    prediction, and variances of their errors, (row, 1 + outcome). `adding` is (row, cell).
+    """
+
+    adding: scipy.sparse.csr_array
+    about: Floats
+    observed: Floats
+    error: Floats
+
+
 class Told(NamedTuple):
     """A prediction by first sums, and others about the same means with other laws that noisy counts may have meant."""
 
@@ -146,24 +157,15 @@ def predicted_by_sums(
     count: Floats,
     lowest: Floats,
     highest: Floats,
-    measured: Sequence[tuple[Ints, Floats, Floats, Floats]],
+    measured: CellSums,
     known: bool,
     others: Sequence[ReferenceSample] = (),
 ) -> Told:
     """The prediction after first sums, with its errors. `others` are further laws.
 
-    `measured` has by measurement the cell of every base cell, means about which outcomes were taken (cell, outcome),
-    residual sums about the prediction `before`, which is the same for all cells, and variances of their errors, (cell, 1 +
-    outcome). Weights are public if `known`.
+    `measured` are about the prediction `before`, which is the same for all cells. Weights are public if `known`.
     """
-    cells = np.arange(len(count))
-    adding = scipy.sparse.vstack(
-        [
-            scipy.sparse.csr_array((np.ones(len(cells)), (cell, cells)), shape=(len(about), len(cells)))
-            for cell, about, *_ in measured
-        ]
-    ).tocsr()
-    about, observed, error = (np.concatenate([one[k] for one in measured]) for k in (1, 2, 3))
+    cells, (adding, about, observed, error) = np.arange(len(count)), measured
     means, parts = before.means.copy(), [1.0]
     every, scaled = list[Effects | None]([None]), [True]
     if not known:

@@ -8,7 +8,7 @@ linear estimate G_P, the error about the population is
 
 - e is the same in both releases.
 - Drift is a random walk (`posterior`): the periods share the drift up to the earlier of the two. Where each release
-  learned its own size since the reference, they share the smaller one. Estimates G_P have typical sizes of drift. Where
+  learned its own size since one reference, they share the smaller one. Estimates G_P have typical sizes of drift. Where
   noise hides drift, estimates follow the reference, and a change errs by what was hidden: so d_P has root mean square sizes
   (`mean_square_drift`), which are larger there.
 - If the later release learned from the totals of the earlier one, s_P and η_P of the earlier release are errors of both.
@@ -74,7 +74,7 @@ def learned_from(later: Estimated, earlier: Estimated) -> bool:
 
 
 def _same(one: PeriodTotals, other: PeriodTotals) -> bool:
-    """Whether totals are the same; the drift of the first remembered period has that of those before it, too."""
+    """Whether totals are the same; the first remembered period counts those before it, too."""
     names = ("codes", "row", "total", "variance")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
@@ -89,8 +89,9 @@ def errors_of_two(later: Estimated, earlier: Estimated, prior: Prior, draws: int
     places = {one.period: np.arange(*ends[k : k + 2]) for k, one in enumerate(periods)}
     last, place = later.drift, len(earlier.history)
     common = earlier.drift if chained else _smaller(later.posterior.prior.drift[-1], earlier.posterior.prior.drift[-1])
-    prior = replace(prior, drift=(*prior.drift[:place], common, *prior.drift[place + 1 :]))
-    prior = prior.moving(last if chained else _less(last, common))
+    drift = list(prior.moving(later.posterior.prior.drift[-1]).drift)
+    drift[place], drift[-1] = common, last if chained else _less(last, common)
+    prior = replace(prior, drift=tuple(drift))
     deviated, sampled = prior.deviated(draws, rng), prior.sampled(draws, rng)
     if not chained:
         alone = _less(earlier.drift, common)
@@ -129,7 +130,7 @@ def _less(drift: Drift, common: Drift) -> Drift:
 
 def _drifted(prior: Prior, drift: Drift, draws: int, rng: np.random.Generator) -> Floats:
     """Draws of drift of these sizes in the last period of a release, of the file's cells, (cell, 1 + outcome, draw)."""
-    cells, last = len(prior.size), prior.periods
+    cells, last = len(prior.size), len(prior.since)
     first = cells if prior.earlier is None else int((prior.earlier.period == last).sum())
     columns = []
     for j, (tau, common) in enumerate(zip(*drift, strict=True)):

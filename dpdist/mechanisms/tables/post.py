@@ -116,10 +116,7 @@ class _Limits:
 
     @cached_property
     def tables(self) -> tuple[TableLimits, ...]:
-        system = self.model.knowing(self.theta).released_system(self.theta)
-        calibration = self.model.calibration(system, self.theta["noisy"][0])
-        again = self.model.again(system, self.theta["noisy"][0])[1] if system.parts_again else ()
-        return (calibration.first or system.first, *system.limits(calibration)[1], *again)
+        return self.model.released_limits(self.theta)
 
     def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
         """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""

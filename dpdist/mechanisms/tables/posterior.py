@@ -7,7 +7,8 @@ drift are learned from the noisy sums (`learned`). Measured rows are linear in z
 of ρ_j is Σ (m_j − μ_j) z_0 + z_j. Published rows are the same rows. Everything is a product with covariances of rows.
 
 An earlier period's base cells are cells of their own, after those of the file. Periods share the prediction's errors, and
-the drift of every period up to the earlier of the two. Their records are distinct.
+the drift of every period up to the earlier of the two. Drift has the same sizes in all periods, which all noisy sums show
+together. Their records are distinct.
 
 Up to `MOST_DENSE` sums have a dense covariance. More are solved by products alone, and their variances follow from draws.
 """
@@ -95,7 +96,7 @@ def placed_in(rows: Rows, first: int, cells: int) -> Rows:
 
 
 class Drift(NamedTuple):
-    """Relative sizes of drift in one period by coordinate: of levels and tables' cells, and of all cells together."""
+    """Relative sizes of one period's drift by coordinate: of levels and tables' cells, and of all cells together."""
 
     cells: tuple[float, ...]
     common: tuple[float, ...]
@@ -104,14 +105,16 @@ class Drift(NamedTuple):
 class PeriodCells(NamedTuple):
     """Cells of the file and of earlier periods, in this order, (cell,).
 
-    `cross` is the cross of columns, and `period` the number of periods since the reference. `size` are numbers of records,
-    and `spread` standard deviations of a record's residuals, (cell, 1 + outcome).
+    `cross` is the cross of columns, and `period` the number of totals since the reference, the file's counted. `size` are
+    numbers of records, and `spread` standard deviations of a record's residuals, (cell, 1 + outcome). `since` (period,) are
+    numbers of periods since the totals before.
     """
 
     cross: Ints
     period: Ints
     size: Floats
     spread: Floats
+    since: Floats
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class Prior:
     growth: float = 1.0
     """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
     drift: tuple[Drift, ...] = ()
-    """Drift of every period, the earliest first."""
+    """Drift of every period, if it is known: since the totals before it."""
     earlier: PeriodCells | None = None
 
     @classmethod
@@ -150,12 +153,13 @@ class Prior:
         return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr())
 
     def drifting(self, cells: float, common: float) -> Prior:
-        """This law with drift of these sizes in every coordinate in the last period."""
+        """This law with drift of these sizes in every coordinate."""
         return self.moving(Drift((cells,) * self.coordinates, (common,) * self.coordinates))
 
-    def moving(self, last: Drift) -> Prior:
-        """This law with this drift in the last period, after those of earlier periods."""
-        return replace(self, drift=(*self.drift[: self.periods - 1], last))
+    def moving(self, drift: Drift) -> Prior:
+        """This law with this drift in one period, and so much more since totals of several periods before."""
+        every = (Drift(*(tuple(root * size for size in sizes) for sizes in drift)) for root in np.sqrt(self.since).tolist())
+        return replace(self, drift=tuple(every))
 
     def spreading(self, spread: Floats) -> Prior:
         """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
@@ -260,9 +264,9 @@ class Prior:
         ]
 
     @property
-    def periods(self) -> int:
-        """Number of periods since the reference."""
-        return 1 if self.earlier is None else int(self.earlier.period.max())
+    def since(self) -> Floats:
+        """Numbers of periods since the totals before, (period,), that of the file last."""
+        return np.ones(1) if self.earlier is None else self.earlier.since
 
     def with_drift(self, left: Rows, right: Rows) -> Floats:
         covariance = self.covariance(left, right)
@@ -475,10 +479,9 @@ def prior_variances(prior: Prior, rows: Rows) -> Floats:
 def learned(
     prior: Prior, rows: Rows, observed: Floats, noise: Floats, clipped: scipy.sparse.csr_array | None = None
 ) -> Posterior:
-    """The posterior with drift of typical sizes in the last period: geometric means of their laws, each given the others.
+    """The posterior with drift of typical sizes: geometric means of their laws, each given the others.
 
-    A size of the largest likelihood would follow the noise where that hides any drift. Earlier periods have the drift that
-    their releases learned.
+    A size of the largest likelihood would follow the noise where that hides any drift.
     """
     known = _Likelihoods.of(prior, rows, observed, noise, clipped)
     sizes = [_typical(list(law), list(law.values())) for law in known.laws]
@@ -491,7 +494,7 @@ def learned(
 
 
 def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
-    """Root mean square sizes of drift in the last period, each given typical sizes of the others.
+    """Root mean square sizes of drift in a period, each given typical sizes of the others.
 
     Where noise hides a drift, it may be many times as large as a typical one. A change between periods errs by it.
     """
@@ -506,7 +509,7 @@ def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
 
 
 class _Likelihoods(NamedTuple):
-    """Likelihoods of sizes of drift in the last period: of cells by coordinate, then of all cells together."""
+    """Likelihoods of sizes of drift in a period: of cells by coordinate, then of all cells together."""
 
     laws: list[dict[float, float]]
     values: Floats
@@ -522,15 +525,14 @@ class _Likelihoods(NamedTuple):
     ) -> _Likelihoods:
         few = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
         shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
-        last = prior.periods
-        before = replace(prior, drift=prior.drift[: last - 1])
-        plain = before.with_drift(shown, shown) + errors_of(noise[few], None if clipped is None else clipped[few])
-        levels = [part @ part.T for part in (prior.drifts(shown, j, last) for j in numbers)]
-        common = [prior.moved(shown, j, last) for j in numbers]
+        plain = prior.covariance(shown, shown) + errors_of(noise[few], None if clipped is None else clipped[few])
+        periods = list(enumerate(prior.since, start=1))
+        levels = [sum(since * squared(prior.drifts(shown, j, period)) for period, since in periods) for j in numbers]
+        common = [np.column_stack([np.sqrt(since) * prior.moved(shown, j, k) for k, since in periods]) for j in numbers]
         laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
         if prior.sizes.secret:
             laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
-        return cls(laws, values, plain, levels + [np.outer(part, part) for part in common], common)
+        return cls(laws, values, plain, levels + [squared(part) for part in common], common)
 
     def weights(self, j: int, sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Sizes of one drift with their probabilities, up to a factor, given the sizes of the others."""
@@ -543,25 +545,33 @@ class _Likelihoods(NamedTuple):
         return grid, np.exp(logs - logs.max()) * np.array(list(self.laws[j].values()))
 
 
+def squared(factors: Floats) -> Floats:
+    """The covariance of rows with these factors, (row, row)."""
+    return factors @ factors.T
+
+
 def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:
     """The geometric mean of sizes of drift. A mean of squares would follow noise that could hide a large drift."""
     return float(np.exp(np.average(np.log(sizes), weights=weight)))
 
 
 def _signal(prior: Prior, rows: Rows) -> Floats:
-    """Squared sums that a relative drift of 1 in the last period adds to rows, (row,)."""
-    return np.asarray(sum(prior.moved(rows, j, prior.periods) ** 2 for j in range(prior.coordinates)))
+    """Squared sums that a relative drift of 1 in every period adds to rows, (row,)."""
+    periods = range(1, 1 + len(prior.since))
+    return np.asarray(sum(prior.moved(rows, j, k) ** 2 for j in range(prior.coordinates) for k in periods))
 
 
 def _log_likelihoods(
     covariance: Floats, observed: Floats, common: Floats | None = None, sizes: Floats | None = None
 ) -> Floats:
-    """Log likelihoods of a covariance, or of it with each of the `sizes` times the square of a `common` vector."""
+    """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `common` (row, vector)."""
     root = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
     sides = observed[:, None] if common is None else np.column_stack([observed, common])
     fit = scipy.linalg.solve_triangular(root, sides, lower=True, check_finite=False)
     plain = -np.log(np.diag(root)).sum() - 0.5 * (fit[:, 0] @ fit[:, 0])
     if common is None or sizes is None:
         return np.array([plain])
-    square, product = fit[:, 1] @ fit[:, 1], fit[:, 0] @ fit[:, 1]
-    return np.asarray(plain - 0.5 * np.log1p(sizes * square) + 0.5 * sizes * product**2 / (1.0 + sizes * square))
+    square, axes = np.linalg.eigh(fit[:, 1:].T @ fit[:, 1:])
+    product, each = axes.T @ (fit[:, 1:].T @ fit[:, 0]), np.multiply.outer(sizes, np.maximum(square, 0.0))
+    gained = sizes[:, None] * product**2 / (1.0 + each)
+    return np.asarray(plain + 0.5 * (gained - np.log1p(each)).sum(axis=1))

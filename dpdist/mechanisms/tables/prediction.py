@@ -103,6 +103,11 @@ class Prediction:
         at_reference = self.at_reference * np.stack([factors, scale])
         return replace(self, means=self.means * factors, spread=self.spread * scale, at_reference=at_reference)
 
+    def weighing(self, weight: Floats) -> Prediction:
+        """The prediction with other public weights, (cell,)."""
+        scale = (weight / self.means[:, 0])[:, None]
+        return replace(self, means=np.column_stack([weight, self.means[:, 1:]]), spread=self.spread * scale)
+
     def within(self, cells: int) -> Prediction:
         """The prediction at the first so many cells."""
         return replace(

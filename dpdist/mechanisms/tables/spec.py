@@ -72,14 +72,6 @@ class Tables(Noisy):
             yield from self._of_chains(job)
 
     def _of_chains(self, job: JobView) -> Iterator[Contradiction]:
-        if self.gaussian:
-            fault = "losses along a chain of releases add up in ε, and Gaussian noise has none"
-            yield Contradiction(
-                ("reference", "release"), fault, "take noise: laplace, or a public file under reference.path"
-            )
         if job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere":
             fault = f"'{self.name}' learns from earlier releases of public numbers of records"
             yield Contradiction(("reference", "release"), fault, "name a public file under reference.path")
-        if job.strata:
-            fault = "an earlier release's totals are those of the whole file"
-            yield Contradiction(("strata",), fault, "leave strata out, and put these columns into tables")

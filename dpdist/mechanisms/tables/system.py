@@ -24,7 +24,7 @@ import scipy
 from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.history import PeriodTotals
-from dpdist.mechanisms.tables.effects import Families, Told, predicted_by_sums
+from dpdist.mechanisms.tables.effects import CellSums, Families, Told, predicted_by_sums
 from dpdist.mechanisms.tables.limits import (
     PLANNED_DRIFT,
     STEPS_WIDER,
@@ -32,7 +32,6 @@ from dpdist.mechanisms.tables.limits import (
     choose,
 )
 from dpdist.mechanisms.tables.posterior import (
-    Drift,
     PeriodCells,
     Posterior,
     Prior,
@@ -130,14 +129,14 @@ class TableSystem:
         They sum to 1, or to what the number of records and counts of records beyond limits leave.
         """
         equal = equal_parts(len(self.tables), self._rest)
-        if self.alike or not self.tables:
-            return in_turn(equal) if self.alike else equal
+        if self.first_year or not self.tables:
+            return in_turn(equal) if self.first_year else equal
         return best_parts(self.at_equal.posterior, self.target, equal, self.at_equal.noise, self._power)
 
     @property
     def part_beyond(self) -> Fraction:
         """Part of the budget for every table's counts of records beyond limits: 0 unless it shows single records."""
-        if self.alike:
+        if self.first_year:
             return Fraction(0)
         coordinates = len(self.lowest) - (self.weight is not None)
         cells = sum(int(cell.max()) + 1 for _, cell in self.tables)
@@ -224,35 +223,71 @@ class TableSystem:
     @cached_property
     def crosses(self) -> tuple[Ints, list[Ints]]:
         """Codes of base cells, then of further crosses of earlier periods; and the cross of every earlier base cell."""
-        others = [one.codes for one in self.history]
-        if not others:
-            return self.codes, []
-        every, place = np.unique(np.concatenate([self.codes, *others]), axis=0, return_inverse=True)
-        ends = np.cumsum([len(self.codes), *map(len, others)])[:-1]
-        of_file, *earlier = np.split(place.reshape(-1), ends)
-        number = np.full(len(every), -1)
-        number[of_file] = np.arange(len(of_file))
-        further = np.flatnonzero(number < 0)
-        number[further] = len(of_file) + np.arange(len(further))
-        return np.concatenate([self.codes, every[further]]), [number[one] for one in earlier]
+        return united(self.codes, [one.codes for one in self.later])
+
+    @property
+    def root(self) -> PeriodTotals | None:
+        """The first period of a chain that began without a reference: its sums tell cells apart."""
+        return self.history[0] if self.alike and self.history else None
+
+    @property
+    def later(self) -> tuple[PeriodTotals, ...]:
+        """Earlier periods after the reference, or after the chain's first period without one."""
+        return self.history[1:] if self.root is not None else self.history
+
+    @property
+    def first_year(self) -> bool:
+        """True if neither a reference nor an earlier period tells cells apart."""
+        return self.alike and not self.history
 
     @cached_property
     def at_crosses(self) -> Prediction:
-        """What the reference's records predict."""
-        weight, (codes, places) = self.weight, self.crosses
+        """What the reference's records predict, or noisy sums of the first period."""
+        if self.told is not None:
+            return self.told.prediction
+        (codes, places), weight = self.crosses, self.weight
         if weight is not None and self.history:
-            weight = np.ones(len(codes))
-            for one, cross in zip(self.history, places, strict=True):
-                weight[cross] = one.weight
-            weight[: len(self.codes)] = self.weight
+            weight = self._known_weights(codes, self.later, places)
         if self.alike:
-            return self._of_one_law(weight)
+            return self._of_one_law(codes, weight)
         wanted = [by for by, _ in self.tables]
         prediction = predict(self.reference, codes, self.sizes, wanted, self.lowest, self.highest, weight)
         return replace(prediction, adds_weight=self.secret)
 
-    def _of_one_law(self, weight: Floats | None) -> Prediction:
-        law, ones = self.reference, np.ones(len(self.codes))
+    def _known_weights(self, codes: Ints, periods: Sequence[PeriodTotals], places: Sequence[Ints]) -> Floats:
+        """Public weights of crosses: the file's, then those that periods state, (cross,)."""
+        weight = np.ones(len(codes))
+        for one, cross in zip(periods, places, strict=True):
+            weight[cross] = one.weight
+        if self.weight is not None:
+            weight[: len(self.codes)] = self.weight
+        return weight
+
+    @cached_property
+    def told(self) -> Told | None:
+        """What the first period's noisy sums tell of crosses, if the chain began without a reference."""
+        if self.root is None:
+            return None
+        crosses = self.crosses[0]
+        codes, (cross,) = united(crosses, [self.root.codes])
+        known, weight = self.weight is not None, None
+        if known:
+            weight = self._known_weights(codes, self.later, self.crosses[1])
+            weight[cross] = self.root.weight
+        before = self._of_one_law(codes, weight)
+        count = np.bincount(cross, weights=self.root.count, minlength=len(codes)).astype(np.float64)
+        indices = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables]
+        families = Families.of([*codes.T, *indices], count)
+        sums = _cell_sums(self.root, cross, before)
+        told = predicted_by_sums(self.reference, before, families, count, self.lowest, self.highest, sums, known, self.laws)
+        every = [one.within(len(crosses)) for one in (told.prediction, *told.by_law)]
+        if known:
+            weight = self._known_weights(crosses, self.later, self.crosses[1])
+            every = [one.weighing(weight) for one in every]
+        return Told(every[0], tuple(every[1:]))
+
+    def _of_one_law(self, codes: Ints, weight: Floats | None) -> Prediction:
+        law, ones = self.reference, np.ones(len(codes))
         outcomes = np.average(law.outcomes, weights=np.maximum(law.weight, 1e-300), axis=0)
         base = max(float(law.weight.mean()), 1e-300) * ones if weight is None else weight
         return of_one_law(law, np.column_stack([base, np.outer(ones, outcomes)]), self.lowest, weight is not None)
@@ -260,15 +295,15 @@ class TableSystem:
     @cached_property
     def prediction(self) -> Prediction:
         """What the reference's records predict at base cells of the file."""
-        return self.at_crosses.within(len(self.codes)) if self.history else self.at_crosses
+        return self.at_crosses.within(len(self.codes)) if self.later else self.at_crosses
 
     @cached_property
     def informed(self) -> Prediction:
         """What the reference and earlier periods predict: residuals of all records are taken from it."""
-        if not self.history:
+        if not self.later:
             return self.prediction
         rows, observed, errors = self._remembered
-        z = Posterior(self._prior, rows, errors).estimate(observed)[: len(self.count)]
+        z = learned(self._prior, rows, observed, errors).estimate(observed)[: len(self.count)]
         return self.prediction.shifted(z / self.count[:, None], self.lowest, self.highest)
 
     @cached_property
@@ -276,27 +311,22 @@ class TableSystem:
         """Rows of earlier periods' totals, residual sums about the reference's prediction, variances of their errors."""
         rows, values, errors = list[Rows](), list[Floats](), list[Floats]()
         place, cells, first = len(self.codes), len(self._prior.size), int(self.weight is not None)
-        for one, cross in zip(self.history, self.crosses[1], strict=True):
-            base, row = np.tile(np.arange(len(cross)), len(one.row)), one.row.ravel()
-            adding = scipy.sparse.csr_array((np.ones(len(base)), (row, base)), shape=(len(one.total), len(cross)))
+        for one, cross in zip(self.later, self.crosses[1], strict=True):
             means = self.at_crosses.means[cross].copy()
             if self.weight is not None:
                 means[:, 0] = one.weight
             prediction = replace(self.at_crosses, means=means)
-            of_history = placed_in(rows_about(adding, one.about, prediction), place, cells)
-            rows.append([part[first * len(one.total) :] for part in of_history])
-            weight = one.count * means[:, 0]
-            moved = means[base, 1:] - one.about[row]
-            columns = [weight[base], *(weight[base, None] * moved).T]
-            predicted = [np.bincount(row, weights=column, minlength=len(one.total)) for column in columns]
-            values.append((one.total - np.column_stack(predicted))[:, first:].T.ravel())
-            errors.append(one.variance[:, first:].T.ravel())
+            adding, about, observed, error = _cell_sums(one, np.arange(len(cross)), prediction)
+            of_history = placed_in(rows_about(adding, about, prediction), place, cells)
+            rows.append([part[first * len(about) :] for part in of_history])
+            values.append(observed[:, first:].T.ravel())
+            errors.append(error[:, first:].T.ravel())
             place += len(cross)
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
     @property
     def wide(self) -> float:
-        return WIDEST_DRIFT if self.alike else WIDE_DRIFT
+        return WIDEST_DRIFT if self.first_year else WIDE_DRIFT
 
     @cached_property
     def numbers(self) -> Sizes:
@@ -429,8 +459,8 @@ class TableSystem:
 
     @cached_property
     def _prior(self) -> Prior:
-        """The law of z before the measurement, with spreads that the reference shows, and without the file's own drift."""
-        if not self.history:
+        """The law of z before the measurement, with spreads that the reference shows, and without drift."""
+        if not self.later:
             return self._prior_about(self.prediction)
         codes, places = self.crosses
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
@@ -439,12 +469,12 @@ class TableSystem:
         earlier = PeriodCells(
             cross,
             np.concatenate([np.full(len(self.codes), 1 + len(places)), period]),
-            np.concatenate([self.count, *(one.count for one in self.history)]),
-            np.concatenate([self.prediction.spread, *(one.scatter for one in self.history)]),
+            np.concatenate([self.count, *(one.count for one in self.later)]),
+            np.concatenate([self.prediction.spread, *(one.scatter for one in self.later)]),
+            np.array([*(one.since for one in self.later), 1.0]),
         )
         sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
-        drift = tuple(Drift(*map(tuple, one.drift.tolist())) for one in self.history)
-        return replace(Prior.of(self.at_crosses, sizes, list(codes.T), cells), drift=drift, earlier=earlier)
+        return replace(Prior.of(self.at_crosses, sizes, list(codes.T), cells), earlier=earlier)
 
     def _prior_about(self, prediction: Prediction) -> Prior:
         return Prior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
@@ -477,8 +507,10 @@ class TableSystem:
         predictions = (self.informed, *[calibrated] * len(limits))
         parts = self.parts[: 1 + len(limits)]
         for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, parts, strict=True):
-            value = self._residual_sums(one, taken, noisy, self.prediction)
-            yield one, value, self.noise(part) * one.scale**2 + one.loss
+            # Without a reference a part of the prediction's errors is clipped.
+            seen = 1.0 - one.slope
+            value = self._residual_sums(one, taken, noisy, self.prediction) / seen
+            yield one, value, (self.noise(part) * one.scale**2 + one.loss) / seen**2
 
     def observed(
         self,
@@ -494,11 +526,15 @@ class TableSystem:
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
         for one, value, error in self.residuals(calibrated, limits, sums, of_all):
-            of_table = placed_in(rows_of(one.cell, one.mean, self.prediction, one.hidden), 0, len(self._prior.size))
+            hidden = None if self.alike else one.hidden
+            of_table = placed_in(rows_of(one.cell, one.mean, self.prediction, hidden), 0, len(self._prior.size))
             rows.append([row[first * len(value) :] for row in of_table])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
-        if self.history:
+        if self.told is not None:
+            by_law = self._laws(self.told, calibrated, (of_all or self.first, *limits))
+            errors = [np.concatenate(errors) + (by_law**2).sum(axis=1)]
+        if self.later:
             of_history, value, error = self._remembered
             rows.append(of_history)
             values.append(value)
@@ -525,11 +561,12 @@ class TableSystem:
     def _again(
         self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
     ) -> tuple[Told, tuple[TableLimits, ...]]:
+        base = np.arange(len(self.codes))
         families = Families.of([*self.codes.T, *(cell for _, cell in self.tables)], self.count)
-        every = self.residuals(calibrated, limits, sums)
-        measured = [
-            (one.cell, one.mean, value / (1.0 - one.slope), error / (1.0 - one.slope) ** 2) for one, value, error in every
-        ]
+        every = list(self.residuals(calibrated, limits, sums))
+        adding = [scipy.sparse.csr_array((np.ones(len(base)), (one.cell, base))) for one, *_ in every]
+        columns = (np.concatenate(parts) for parts in zip(*((one.mean, *rest) for one, *rest in every), strict=True))
+        measured = CellSums(scipy.sparse.vstack(adding).tocsr(), *columns)
         ends = self.lowest, self.highest
         known = self.weight is not None
         before = self.reference, self.prediction, families, self.count
@@ -548,21 +585,39 @@ class TableSystem:
         The last factors are of the law: another one has other clipped parts in all cells.
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
-        laws = list[Floats]()
-        for one, placed, noisy, part in zip(limits, self.placed, sums, self.parts_again, strict=True):
-            value = self._residual_sums(one, told.prediction, noisy, told.prediction)
+        for one, value, error in self.residuals_again(told, limits, sums):
             rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, told.prediction)])
-            seen = 1.0 - one.slope
-            values.append((value / seen)[:, first:].T.ravel())
-            beyond = [self._limits(one.cell, placed, other, part, PLANNED_DRIFT, 1.0, one).beyond for other in told.by_law]
-            moved = np.array([each - one.beyond for each in beyond]).reshape(len(beyond), *one.beyond.shape)
-            moved *= one.size[:, None] / np.sqrt(max(len(beyond), 1)) / seen
-            laws.append(np.array([each[:, first:].T.ravel() for each in moved]).reshape(len(beyond), -1).T)
-            error = (self.noise(part) * one.scale**2 + one.loss) / seen**2 + (moved**2).sum(axis=0)
+            values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
-        clipped = [self._factors(limits), scipy.sparse.csr_array(np.concatenate(laws))]
-        observed = np.concatenate(values), np.concatenate(errors)
+        laws = self._laws(told, told.prediction, limits)
+        clipped = [self._factors(limits), scipy.sparse.csr_array(laws)]
+        observed = np.concatenate(values), np.concatenate(errors) + (laws**2).sum(axis=1)
         return stacked(rows), *observed, scipy.sparse.hstack(clipped).tocsr()
+
+    def residuals_again(
+        self, told: Told, limits: Sequence[TableLimits], sums: Sequence[Floats]
+    ) -> Iterator[tuple[TableLimits, Floats, Floats]]:
+        """`residuals` of the second measurements, about the prediction by the first."""
+        for one, noisy, part in zip(limits, sums, self.parts_again, strict=True):
+            seen = 1.0 - one.slope
+            value = self._residual_sums(one, told.prediction, noisy, told.prediction) / seen
+            yield one, value, (self.noise(part) * one.scale**2 + one.loss) / seen**2
+
+    def _laws(self, told: Told, taken: Prediction, limits: Sequence[TableLimits]) -> Floats:
+        """Factors of what limits clip by the law, of residuals from the prediction `taken`, (row, law): another law has
+        other clipped parts in all cells.
+        """
+        first, factors = int(self.weight is not None), list[Floats]()
+        cells, before = len(self.codes), told.prediction.spread
+        ratio = np.divide(taken.spread, before[:cells], out=np.zeros_like(taken.spread), where=taken.spread > 0.0)
+        others = [replace(taken, spread=one.spread[:cells] * ratio, residuals=one.residuals) for one in told.by_law]
+        for one in limits:
+            placed, part = np.full(0, -1), self.parts[0]
+            beyond = [self._limits(one.cell, placed, other, part, PLANNED_DRIFT, 1.0, one).beyond for other in others]
+            moved = np.array([each - one.beyond for each in beyond]).reshape(len(beyond), *one.beyond.shape)
+            moved *= one.size[:, None] / np.sqrt(max(len(beyond), 1)) / (1.0 - one.slope)
+            factors.append(np.array([each[:, first:].T.ravel() for each in moved]).reshape(len(beyond), -1).T)
+        return np.concatenate(factors)
 
     def totals(
         self,
@@ -570,12 +625,19 @@ class TableSystem:
         calibrated: Prediction,
         limits: Sequence[TableLimits],
         sums: Sequence[Floats],
-        drift: Drift,
     ) -> PeriodTotals:
         """What later periods learn from this one."""
+        every = [(self.prediction, *one) for one in self.residuals(calibrated, limits, sums[: 1 + len(limits)])]
+        if self.parts_again:
+            told, again = self.again(calibrated, limits, sums[: 1 + len(limits)])
+            every += [(told.prediction, *one) for one in self.residuals_again(told, again, sums[1 + len(limits) :])]
+            calibrated = told.prediction
+        spread = calibrated.spread
+        if self.beyond is not None:
+            spread = np.maximum(spread, self._shown(limits))
         row, about, total, variance, first = list[Ints](), list[Floats](), list[Floats](), list[Floats](), 0
-        weight, outcomes = self.count * self.prediction.means[:, 0], self.prediction.means[:, 1:]
-        for one, value, error in self.residuals(calibrated, limits, sums):
+        for prediction, one, value, error in every:
+            weight, outcomes = self.count * prediction.means[:, 0], prediction.means[:, 1:]
             columns = [weight, *(weight[:, None] * (outcomes - one.mean[one.cell])).T]
             predicted = [np.bincount(one.cell, weights=column, minlength=len(one.size)) for column in columns]
             row.append(first + one.cell)
@@ -588,7 +650,7 @@ class TableSystem:
             np.concatenate(about),
             np.concatenate(total),
             np.concatenate(variance),
-            *(calibrated.means[:, 0], calibrated.spread, np.array(drift)),
+            *(calibrated.means[:, 0], spread, np.zeros(0)),
         )
 
     def _residual_sums(self, limits: TableLimits, prediction: Prediction, noisy: Floats, about: Prediction) -> Floats:
@@ -607,12 +669,18 @@ class TableSystem:
         every = zip((self.first, *limits), self.parts, strict=True)
         return [(self.noise(part) * one.scale**2)[:, int(self.weight is not None) :].T.ravel() for one, part in every]
 
-    def clipped(self, limits: Sequence[TableLimits], of_all: TableLimits | None = None) -> scipy.sparse.csr_array:
+    def clipped(
+        self, limits: Sequence[TableLimits], of_all: TableLimits | None = None, calibrated: Prediction | None = None
+    ) -> scipy.sparse.csr_array:
         """Factors of what limits clip, by row of `observed` and by base cell's coordinate: all measurements clip the same
-        records. `of_all` is that of `observed`.
+        records. `of_all` and `calibrated` are those of `observed`.
         """
         factors = self._factors((of_all or self.first, *limits))
-        earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.history else 0, factors.shape[1]))
+        if self.told is not None:
+            taken = calibrated or self.informed
+            laws = self._laws(self.told, taken, (of_all or self.first, *limits))
+            factors = scipy.sparse.hstack([factors, scipy.sparse.csr_array(laws)]).tocsr()
+        earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.later else 0, factors.shape[1]))
         return scipy.sparse.vstack([factors, earlier]).tocsr()
 
     def _factors(self, measured: Sequence[TableLimits]) -> scipy.sparse.csr_array:
@@ -643,18 +711,19 @@ class TableSystem:
         if refined is not None:
             return learned(self._prior_about(refined), rows, observed, errors, clipped)
         if calibration is not None and self.beyond is not None:
-            prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], self._shown(calibration)))
+            shown = self._shown(self.limits(calibration)[1])
+            prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], shown))
         if self.secret and calibration is not None:
             weight = float(calibration.factors[0])
             growth = calibration.growth * weight
             prior = replace(prior, sizes=self.numbers.times(growth), weight=weight, growth=growth)
         return learned(prior, rows, observed, errors, clipped)
 
-    def _shown(self, calibration: Calibration) -> Floats:
+    def _shown(self, limits: Sequence[TableLimits]) -> Floats:
         """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
         in all.
         """
-        of_tables = [(one.scale / 2.0 / np.sqrt(one.size)[:, None])[one.cell] for one in self.limits(calibration)[1]]
+        of_tables = [(one.scale / 2.0 / np.sqrt(one.size)[:, None])[one.cell] for one in limits]
         return np.asarray(np.min(of_tables, axis=0)) * (self.prediction.spread > 0.0)
 
     @cached_property
@@ -666,7 +735,7 @@ class TableSystem:
         calibrated, limits = system.limits(Calibration(nothing + 1.0, system.calibration(nothing).deviation))
         every = [np.zeros((len(one.size), len(self.lowest))) for one in (system.first, *limits)]
         rows, _, errors = system.observed(calibrated, limits, every)
-        before, clipped = self.before, system.clipped(limits)
+        before, clipped = self.before, system.clipped(limits, calibrated=calibrated)
         posterior = Posterior(self.prior.drifting(*PLANNED), rows, errors, clipped)
         # Rows depend on limits only where numbers of records are secret.
         if before is not None and alike(before.rows, rows):
@@ -714,3 +783,27 @@ def alike(one: Rows, other: Rows) -> bool:
     """Whether rows are the same."""
     pairs = [(a, b) for a, b in zip(one, other, strict=True)]
     return all(a.shape == b.shape and a.nnz == b.nnz and abs(a - b).nnz == 0 for a, b in pairs)
+
+
+def united(codes: Ints, others: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
+    """Codes of crosses, these first, then further ones of others; and the cross of every row of the others."""
+    if not others:
+        return codes, []
+    every, place = np.unique(np.concatenate([codes, *others]), axis=0, return_inverse=True)
+    first, *rest = np.split(place.reshape(-1), np.cumsum([len(codes), *map(len, others)])[:-1])
+    number = np.full(len(every), -1)
+    number[first] = np.arange(len(first))
+    further = np.flatnonzero(number < 0)
+    number[further] = len(first) + np.arange(len(further))
+    return np.concatenate([codes, every[further]]), [number[one] for one in rest]
+
+
+def _cell_sums(period: PeriodTotals, cross: Ints, prediction: Prediction) -> CellSums:
+    """A period's totals about a prediction at crosses; `cross` are those of the period's base cells."""
+    base, row = np.tile(np.arange(len(cross)), len(period.row)), period.row.ravel()
+    rows, means = len(period.total), prediction.means[cross]
+    adding = scipy.sparse.csr_array((np.ones(len(base)), (row, cross[base])), shape=(rows, len(prediction.means)))
+    weight = period.count * means[:, 0]
+    columns = [weight[base], *(weight[base, None] * (means[base, 1:] - period.about[row])).T]
+    predicted = np.column_stack([np.bincount(row, weights=column, minlength=rows) for column in columns])
+    return CellSums(adding, period.about, period.total - predicted, period.variance)

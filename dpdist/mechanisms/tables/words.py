@@ -135,6 +135,11 @@ class CountsAtBound(Protocol):
 class TablesWords(Words):
     """Texts that depend on whether weights are measured, and on the drift since the reference."""
 
+    @staticmethod
+    def _by_counts(release: ReleaseView) -> bool:
+        """True if noisy counts of bins stand in for a reference's records: of this release, or of its chain's first."""
+        return release.job.on_histograms or not any(map(len, release.donors.values()))
+
     def cautions_of(self, release: ReleaseView) -> list[str]:
         names = ("Weights", *(f"Values of {name}" for name in release.job.outcomes))
         texts = list[str]()
@@ -174,10 +179,10 @@ class TablesWords(Words):
 
     def density_of(self, release: ReleaseView) -> str:
         density = DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
-        return density.replace("by the reference", "by noisy counts") if release.job.on_histograms else density
+        return density.replace("by the reference", "by noisy counts") if self._by_counts(release) else density
 
     def errors_of(self, release: ReleaseView) -> str:
-        return ERRORS if release.job.on_histograms else self.errors
+        return ERRORS if self._by_counts(release) else self.errors
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         survey, (posterior, bounds, of_cell, agree) = release.job.survey, self.steps
@@ -187,7 +192,7 @@ class TablesWords(Words):
             how = how if survey.design_weights is None else f"{how} {DECLARED}"
         elif survey.weight is not None:
             donated, how = "weight and outcome", f"{TILTED} {VARYING}" if survey.design_strata else TILTED
-        if release.job.on_histograms:
+        if self._by_counts(release):
             return [BY_LAW, bounds, MADE_UP[0], how, MADE_UP[1]]
         return [posterior, bounds, DONOR.format(donated), of_cell, how, agree]
 

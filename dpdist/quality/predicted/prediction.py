@@ -288,6 +288,8 @@ def unknown(plan: Plan, public: Path | None) -> str:
         )
     if public is not None or isinstance(plan.reference, ReferenceFile) or _of_a_chain(plan):
         return ""
+    if plan.job.strata and isinstance(plan.reference, ReferenceRelease):
+        return "the reference is an earlier release of strata, whose errors are not predicted; --public names a file"
     if plan.reference is not None:
         return "the reference is an earlier release, which has points of each cell and no records; --public names a file"
     return (
@@ -299,7 +301,7 @@ def unknown(plan: Plan, public: Path | None) -> str:
 def _of_a_chain(plan: Plan) -> bool:
     """True if an earlier release is the reference, and brings the records with which its chain began."""
     release = plan.reference
-    return isinstance(release, ReferenceRelease) and release.present is not None and not plan.job.rake
+    return isinstance(release, ReferenceRelease) and release.present is not None and not (plan.job.rake or plan.job.strata)
 
 
 def _public_file(plan: Plan, public: Path | None, listener: Listener) -> ReferenceFile | ReferenceRelease:
@@ -367,7 +369,7 @@ def _public_records(
     """Public records in rows of the frame, those in none, and totals of earlier periods."""
     if isinstance(reference, ReferenceRelease):
         assert reference.present is not None
-        return reference.present, reference.absent, reference.carried.history
+        return reference.present, reference.absent, reference.carried.history.get(POOLED, ())
     population = Population.of(job, reference, frame)
     return population.as_it_is(), population.absent, ()
 

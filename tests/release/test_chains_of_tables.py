@@ -1,0 +1,148 @@
+"""Chains of `tables` by strata, under zCDP, of other orders of columns, and begun without a public file."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from public_files import public_files
+from sized_package import people, sized_job
+
+import dpdist
+from dpdist.core.errors import WorkspaceError
+from dpdist.job.budget import epsilon_of
+from dpdist.mechanisms.tables import cells, limits, system
+from dpdist.opening.verifying import problems
+from dpdist.quality.predicted.prediction import predicted
+
+LEVELS, RECORDS = (3, 4, 2), 3_000
+LAPLACE: dict[str, Any] = {"epsilon": "2", "adjacency": "substitution"}
+ZCDP: dict[str, Any] = {"rho": "1/2", "delta": "1e-6", "adjacency": "substitution"}
+GAUSSIAN = {"mechanism": {"name": "tables", "noise": "gaussian"}}
+
+
+def run(folder: Path, number: int, reference: dict[str, Any], **keys: Any) -> Path:
+    """The workspace of a period. Outcomes grow by a tenth from period to period."""
+    job, workspace = folder / f"job{number}", folder / f"ws{number}"
+    job.mkdir()
+    settings = {"mechanism": {"name": "tables"}, "reference": reference, "period": str(2020 + number), "budget": LAPLACE}
+    path = sized_job(job, LEVELS, [["c0", "c1"], ["c1", "c2"]], RECORDS, **settings | keys)
+    survey(number).to_parquet(job / "current.parquet")
+    dpdist.run(path, workspace)
+    return workspace
+
+
+def survey(number: int) -> pd.DataFrame:
+    rows = people(LEVELS, RECORDS, 1, 10 + number)
+    return rows.assign(y0=(rows["y0"] * 1.1**number).clip(upper=1000.0))
+
+
+def begun(folder: Path, **keys: Any) -> dict[str, Any]:
+    """The reference of a second period, whose first had a public file."""
+    survey(0).to_parquet(folder / "public.parquet")
+    first = run(folder, 1, {"path": str(folder / "public.parquet"), "period": "2020"}, **keys)
+    return {"release": str(first / "public")}
+
+
+def told(workspace: Path) -> dict[str, Any]:
+    return dict(json.loads((workspace / "public" / "statement.json").read_text()))
+
+
+def history(workspace: Path) -> dict[str, Any]:
+    return dict(json.loads((workspace / "public" / "released" / "history.json").read_text())["strata"])
+
+
+def far(workspace: Path, number: int) -> float:
+    """The largest distance of a published mean by c0 and c1 from the direct one, in its standard errors."""
+    table = pd.read_parquet(workspace / "public" / "tables" / "t-c0-c1.parquet")
+    rows = table[(table["estimator"] == "parameters") & (table["statistic"] == "mean") & (table["c0"] != "Total")]
+    rows = rows[rows["c1"] != "Total"].set_index(["c0", "c1"]).sort_index()
+    records = survey(number)
+    sums = records.assign(wy=records["w"] * records["y0"]).groupby(["c0", "c1"], observed=True)[["w", "wy"]].sum()
+    sums.index = sums.index.set_levels([level.astype(str) for level in sums.index.levels])
+    direct = (sums["wy"] / sums["w"]).loc[rows.index]
+    return float(((rows["estimate"] - direct) / rows["standard_error"]).abs().max())
+
+
+def test_strata_have_totals_of_their_own(tmp_path: Path) -> None:
+    """By c2, with a chain of two releases. Control: another period's file is farther away."""
+    keys = {"strata": ["c2"]}
+    second = run(tmp_path, 2, begun(tmp_path, **keys), **keys)
+    every = history(second)
+    assert {label: [one["period"] for one in periods] for label, periods in every.items()} == {
+        "l0": ["2021", "2022"],
+        "l1": ["2021", "2022"],
+    }
+    for code, periods in enumerate(every.values()):
+        assert {row[2] for one in periods for row in one["codes"]} == {code}
+    assert problems(second / "public") == []
+    assert far(second, 2) < 5.0 < far(second, 8)
+
+
+def test_losses_under_zcdp_add_up_in_rho(tmp_path: Path) -> None:
+    """A release under pure ε = 2 is 2-zCDP. Control: the ε of both do not add up to the chain's."""
+    second = run(tmp_path, 2, begun(tmp_path), **GAUSSIAN, budget=ZCDP)
+    third = run(tmp_path, 3, {"release": str(second / "public")}, **GAUSSIAN, budget=ZCDP)
+    delta = Fraction(1, 10**6)
+    for workspace, rho in ((second, Fraction(5, 2)), (third, Fraction(3))):
+        reference = told(workspace)["reference"]
+        assert Fraction(reference["chain_rho"]) == Fraction(reference["chain_substitution_rho"]) == rho
+        assert Fraction(reference["chain_epsilon"]) == epsilon_of(rho, delta)
+        assert Fraction(reference["chain_epsilon"]) != 2 + epsilon_of(Fraction(1, 2), delta)
+        assert problems(workspace / "public") == []
+    assert [one.get("rho") for one in told(third)["reference"]["chain"]] == [None, "0.5"]
+
+
+def test_columns_may_come_in_another_order(tmp_path: Path) -> None:
+    """At ε = .02 the second release has the first one's means at ε = 2. Control: in the first release's own order, too."""
+    budget = {"epsilon": "0.02", "adjacency": "substitution"}
+    reference = begun(tmp_path)
+    tables = [{"name": "t", "by": [["c1", "c2"], ["c0", "c1"]], "statistics": ["count", {"mean": "y0"}]}]
+    for number, keys in ((2, {"tables": tables}), (3, {})):
+        assert far(run(tmp_path, number, reference, budget=budget, **keys), 1) < 5.0
+
+
+def test_a_chain_begins_without_a_reference(tmp_path: Path) -> None:
+    """Bins and effects in the first period, whose sums predict the second one, and both the third.
+
+    Control: another period's file is farther away.
+    """
+    first = run(tmp_path, 1, {"histogram": {"epsilon": "1/3"}})
+    second = run(tmp_path, 2, {"release": str(first / "public")})
+    third = run(tmp_path, 3, {"release": str(second / "public")})
+    for number, workspace in ((1, first), (2, second), (3, third)):
+        assert problems(workspace / "public") == []
+        assert far(workspace, number) < 5.0
+    assert far(third, 9) > 5.0
+    assert [len(one["counts"]) > 0 for one in history(third)["all"]] == [True, False, False]
+    texts = json.dumps(told(third), ensure_ascii=False)
+    assert "noisy counts" in texts
+    assert "released/donors.parquet" not in texts
+    before = public_files(third)
+    dpdist.publish(third)
+    assert public_files(third) == before
+    plan = dpdist.plan(tmp_path / "job3" / "job.json")
+    assert predicted(plan).why == ""
+
+
+def test_sums_are_published_under_the_limits_of_their_measurement_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that chooses other limits is refused. Control: this one publishes the same again."""
+    survey(0).to_parquet(tmp_path / "public.parquet")
+    first = run(tmp_path, 1, {"path": str(tmp_path / "public.parquet"), "period": "2020"})
+    before = public_files(first)
+    dpdist.publish(first)
+    assert public_files(first) == before
+    monkeypatch.setattr(limits, "PLANNED_DRIFT", 0.2)
+    monkeypatch.setattr(system, "PLANNED_DRIFT", 0.2)
+    cells._system_of.cache_clear()
+    cells._posterior_of.cache_clear()
+    with pytest.raises(WorkspaceError, match="other limits than those under which the noisy sums were measured"):
+        dpdist.publish(first)
+    assert public_files(first) == before
+    cells._system_of.cache_clear()
