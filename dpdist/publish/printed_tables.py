@@ -399,15 +399,15 @@ def printed_table(
         rows=tuple(product(*(labels[i] for i in stub))),
         across=None if across is None else text.label(spec.by[across]),
         columns=columns,
-        values=_rounded(value, columns),
-        margins=_rounded(margin, columns),
-        lower=_rounded(lower, columns),
-        upper=_rounded(upper, columns),
+        values=rounded(value, columns),
+        margins=rounded(margin, columns),
+        lower=rounded(lower, columns),
+        upper=rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
         universe=text.within(spec.universe),
         notes=(*more, *_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names)),
-        errors=_rounded(error, columns) if text.se == "column" else None,
+        errors=rounded(error, columns) if text.se == "column" else None,
         sample=sample,
     )
 
@@ -421,7 +421,7 @@ def in_large_units(table: PrintedTable) -> PrintedTable:
     for j, column in enumerate(table.columns):
         alike = [k for k, other in enumerate(table.columns) if other.statistic == column.statistic]
         unit = unit_of(table.values[:, alike])
-        decimals = column.decimals if unit is ONES else _decimals(table.values[:, alike] / unit.size)
+        decimals = column.decimals if unit is ONES else decimals_of(table.values[:, alike] / unit.size)
         columns.append(column._replace(head=f"{column.head}{unit.suffix}", decimals=decimals))
         sizes.append(unit.size)
         places.append(decimals_read(table.values[:, j], table.beside[1][:, j], decimals, unit))
@@ -487,19 +487,19 @@ def _columns(text: Presentation, spec: Table, groups: Sequence[str], values: Flo
     for group in groups:
         for j, statistic in enumerate(spec.statistics):
             stated = text.decimals.get(statistic.name)
-            decimals = 0 if statistic.name == "count" else _decimals(values[:, j::number])
+            decimals = 0 if statistic.name == "count" else decimals_of(values[:, j::number])
             made.append(TableColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
     return tuple(made)
 
 
-def _decimals(values: Floats) -> int:
+def decimals_of(values: Floats) -> int:
     """Number of decimals with which the largest figure has `DIGITS` digits; 0 if its whole part has `DIGITS` or more."""
     sizes = np.abs(values[np.isfinite(values)])
     largest = float(sizes.max()) if len(sizes) else 0.0
     return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
 
 
-def _rounded(values: Floats, columns: Sequence[TableColumn]) -> Floats:
+def rounded(values: Floats, columns: Sequence[TableColumn]) -> Floats:
     return np.column_stack([np.round(values[:, j], column.decimals) + 0.0 for j, column in enumerate(columns)])
 
 

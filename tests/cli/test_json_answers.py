@@ -30,6 +30,8 @@ ANSWERS = {
     "diff WORK WORK": 0,
     "diff WORK OTHER": 1,
     "diff WORK nowhere": 2,
+    "series WORK OTHER --out SERIES": 0,
+    "series WORK WORK --out SERIES": 2,
     "ledger show LEDGER": 0,
     "ledger check LEDGER": 0,
     "ledger check SECOND WORK": 1,
@@ -64,7 +66,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with (folder / "CHANGED" / "public" / "tables" / "counts.csv").open("a") as file:
         file.write("more\n")
     words |= {"JOB": f"{folder}/WORK.yaml", "FILE": f"{folder}/survey.parquet"}
-    words |= {"EARLIER": f"{folder}/earlier.parquet"}
+    words |= {"EARLIER": f"{folder}/earlier.parquet", "SERIES": f"{folder}/series"}
     return words | {"LEDGER": f"--ledger {folder}/ledger.sqlite", "SECOND": f"--ledger {folder}/second.sqlite"}
 
 

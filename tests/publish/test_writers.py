@@ -22,6 +22,7 @@ import dpdist
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import TableText
 from dpdist.publish.printed_tables import printed_table
+from dpdist.publish.writers.workbook import _number_of_lines, _width
 
 LEVELS = ["=SUM(A1)", "قانون", "-5 to 0"]
 PRESENTATION = """
@@ -105,6 +106,12 @@ def test_the_workbook_is_for_print_and_says_whose_it_is(public: Path) -> None:
     assert {"Figures are for 2021.", "Source: Survey of graduates, 2021.", "Agency"} <= set(texts)
     assert texts.count(said["guarantee_in_words"]) == 2
     assert set(said["not_protected"]) <= set(texts)
+
+
+def test_columns_of_labels_have_room_for_wide_characters() -> None:
+    """An East Asian character is as wide as two Latin ones, in a column's width and in lines of a wrapped text."""
+    assert (_width("法律"), _width("law"), _width("قانون")) == (4, 3, 5)
+    assert [_number_of_lines(letter * 44, 44) for letter in "a法"] == [1, 2]
 
 
 def test_no_cell_of_a_workbook_is_a_formula_and_no_text_of_a_csv_begins_as_one(public: Path) -> None:

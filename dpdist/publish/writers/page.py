@@ -174,7 +174,7 @@ def environment(*packages: str) -> Environment:
 
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages])
     made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"sentence": _sentence, "closed": _closed}
+    made.filters |= {"sentence": _sentence, "closed": _closed, "first_sentence": _first_sentence}
     return made
 
 
@@ -262,7 +262,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
     if many:
         forms, facts["shared"] = _without_shared_notes(forms)
     for most in limits:
-        html = template.render(**facts, tables=list(_shown(forms, most, drawn=not many)))
+        html = template.render(**facts, tables=list(shown_tables(forms, most, drawn=not many)))
         if len(html.encode()) < heaviest:
             break
     write_text(path, html)
@@ -273,6 +273,11 @@ def _sentence(text: str) -> Markup:
     sentence = _closed(text[:1].upper() + text[1:])
     parts = enumerate(re.split("`([^`]+)`", sentence))
     return Markup("").join(CODE.format(part) if k % 2 else escape(part) for k, part in parts)
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of a text."""
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", text, maxsplit=1)[0]
 
 
 def _closed(text: str) -> str:
@@ -287,16 +292,19 @@ def _without_shared_notes(tables: Sequence[PrintedTable]) -> tuple[list[PrintedT
     return rest, shared
 
 
-def _shown(tables: Sequence[PrintedTable], left: int, *, drawn: bool = True) -> Iterator[Shown]:
-    """Tables in order. A table with more figures than the limit has left is shown without rows."""
+def shown_tables(tables: Sequence[PrintedTable], left: int, *, drawn: bool = True, judged: bool = True) -> Iterator[Shown]:
+    """Tables in order. A table with more figures than the limit has left is shown without rows.
+
+    Figures with large errors are marked, unless `judged` is false.
+    """
     for table in map(in_large_units, tables):
-        rows = list(_rows(table)) if (size := table.values.size) <= left else []
+        rows = list(_rows(table, judged)) if (size := table.values.size) <= left else []
         left -= size if rows else 0
         columns = _columns(table)
         names = [printed.column.group for printed in columns]
         groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
         heads, drawings = [printed.head for printed in columns], list(plots(table)) if rows and drawn else []
-        yield Shown(table, heads, rows, groups, drawings, size, _doubtful(table) if rows else "")
+        yield Shown(table, heads, rows, groups, drawings, size, _doubtful(table) if rows and judged else "")
 
 
 def _columns(table: PrintedTable) -> list[PrintedColumn]:
@@ -304,10 +312,10 @@ def _columns(table: PrintedTable) -> list[PrintedColumn]:
     return [printed for printed in table.printed if printed.kind not in (MARGIN, FLAG)]
 
 
-def _rows(table: PrintedTable) -> Iterator[Row]:
+def _rows(table: PrintedTable, judged: bool = True) -> Iterator[Row]:
     columns = _columns(table)
     number = {id(column): j for j, column in enumerate(table.columns)}
-    places, careful = [number[id(printed.column)] for printed in columns], _large_errors(table)
+    places, careful = [number[id(printed.column)] for printed in columns], _large_errors(table) & judged
     for i, labels in enumerate(table.rows):
         cells = list[Cell]()
         for j, printed in zip(places, columns, strict=True):

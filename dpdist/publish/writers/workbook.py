@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 import numpy as np
 
@@ -125,7 +126,12 @@ def _wrapped(sheet: Worksheet, styles: Styles, row: int, text: str) -> None:
 
 
 def _number_of_lines(text: str, width: int) -> int:
-    return max(1, len(textwrap.wrap(text, width)))
+    return max(1, len(textwrap.wrap(text, width)), -(-_width(text) // width))
+
+
+def _width(text: str) -> int:
+    """Width of a text in characters, of which East Asian ones are two wide."""
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in text)
 
 
 def _for_print(sheet: Worksheet, landscape: bool = True) -> None:
@@ -150,7 +156,7 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
     top = 5 if table.across else 4
     _heads(sheet, styles, table, top - 1)
     for i, label in enumerate(zip(*table.rows, strict=True) if stub else ()):
-        sheet.set_column(i, i, min(WIDEST, max(map(len, (table.stub[i], *label))) + 2))
+        sheet.set_column(i, i, min(WIDEST, max(map(_width, (table.stub[i], *label))) + 2))
     sheet.set_column(stub, stub + width - 1, FIGURE)
     sheet.set_default_row(ROW)
     sheet.freeze_panes(top, stub)

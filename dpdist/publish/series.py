@@ -1,0 +1,258 @@
+"""A series of releases of one dataset: one long table over periods, and changes between consecutive periods.
+
+Everything follows from public folders, so a series spends nothing. The latest release that has a table defines its columns
+and its universe. Earlier releases that define a table of this name differently are left out of it, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import scipy
+
+from dpdist.core.errors import AnalysisError
+from dpdist.core.public_files import MANIFEST, read_object, unfit
+from dpdist.estimation.frame_table import read_job
+from dpdist.job import Job, Statistic, StatisticName, Table
+from dpdist.publish.differences import FIGURES, OF_A_FIGURE, period_differences
+from dpdist.publish.opened import Release
+from dpdist.publish.printed_tables import rated, shown_rows
+from dpdist.publish.tables import NUMBERS
+
+GRADE, CHANGED = "grade", ("before", "after")
+ONE_OF_EACH = "one release of every period"
+
+
+class Period(NamedTuple):
+    """A release of a series."""
+
+    release: Release
+    job: Job
+    id: str
+
+    @property
+    def name(self) -> str:
+        return self.job.period
+
+    def table(self, name: str) -> Table | None:
+        return next((table for table in self.job.tables if table.name == name), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Releases of one dataset in the order of their periods."""
+
+    periods: tuple[Period, ...]
+
+    @property
+    def last(self) -> Job:
+        """The job of the last release, whose labels are printed."""
+        return self.periods[-1].job
+
+    @cached_property
+    def tables(self) -> dict[str, tuple[Period, ...]]:
+        """Names of tables, those of the last release first, with the releases that define them alike."""
+        names = [table.name for period in reversed(self.periods) for table in period.job.tables]
+        return {name: tuple(self._alike(name)) for name in dict.fromkeys(names)}
+
+    def _alike(self, name: str) -> Iterator[Period]:
+        latest = self._latest(name)
+        for period in self.periods:
+            table = period.table(name)
+            if table is not None and _definition(table) == _definition(latest):
+                yield period
+
+    def _latest(self, name: str) -> Table:
+        return next(table for period in reversed(self.periods) if (table := period.table(name)) is not None)
+
+    def statistics(self, name: str) -> dict[tuple[str, str | None], Statistic]:
+        """Statistics of a table in any of its releases by label and variable, those of the latest first."""
+        found = dict[tuple[str, str | None], Statistic]()
+        for period in reversed(self.tables[name]):
+            table = period.table(name)
+            assert table is not None
+            for statistic in table.statistics:
+                found.setdefault((statistic.label, statistic.about), statistic)
+        return found
+
+    def levels(self, name: str) -> list[tuple[str, ...]]:
+        """Cells of a table in any of its releases, those of the latest first."""
+        rows = self.rows
+        rows = rows[rows["table"] == name]
+        number = {period.name: k for k, period in enumerate(self.periods)}
+        rows = rows.assign(order=-rows["period"].map(number)).sort_values("order", kind="stable")
+        cells = rows[list(self._latest(name).by)].itertuples(index=False, name=None)
+        return list(dict.fromkeys(cells))
+
+    def by(self, name: str) -> tuple[str, ...]:
+        return self._latest(name).by
+
+    def universe(self, name: str) -> str:
+        return self.last.presentation.within(self._latest(name).universe)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """One row for every printed figure: period, table, levels of its cell, statistic, variable, estimator, estimate,
+        `standard_error`, `df`, `lower` and `upper` (90 %), `suppressed`, `grade`, and the id of its release.
+
+        Columns of levels are those of all tables; a table lacks values of those that it is not by.
+        """
+        parts, by = list[pd.DataFrame](), dict[str, None]()
+        for name, periods in self.tables.items():
+            by |= dict.fromkeys(self.by(name))
+            for period in periods:
+                rows = _printed(period, name)
+                parts.append(rows.assign(period=period.name, table=name, release=period.id))
+        order = ["period", "table", *by, *OF_A_FIGURE, *NUMBERS, "suppressed", GRADE, "release"]
+        return _joined(parts, order)
+
+    @cached_property
+    def changes(self) -> pd.DataFrame:
+        """One row for every figure that two consecutive periods both print: its change as `period_differences` has it."""
+        return self._compared[0]
+
+    @cached_property
+    def _compared(self) -> tuple[pd.DataFrame, list[str]]:
+        parts, notes, by = list[pd.DataFrame](), list[str](), dict[str, None]()
+        for before, after in pairwise(self.periods):
+            kept = [name for name, periods in self.tables.items() if before in periods and after in periods]
+            if not kept:
+                notes.append(f"{before.name} and {after.name} have no table in common")
+                continue
+            try:
+                found = period_differences(before.release, after.release)
+            except AnalysisError as error:
+                notes.append(f"no changes from {before.name} to {after.name}: {error.fault}")
+                continue
+            for name in kept:
+                by |= dict.fromkeys(self.by(name))
+                shown = _printed(after, name)[[*self.by(name), *OF_A_FIGURE]]
+                rows = shown.merge(found[name], on=[*self.by(name), *OF_A_FIGURE])
+                parts.append(rows.assign(period_before=before.name, period_after=after.name, table=name))
+        order = ["period_before", "period_after", "table", *by, *OF_A_FIGURE, *FIGURES]
+        return _joined(parts, order), notes
+
+    @property
+    def notes(self) -> list[str]:
+        """What differs between periods, and what has been left out."""
+        notes = list[str]()
+        for name, periods in self.tables.items():
+            latest = self._latest(name)
+            for period in self.periods:
+                table = period.table(name)
+                if table is not None and period not in periods:
+                    notes.append(
+                        f"table '{name}' of {period.name} is {_described(table)}, and {_described(latest)} since: left out"
+                    )
+            for (label, about), statistic in self.statistics(name).items():
+                lacking = [each.name for each in periods if not _has(each, name, statistic)]
+                if lacking:
+                    text = label if about is None else f"{label} of {about}"
+                    notes.append(f"table '{name}' has no {text} in {', '.join(lacking)}")
+        for before, after in pairwise(self.periods):
+            notes += _changed_columns(before, after)
+        return [*notes, *self._compared[1]]
+
+
+def _joined(parts: Sequence[pd.DataFrame], order: Sequence[str]) -> pd.DataFrame:
+    if not parts:
+        return pd.DataFrame({name: pd.Series(dtype=object) for name in order})
+    joined: pd.DataFrame = pd.concat([part.reindex(columns=list(order)) for part in parts], ignore_index=True)
+    return joined
+
+
+def _definition(table: Table) -> tuple[Any, ...]:
+    return table.by, {name: tuple(map(str, levels)) for name, levels in table.universe.items()}
+
+
+def _described(table: Table) -> str:
+    within = "".join(f" where {name} is {' or '.join(map(str, levels))}" for name, levels in table.universe.items())
+    return f"by {', '.join(table.by) or 'nothing'}{within}"
+
+
+def _has(period: Period, name: str, statistic: Statistic) -> bool:
+    table = period.table(name)
+    return table is not None and (statistic.label, statistic.about) in {(one.label, one.about) for one in table.statistics}
+
+
+def _changed_columns(before: Period, after: Period) -> Iterator[str]:
+    """Differences of public definitions that may break a series."""
+    where = f"between {before.name} and {after.name}"
+    for name in before.job.columns.keys() & after.job.columns.keys():
+        one, other = before.job.columns[name], after.job.columns[name]
+        gone, new = (
+            [str(level) for level in a.levels or () if level not in (b.levels or ())]
+            for a, b in ((one, other), (other, one))
+        )
+        if gone or new:
+            changes = [f"without {', '.join(gone)}"] * bool(gone) + [f"with {', '.join(new)}"] * bool(new)
+            yield f"column '{name}' changed levels {where}: {'; '.join(changes)}"
+        if one.bounds != other.bounds and name in (*before.job.outcomes, *after.job.outcomes):
+            yield f"column '{name}' changed bounds {where}"
+    if before.job.universe != after.job.universe:
+        yield f"the universe changed {where}"
+    for key in ("mechanism", "budget"):
+        if getattr(before.job, key) != getattr(after.job, key):
+            yield f"the {key} changed {where}"
+
+
+def _printed(period: Period, name: str) -> pd.DataFrame:
+    """The rows of a table that its release prints, with their grades."""
+    rows, text = pa.Table.from_pandas(period.release.tables[name], preserve_index=False), period.job.presentation
+    shown = shown_rows(rows, text.estimator or str(rows["estimator"][0])).to_pandas()
+    table = period.table(name)
+    assert table is not None
+    kinds: Mapping[tuple[str, str | None], StatisticName] = {(one.label, one.about): one.name for one in table.statistics}
+    rules, grades = text.quality.model_copy(update={"minimum": None}), np.full(len(shown), "", dtype=object)
+    value, error, df = (shown[column].to_numpy(dtype=float) for column in ("estimate", "standard_error", "df"))
+    with np.errstate(invalid="ignore"):
+        margin = scipy.special.stdtrit(df, 0.95) * error
+    abouts = shown["variable"].astype(object).where(shown["variable"].notna(), None)
+    pairs = list(zip(shown["statistic"], abouts, strict=True))
+    for key, kind in kinds.items():
+        at = np.array([k for k, pair in enumerate(pairs) if pair == key], dtype=np.int64)
+        flags = rated(rules, [kind], *(figures[at][:, None] for figures in (value, error, margin))).flags
+        grades[at] = flags[:, 0]
+    graded: pd.DataFrame = shown.assign(**{GRADE: np.where(np.isnan(value), "", grades)})
+    return graded
+
+
+def series_of(releases: Sequence[Release]) -> Series:
+    """The series of these releases, in their order.
+
+    Raises
+    ------
+    AnalysisError : there are fewer than two releases, of several datasets, two of one period, one that is not for
+        publication, or no two of them have a table in common.
+    """
+    if len(releases) < 2:
+        raise AnalysisError("a series of one release", "two releases or more", "name those of further periods")
+    periods = list[Period]()
+    for release in releases:
+        if (why := unfit(release.folder)) is not None:
+            raise AnalysisError(f"{release} is not for publication: {why}", "published releases", "leave it out")
+        job = read_job(release.folder, "released/job.json")
+        periods.append(Period(release, job, str(read_object(release.folder, MANIFEST)["release"])))
+    first, *others = periods
+    for period in others:
+        if period.job.dataset != first.job.dataset:
+            fault = f"{first.release} is of '{first.job.dataset}', and {period.release} of '{period.job.dataset}'"
+            raise AnalysisError(fault, "releases of one dataset", "name those of one dataset")
+    by_name = dict[str, Period]()
+    for period in periods:
+        if (other := by_name.setdefault(period.name, period)) is not period:
+            fault = f"{other.release} and {period.release} are both of {period.name}"
+            raise AnalysisError(fault, ONE_OF_EACH, "of a corrected release, name the correction alone")
+    series = Series(tuple(periods))
+    if all(len(alike) < 2 for alike in series.tables.values()):
+        notes = "; ".join(series.notes[:3])
+        fault = f"no two releases have a table in common{f': {notes}' if notes else ''}"
+        raise AnalysisError(fault, "a table of one name and the same columns", "publish them again with such a table")
+    return series

@@ -1,0 +1,274 @@
+"""Files of a series of periods: long tables as Parquet and CSV, and the page and the workbook of tables by period."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import scipy
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import sha256, write_json, write_text
+from dpdist.core.formats import version_of
+from dpdist.core.records import Floats
+from dpdist.job.presentation import Presentation
+from dpdist.publish.printed_tables import (
+    ERRORS,
+    FEW_TABLES,
+    MARGINS,
+    WITHOUT,
+    PrintedTable,
+    TableColumn,
+    decimals_of,
+    head_of,
+    in_words,
+    rounded,
+)
+from dpdist.publish.series import Series
+from dpdist.publish.swapping import aside, swap_in
+from dpdist.publish.writers.csv_tables import for_spreadsheets
+from dpdist.publish.writers.page import HEAVIEST_OF_MANY, MOST_FIGURES_OF_MANY, environment, shown_tables
+from dpdist.publish.writers.workbook import write_workbook
+
+CONTENTS = "series.json"
+"""File that lists the releases of a series and the checksums of its files."""
+SIGNIFICANT = "significant"
+FORMAT = 1
+OF_CHANGES = (
+    "Changes are those since the period before; significant marks those whose 90 % interval excludes 0. Their standard "
+    "errors account for errors that both releases take from one reference. The samples of two periods are treated as "
+    "independent."
+)
+FILES = {
+    "series.parquet": "every printed figure of every period, one a row",
+    "series.csv": "the same as CSV",
+    "changes.parquet": "changes between consecutive periods, with their standard errors",
+    "changes.csv": "the same as CSV",
+    "tables.xlsx": "tables by period, and of changes, as a workbook",
+    CONTENTS: "the releases, and checksums of these files",
+}
+
+
+def write_series(folder: Path, series: Series) -> None:
+    """Writes the folder aside, then swaps it in. The same releases give the same bytes.
+
+    Raises `WorkspaceError` if the folder has other files than those of a series.
+    """
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / CONTENTS).is_file())):
+        raise WorkspaceError(str(folder), "it is there, and no series", "name another folder")
+    building = aside(folder)
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    for name, rows in (("series", series.rows), ("changes", series.changes)):
+        table = _typed(rows)
+        pq.write_table(table, building / f"{name}.parquet")
+        pa_csv.write_csv(for_spreadsheets(table), building / f"{name}.csv")
+    tables = list(printed(series))
+    text, names = series.last.presentation, [period.name for period in series.periods]
+    job = series.last.model_copy(update={"period": f"{names[0]} to {names[-1]}"})
+    write_workbook(building / "tables.xlsx", job, tables, _stated(series))
+    _write_page(building / "index.html", series, text, tables)
+    files = {path.name: sha256(path) for path in sorted(building.iterdir())}
+    releases = [{"period": period.name, "release": period.id} for period in series.periods]
+    contents = {"format": FORMAT, "dataset": series.last.dataset, "releases": releases, "notes": series.notes}
+    write_json(building / CONTENTS, {**contents, "files": files, "versions": {"dpdist": version_of("dpdist")}})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    swap_in(building, folder)
+
+
+def _typed(rows: pd.DataFrame) -> pa.Table:
+    """Texts as strings, figures as doubles, marks as booleans."""
+    marks = ("suppressed", "significant")
+    figures = [name for name in rows if rows[name].dtype.kind == "f" and rows[name].notna().any()]
+    columns = dict[str, pa.Array]()
+    for name in map(str, rows.columns):
+        if name in marks:
+            columns[name] = pa.array(rows[name].to_numpy(dtype=bool))
+        elif name in figures or name in NUMERIC:
+            values = rows[name].to_numpy(dtype=float)
+            columns[name] = pa.array(values, pa.float64(), mask=np.isnan(values))
+        else:
+            columns[name] = pa.array([None if pd.isna(one) else str(one) for one in rows[name]], pa.string())
+    return pa.table(columns)
+
+
+NUMERIC = frozenset(
+    ("estimate", "standard_error", "df", "lower", "upper", "before", "after", "difference", "relative", "relative_error")
+) | {"correlation"}
+
+
+def _stated(series: Series) -> dict[str, Any]:
+    """What the workbook says of privacy: every release's own guarantee."""
+    words = f"This series was computed from {len(series.periods)} published releases, and spends no budget"
+    return {
+        "guarantee_in_words": words,
+        "releases": [f"{period.name}: {period.release.statement['guarantee_in_words']}" for period in series.periods],
+        "release_ids": [f"{period.name}: {period.id}" for period in series.periods],
+        "notes": series.notes or None,
+    }
+
+
+def printed(series: Series) -> Iterator[PrintedTable]:
+    """Tables by period, each followed by that of its changes, if it has any."""
+    for name in series.tables:
+        yield _without_empty_columns(_by_period(series, name))
+        changes = series.changes[series.changes["table"] == name]
+        if len(changes):
+            yield _without_empty_columns(_of_changes(series, name, changes))
+
+
+def _without_empty_columns(table: PrintedTable) -> PrintedTable:
+    """The table without columns of statistics that a period lacks."""
+    there = np.asarray(np.isfinite(table.values).any(axis=0))
+    names = ("values", "margins", "lower", "upper", "flags", *(["errors"] if table.errors is not None else []))
+    columns = tuple(column for column, kept in zip(table.columns, there.tolist(), strict=True) if kept)
+    return replace(table, columns=columns, **{name: getattr(table, name)[:, there] for name in names})
+
+
+def _by_period(series: Series, name: str) -> PrintedTable:
+    rows = series.rows[series.rows["table"] == name]
+    groups, text = [period.name for period in series.tables[name]], series.last.presentation
+    cells, statistics = series.levels(name), series.statistics(name)
+    found = _Layout(rows, "period", groups, cells, list(series.by(name)), list(statistics))
+    value, error, df = (found(column) for column in ("estimate", "standard_error", "df"))
+    with np.errstate(invalid="ignore"):
+        margin = scipy.special.stdtrit(df, 0.95) * error
+    columns = _columns(text, groups, statistics, value)
+    notes = [*text.table(name).notes, *text.notes, ERRORS if text.se == "column" else MARGINS, *in_words(text.quality)]
+    there = np.isfinite(value).any(axis=0)
+    notes += [WITHOUT] * bool(np.isnan(value[:, there]).any())
+    return PrintedTable(
+        name=name,
+        title=text.table(name).title or name,
+        **_stub(series, name, cells),
+        across="Period",
+        columns=columns,
+        values=rounded(value, columns),
+        margins=rounded(margin, columns),
+        lower=rounded(found("lower"), columns),
+        upper=rounded(found("upper"), columns),
+        flags=np.where(np.isnan(value), "", found("grade", "")).astype(str),
+        estimator="",
+        notes=tuple(notes),
+        universe=series.universe(name),
+        errors=rounded(error, columns) if text.se == "column" else None,
+    )
+
+
+def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTable:
+    """Absolute and relative changes side by side, by pair of periods."""
+    changes = changes.assign(pair=changes["period_before"] + " to " + changes["period_after"])
+    text, cells, statistics = series.last.presentation, series.levels(name), series.statistics(name)
+    groups = list(dict.fromkeys(changes["pair"]))
+    found = _Layout(changes, "pair", groups, cells, list(series.by(name)), list(statistics))
+    value, error, significant = found("difference"), found("standard_error"), found("significant", False)
+    with np.errstate(invalid="ignore"):
+        margin = scipy.special.stdtrit(found("df"), 0.95) * error
+    relative, of_relative = 100.0 * found("relative"), 100.0 * found("relative_error")
+    plain = _columns(text, groups, statistics, np.where(np.isnan(found("after")), value, found("after")))
+    columns = [
+        both
+        for column in plain
+        for both in (
+            column._replace(head=f"{column.head}: change"),
+            column._replace(head=f"{column.head}: change, %", decimals=1),
+        )
+    ]
+    pairs: dict[str, tuple[Floats, Floats]] = {
+        "values": (value, relative),
+        "margins": (margin, scipy.special.stdtrit(np.inf, 0.95) * of_relative),
+        "lower": (found("lower"), np.full(value.shape, np.nan)),
+        "upper": (found("upper"), np.full(value.shape, np.nan)),
+    } | ({"errors": (error, of_relative)} if text.se == "column" else {})
+    figures: dict[str, Any] = {key: rounded(_interleaved(*pair), columns) for key, pair in pairs.items()}
+    marks = np.where(significant.astype(bool) & ~np.isnan(value), SIGNIFICANT, "")
+    return PrintedTable(
+        name=f"{name}-changes",
+        title=f"{text.table(name).title or name}: changes",
+        **_stub(series, name, cells),
+        across="Periods",
+        columns=tuple(columns),
+        flags=_interleaved(marks, marks),
+        estimator="",
+        notes=(OF_CHANGES, ERRORS if text.se == "column" else MARGINS),
+        universe=series.universe(name),
+        **figures,
+    )
+
+
+def _interleaved(one: Any, other: Any) -> Any:
+    return np.stack([one, other], axis=2).reshape(len(one), -1)
+
+
+def _stub(series: Series, name: str, cells: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    text, by = series.last.presentation, series.by(name)
+    labels = tuple(tuple(map(text.level, by, cell)) for cell in cells)
+    return {"stub": tuple(map(text.label, by)), "rows": labels}
+
+
+def _columns(
+    text: Presentation, groups: Sequence[str], statistics: Mapping[tuple[str, str | None], Any], values: Floats
+) -> tuple[TableColumn, ...]:
+    columns, number = list[TableColumn](), len(statistics)
+    for group in groups:
+        for j, statistic in enumerate(statistics.values()):
+            stated = text.decimals.get(statistic.name)
+            decimals = 0 if statistic.name == "count" else decimals_of(values[:, j::number])
+            columns.append(TableColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
+    return tuple(columns)
+
+
+class _Layout:
+    """Values of a column as (cell, group and statistic), NaN or another filling where there is none."""
+
+    def __init__(
+        self,
+        rows: pd.DataFrame,
+        group: str,
+        groups: Sequence[str],
+        cells: Sequence[tuple[str, ...]],
+        by: Sequence[str],
+        statistics: Sequence[tuple[str, str | None]],
+    ) -> None:
+        places = {cell: k for k, cell in enumerate(cells)}
+        numbers = {statistic: k for k, statistic in enumerate(statistics)}
+        of_group = {name: k for k, name in enumerate(groups)}
+        abouts = rows["variable"].astype(object).where(rows["variable"].notna(), None)
+        self._row = np.array([places[cell] for cell in rows[list(by)].itertuples(index=False, name=None)], dtype=np.int64)
+        pairs = zip(rows["statistic"], abouts, strict=True)
+        number = np.array([numbers[pair] for pair in pairs], dtype=np.int64)
+        self._column = np.array([of_group[name] for name in rows[group]], dtype=np.int64) * len(statistics) + number
+        self._rows, self._shape = rows, (len(cells), len(groups) * len(statistics))
+
+    def __call__(self, name: str, filling: Any = np.nan) -> Any:
+        kind = np.float64 if isinstance(filling, float) else object
+        values = np.full(self._shape, filling, dtype=kind)
+        values[self._row, self._column] = self._rows[name].to_numpy(dtype=kind)
+        return values
+
+
+def _write_page(path: Path, series: Series, text: Presentation, tables: Sequence[PrintedTable]) -> None:
+    names = [period.name for period in series.periods]
+    facts = {
+        "title": text.title or f"{series.last.dataset}, {names[0]} to {names[-1]}",
+        "language": text.language,
+        "dataset": series.last.dataset,
+        "releases": [(period.name, period.release.statement, period.id) for period in series.periods],
+        "notes": series.notes,
+        "files": FILES,
+        "many": len(tables) > FEW_TABLES,
+    }
+    template = environment("dpdist.publish.writers").get_template("series.html")
+    for most in MOST_FIGURES_OF_MANY:
+        html = template.render(**facts, tables=list(shown_tables(tables, most, drawn=False, judged=False)))
+        if len(html.encode()) < HEAVIEST_OF_MANY:
+            break
+    write_text(path, html)

@@ -1,0 +1,186 @@
+"""A series over periods: the releases' own figures, their changes, and what does not belong together, named or refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import openpyxl
+import pandas as pd
+import pytest
+from small_release import JOB, survey
+from typer.testing import CliRunner, Result
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.errors import AnalysisError, WorkspaceError
+from dpdist.core.public_files import UNFIT
+from dpdist.publish.differences import period_differences
+from dpdist.publish.series import series_of
+from dpdist.publish.writers.series import write_series
+
+LONG = "Graduates of " + "interdisciplinary environmental and agricultural sciences, " * 4
+LEVELS = {"arts": "工学・情報科学", "law": "قانون"}
+TEXTS = f"""
+presentation:
+  language: ar
+  columns:
+    field: {{label: "{LONG}", levels: {{arts: {LEVELS["arts"]}, law: {LEVELS["law"]}}}}}
+  quality: {{cv: {{caution: 0.05, unreliable: 0.2}}}}
+"""
+PLAIN = JOB.replace("strata: [field]\n", "").replace('epsilon: "3"', 'epsilon: "8"')
+
+
+def release(folder: Path, period: str, edits: Mapping[str, str] = {}, seed: int = 0) -> Path:
+    text = PLAIN.replace('"2021"', f'"{period}"')
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new)
+    people = survey(2000).sample(800, random_state=seed).reset_index(drop=True)
+    dpdist.run(dpdist.parse_job(text + "publish: always\n"), folder, people)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def periods(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The last one has another table, another statistic, and labels of its own."""
+    folder = tmp_path_factory.mktemp("periods")
+    last = {
+        "{mean: salary}]}": "{mean: salary}, {total: salary}]}\n  - {name: fields, by: [field], statistics: [count]}",
+        "runtime: {executor: serial}": f"runtime: {{executor: serial}}{TEXTS}",
+    }
+    return [
+        release(folder / name, name, edits, seed)
+        for seed, (name, edits) in enumerate({"2020": {}, "2021": {}, "2022": last}.items())
+    ]
+
+
+def series(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["series", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def written(periods: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("series") / "out"
+    done = series(*periods, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("3 periods, 2 tables, 66 figures; ")
+    assert "note: table 'counts' has no total of salary in 2020, 2021" in done.output
+    return out
+
+
+def test_the_long_file_has_the_printed_figures_of_every_release(written: Path, periods: list[Path]) -> None:
+    rows = pd.read_parquet(written / "series.parquet")
+    assert rows["period"].unique().tolist() == ["2020", "2021", "2022"]
+    assert not rows.duplicated(["period", "table", "field", "sex", "statistic", "variable"]).any()
+    for place in periods:
+        opened = dpdist.open_release(place)
+        own = rows[rows["period"] == place.name]
+        assert set(own["release"]) == {json.loads((place / "public" / "manifest.json").read_text())["release"]}
+        for name in opened.tables:
+            published = opened.tables[name].query("estimator == 'parameters'").reset_index(drop=True)
+            same = own[own["table"] == name].reset_index(drop=True)[published.columns.tolist()]
+            pd.testing.assert_frame_equal(same, published, check_dtype=False)
+    assert (rows["grade"] == "").equals(rows["period"] != "2022"), "only the last job has rules"
+    text = pd.read_csv(written / "series.csv")
+    assert text["estimate"].tolist() == rows["estimate"].tolist()
+
+
+def test_changes_are_those_of_consecutive_periods(written: Path, periods: list[Path]) -> None:
+    changes = pd.read_parquet(written / "changes.parquet")
+    assert changes[["period_before", "period_after"]].drop_duplicates().to_numpy().tolist() == [
+        ["2020", "2021"],
+        ["2021", "2022"],
+    ]
+    for before, after in pairwise(periods):
+        right = period_differences(dpdist.open_release(before), dpdist.open_release(after))["counts"]
+        right = right.query("estimator == 'parameters'").reset_index(drop=True)
+        own = changes[changes["period_after"] == after.name].reset_index(drop=True)
+        assert own["difference"].tolist() == pytest.approx(right["difference"].tolist())
+        assert own["standard_error"].tolist() == pytest.approx(right["standard_error"].tolist())
+        assert own["significant"].tolist() == right["significant"].tolist()
+
+
+def test_page_and_workbook_show_tables_by_period_with_their_changes(written: Path) -> None:
+    """With a long label, and labels in scripts from the right and of wide characters; without a title."""
+    html = (written / "index.html").read_text(encoding="utf-8")
+    assert [name for name in ("series.csv", "changes.parquet", "tables.xlsx") if f'href="{name}"' not in html] == []
+    assert html.count('<table id="data-') == 3
+    assert html.index("<title>small, 2020 to 2022</title>") > 0
+    assert LONG.strip() in html
+    for label in LEVELS.values():
+        assert f'<bdi lang="ar">{label}</bdi>' in html
+    book = openpyxl.load_workbook(written / "tables.xlsx")
+    assert book.sheetnames == ["Cover", "Table 1", "Table 2", "Table 3", "Privacy"]
+    first, second = book["Table 1"], book["Table 2"]
+    rows = pd.read_parquet(written / "series.parquet").query("table == 'counts' and field == 'arts' and sex == 'f'")
+    figures = [first.cell(6, column).value for column in (3, 9, 15)]
+    assert figures == [round(value) for value in rows[rows["statistic"] == "count"]["estimate"]]
+    assert first["C4"].value == "2020"
+    assert (second["A1"].value, second["C4"].value) == ("Table 2. counts: changes", "2020 to 2021")
+    significant = pd.read_parquet(written / "changes.parquet")["significant"].sum()
+    assert html.count('class="flag significant"') == 2 * significant
+    assert {cell.data_type for sheet in book for row in sheet.iter_rows() for cell in row} == {"s", "n"}
+    assert book["Table 3"].column_dimensions["A"].width == pytest.approx(44, abs=1), "the widest"
+
+
+def test_the_same_releases_give_the_same_bytes_in_place_of_the_former(
+    written: Path, periods: list[Path], tmp_path: Path
+) -> None:
+    """Control: fewer periods give others. Files that are no series stay."""
+    before = {path.name: path.read_bytes() for path in written.iterdir()}
+    (tmp_path / "out").mkdir()
+    assert series(*periods[:2], "--out", tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out" / "series.csv").read_bytes() != before["series.csv"]
+    assert series(*periods, "--out", tmp_path / "out").exit_code == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("words")
+    with pytest.raises(WorkspaceError, match="it is there, and no series"):
+        write_series(tmp_path / "mine", series_of([dpdist.open_release(place) for place in periods]))
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "words"
+
+
+def test_tables_that_changed_their_definition_are_named_and_kept_where_it_is_shared(
+    periods: list[Path], tmp_path: Path
+) -> None:
+    edits = {"by: [field, sex]": "by: [field]", "levels: [f, m]": "levels: [f, m, x]"}
+    edits["{mean: salary}]}"] = "{mean: salary}]}\n  - {name: fields, by: [field], statistics: [count]}"
+    early = release(tmp_path / "2019", "2019", edits)
+    found = series_of([dpdist.open_release(place) for place in (early, *periods)])
+    assert found.notes[:1] == ["table 'counts' of 2019 is by field, and by field, sex since: left out"]
+    assert "column 'sex' changed levels between 2019 and 2020: without x" in found.notes
+    assert "2019 and 2020 have no table in common" in found.notes
+    assert set(found.rows.query("table == 'counts'")["period"]) == {"2020", "2021", "2022"}
+    assert set(found.rows.query("table == 'fields'")["period"]) == {"2019", "2022"}
+
+
+def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path: Path) -> None:
+    other = release(tmp_path / "other", "2019", {"dataset: small": "dataset: large"})
+    apart = release(tmp_path / "apart", "2019", {"name: counts": "name: figures"})
+    again = release(tmp_path / "again", "2020", seed=9)
+    changed = tmp_path / "changed"
+    shutil.copytree(periods[0], changed)
+    (changed / "public" / "tables" / "counts.csv").write_text("a\n1\n")
+    held = tmp_path / "held"
+    shutil.copytree(again / "public", held)
+    (held / UNFIT).write_text("A study.\n")
+    refused = {
+        (periods[0],): "a series of one release",
+        (other, periods[0]): "is of 'large', and",
+        (periods[0], again): "are both of 2020",
+        (apart, periods[0]): "no two releases have a table in common",
+        (held, periods[1]): "is not for publication: A study.",
+        (changed, periods[1]): "counts.csv",
+        (tmp_path / "nowhere", periods[1]): "no release",
+    }
+    for places, told in refused.items():
+        done = series(*places, "--out", tmp_path / "none")
+        assert done.exit_code == 2, done.output
+        assert told in " ".join(done.output.split()), done.output
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(AnalysisError):
+        series_of([dpdist.open_release(periods[0])])
