@@ -52,6 +52,8 @@ def as_fields(_app: Any, _kind: str, _name: str, _object: Any, _options: Any, li
             kept += [] if field else [f".. rubric:: {line.strip()}", ""]
         elif set(line) == {"-"}:
             kept.append("")
+        elif field and "{}" not in field and line.startswith("  "):
+            kept.append(f"    {line}")  # a list among what is returned
         elif not field or not line.strip() or line.startswith(" "):
             kept.append(line)
         elif "{}" in field and (parts := re.fullmatch(r"([\w.*, ]+?) : (.+)", line)):

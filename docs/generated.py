@@ -117,7 +117,9 @@ def job_file() -> Iterator[str]:
     yield from _section("Mechanisms", {"description": text, "properties": shared}, earlier)
     for name in sorted(schema["$defs"]):
         part = schema["$defs"][name]
-        if "properties" in part:
+        if name == "Statistic":  # whose keys no job writes
+            yield from _section(name, {"description": part["description"], "properties": {}}, earlier)
+        elif "properties" in part:
             own = {key: said for key, said in part["properties"].items() if said != shared.get(key)}
             yield from _section(name, part | {"properties": own}, earlier)
 
@@ -164,6 +166,8 @@ def _kind(said: dict[str, Any]) -> str:
         return f"[{name}](#{name.lower()})"
     if choices := said.get("anyOf", said.get("oneOf")):
         kinds = list(dict.fromkeys(_kind(each) for each in choices if each.get("type") != "null"))
+        if {"text", "integer", "boolean"} <= {*kinds}:
+            kinds = ["level"]
         return " or ".join(kinds) if len(kinds) < 5 else f"one of {', '.join(kinds)}"
     if "enum" in said or "const" in said:
         return ", ".join(f"`{value}`" for value in said.get("enum", [said.get("const")]))
@@ -173,12 +177,10 @@ def _kind(said: dict[str, Any]) -> str:
         return "[lower, upper]" if "prefixItems" in said else f"list of {_kind(inner)}"
     if kind == "object":
         more = said.get("additionalProperties")
-        return f"keys with {_kind(more)}" if isinstance(more, dict) else "keys with values"
+        return f"mapping to {_kind(more)}" if isinstance(more, dict) else "mapping"
     if isinstance(kind, list):
-        return "exact number in quotes"
-    return {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}.get(
-        str(kind), "value"
-    )
+        return "exact number"
+    return {"string": "text", "integer": "integer", "number": "number", "boolean": "boolean"}.get(str(kind), "value")
 
 
 def commands() -> Iterator[str]:
@@ -188,7 +190,7 @@ def commands() -> Iterator[str]:
     times = Counter(_option(each) for _, command in every for each in _parameters(command))
     named = dict[str, str]()  # of two texts under one name the more frequent one is shared
     for line, number in times.most_common():
-        if number > 2:
+        if number > 1:
             named.setdefault(line.partition(":")[0], line)
     shared = set(named.values())
     yield _line(root.help or "") + "\n"

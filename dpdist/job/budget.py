@@ -81,18 +81,18 @@ class ReleaseBudget(Frozen):
     Under Gaussian noise, ε holds with a δ. The job then states ε or ρ; if it states ρ and δ, an ε follows.
     """
 
-    epsilon: Budget = Field(description="of the whole release, all synthetic sets together; exact, write it in quotes")
+    epsilon: Budget = Field(description="of the whole release, all synthetic sets together")
     adjacency: Adjacency = Field(
         default="zero_out",
-        description="what neighbouring files differ in: zero_out, one record's outcome and weight, there or switched off; "
-        "substitution, one record's outcome and weight, exchanged at the same x; add_remove, a whole record, there or not",
+        description="what neighbouring files differ in: whether one record's outcome and weight are used "
+        "(zero_out), their values (substitution), or a whole record (add_remove)",
     )
     exchange: Exchange = Field(
         default="same_x",
-        description="of substitution: same_x, outcome and weight alone; anywhere, table columns too, of tables",
+        description="under substitution: outcome and weight alone (same_x), or table columns too (anywhere)",
     )
-    delta: Delta | None = Field(default=None, description="of Gaussian noise: the δ at which epsilon holds")
-    rho: Budget | None = Field(default=None, description="of Gaussian noise, in place of epsilon: of zCDP")
+    delta: Delta | None = Field(default=None, description="δ at which epsilon holds, with Gaussian noise")
+    rho: Budget | None = Field(default=None, description="ρ of zCDP with Gaussian noise, in place of epsilon")
 
     @model_validator(mode="before")
     @classmethod
@@ -142,38 +142,38 @@ class Split:
 class PrivacyUnit(Frozen):
     """All records with the same value of a column are one unit, whose loss the budget bounds."""
 
-    column: ColumnName = Field(description="column of the file that names a record's unit: a person or a household")
+    column: ColumnName = Field(description="column that identifies a record's unit, such as a household")
     most: Annotated[int, at_most(10_000, "noise grows with it")] = Field(
-        ge=1, description="records of one unit that may count; public, not taken from the file"
+        ge=1, description="largest number of records of a unit, from a public source"
     )
     beyond: Literal["refuse", "truncate"] = Field(
-        default="refuse", description="where a unit has more: refuse the file, or use its first `most` in the file's order"
+        default="refuse", description="if a unit has more: refuse the file, or use its first `most` records"
     )
 
 
 class Protect(Frozen):
-    """Columns whose sample counts are published under noise. The noisy counts are used for the whole release.
+    """Columns whose sample counts are published under noise, and used for the whole release.
 
-    Without an ε, no counts of the frame are measured: the mechanism's own sums tell of numbers of records.
+    Without an ε no counts are measured, because the mechanism's own sums show numbers of records.
     """
 
     columns: tuple[ColumnName, ...] | None = Field(
         default=None,
         min_length=1,
-        description="columns of the frame that are protected; unset: all. Counts by the others stay public and exact",
+        description="protected columns; unset: all. Counts by the others stay public and exact",
     )
     epsilon: Budget | None = Field(
         default=None,
         exclude_if=lambda epsilon: epsilon is None,
-        description="the part of budget.epsilon that the noisy counts take; write it in quotes. Left out in "
-        "tables, whose own sums measure them",
+        description="the part of budget.epsilon that the noisy counts take; omitted with tables, whose own "
+        "sums measure them",
     )
 
 
 class Predictors(Frozen):
     """How the sample counts of the predictors, the public columns, are protected."""
 
-    protect: Protect = Field(description="protect predictors and sizes: counts of their cross get noise")
+    protect: Protect = Field(description="noise on the counts of combinations of public columns")
 
 
 FRAME_MINIMUM = 3
@@ -190,7 +190,7 @@ class PublicFrame(Frozen):
     """Accepts published small sample counts, although they single people out."""
 
     accepted: Annotated[Sentence, AfterValidator(_reason)] = Field(
-        description="why sample counts below frame_minimum may be published as they are; the statement prints it"
+        description="reason for publishing sample counts below frame_minimum, for the statement"
     )
 
 
@@ -209,12 +209,12 @@ class Limits(Frozen):
     """Limits on what a dataset's releases cost together: ε of strict or of asymptotic ones, or ρ of those under zCDP."""
 
     total: Budget | None = Field(default=None, description="over all periods")
-    per_period: Budget | None = Field(default=None, description="of one period: corrections of a release are charged, too")
-    window: Window | None = Field(default=None, description="over any so many consecutive periods")
+    per_period: Budget | None = Field(default=None, description="in one period, corrections included")
+    window: Window | None = Field(default=None, description="in any number of consecutive periods")
     delta: Delta | None = Field(
         default=None,
-        description="δ: of strict releases in all, under zCDP the one at which a release states its ε; a δ that nobody "
-        "knows does not fit",
+        description="δ of all strict releases together, or under zCDP the δ at which a release states its ε; "
+        "an unknown δ never fits",
     )
 
     def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
@@ -233,12 +233,11 @@ class LedgerSettings(Limits):
     url: Sentence | None = Field(
         default=None,
         min_length=1,
-        description="a file, sqlite:///FILE or postgresql://…; unset: DPDIST_LEDGER, or ledger.sqlite beside the workspace",
+        description="FILE, sqlite:///FILE or postgresql://…; unset: DPDIST_LEDGER, or ledger.sqlite beside the workspace",
     )
     limits: Mapping[BudgetClass, Limits] = Field(
         default={},
-        description="limits by class, as {strict: {total: …}, zCDP: {total: …, delta: …}}; a release of a class that is "
-        "not listed is then refused",
+        description="limits by class, as {strict: {total: …}, zCDP: {total: …, delta: …}}; other classes are then refused",
     )
 
     def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:

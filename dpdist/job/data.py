@@ -18,18 +18,18 @@ class Simulate(Frozen):
         gt=0, description="people in the simulated population"
     )
     sample: int = Field(gt=0, description="people in the sample")
-    seed: int = Field(ge=0, description="of the simulation; another seed gives another file")
+    seed: int = Field(ge=0, description="seed of the simulation")
     sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")
     noise_sd: float = Field(default=0.4, ge=0, description="sd of log inclusion probability given the outcome")
     noise: Literal["normal", "lognormal"] = Field(
-        default="normal", description="law of what is added to log inclusion probability; lognormal is exp of the normal"
+        default="normal", description="law of the noise in the log inclusion probability"
     )
     law: Literal["lognormal", "top_coded"] = Field(
         default="lognormal",
-        description="of salary within a group; top_coded: left-skewed logarithms, whole thousands, none above 150,000",
+        description="law of salary within a group; top_coded: left-skewed logarithms, whole thousands, at most 150,000",
     )
-    growth: float = Field(default=0.0, gt=-1, description="share by which salaries have grown since the figures of 2017")
-    gap: float = Field(default=1.0, ge=0, description="factor of every field's log salary gap between the sexes")
+    growth: float = Field(default=0.0, gt=-1, description="growth of salaries since 2017, as a share")
+    gap: float = Field(default=1.0, ge=0, description="factor on every field's log salary gap between the sexes")
 
     @model_validator(mode="after")
     def _sample_from_population(self) -> Self:
@@ -41,11 +41,9 @@ class Simulate(Frozen):
 class TextFile(Frozen):
     """How a CSV file is written. `encoding` also replaces a wrong encoding in SAS, Stata and SPSS files."""
 
-    encoding: str | None = Field(
-        default=None, description="of a file of texts that is not UTF-8, as in latin-1, cp1252 or utf-16"
-    )
+    encoding: str | None = Field(default=None, description="encoding of a text file, if not UTF-8: latin-1, cp1252, utf-16")
     separator: Literal[",", ";", "\t", "|"] | None = Field(
-        default=None, description='of a CSV file whose fields are not separated by commas, as in ";"'
+        default=None, description="field separator of a CSV file, if not a comma"
     )
 
     @field_validator("encoding")
@@ -69,9 +67,9 @@ class Input(TextFile):
     """The confidential microdata: a file of Parquet, CSV, SAS, Stata or SPSS, a folder of Parquet, or a simulation."""
 
     path: str | None = Field(
-        default=None, description="a file: Parquet, CSV, SAS, Stata or SPSS; or a folder of Parquet files"
+        default=None, description="a Parquet, CSV, SAS, Stata or SPSS file, or a folder of Parquet files"
     )
-    simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
+    simulate: Simulate | None = Field(default=None, description="a simulated survey, for examples, in place of a path")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -90,11 +88,11 @@ class Column(Frozen):
 
     levels: Levels | None = Field(
         default=None,
-        description="of a category: every value that it may have, from a codebook, in the order of tables; "
-        "whole numbers also as {range: [1, 255]}",
+        description="every value of a category, from a codebook, in the order of tables; whole numbers also "
+        "as {range: [1, 255]}",
     )
     bounds: tuple[float, float] | None = Field(
-        default=None, description="of a number: the least and the largest value it may have, from public sources"
+        default=None, description="smallest and largest value of a number, from public sources"
     )
     missing: MissingRule = Field(
         default="error",
@@ -103,20 +101,19 @@ class Column(Frozen):
     )
     zeros: Rule = Field(
         default="error",
-        description="zeros that the model cannot take: refuse the file (error), or leave the record out (drop)",
+        description="zeros that the model cannot fit: refuse the file (error), or leave the record out (drop)",
     )
     outside: Literal["error", "clip"] = Field(
         default="error",
-        description="values beyond the bounds, of an outcome or of the weight: refuse the file (error), or set them to the "
-        "nearer bound when it is read (clip). Of levels that are whole numbers: other whole numbers count in the nearest "
-        "level (clip)",
+        description="values of an outcome or weight beyond the bounds: refuse the file (error), or set them "
+        "to the nearer bound (clip); other whole numbers than the levels: count them in the "
+        "nearest level (clip)",
     )
     whole: bool = Field(default=False, description="whole numbers only, in the file and in synthetic records")
     codes: dict[str, float] | None = Field(
         default=None,
         min_length=2,
-        description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}. A text without one is '
-        "refused, and outside: clip changes nothing",
+        description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}; other texts are refused',
     )
 
     @model_validator(mode="after")
@@ -178,10 +175,9 @@ class Column(Frozen):
 class Keep(Frozen):
     """A public filter: a record belongs to the universe if its column has one of these values.
 
-    Filters are applied in turn. Values of a declared column must be levels, and its rule of missing values applies. Only a
-    filter that keeps every level leaves other values out. Of a column that is not declared, a missing value is outside
-    the universe. A value that is spelled almost as a kept one is refused.
+    Values of a declared column must be levels, and its rule of missing values applies. In other columns a missing value is
+    outside the universe. A value that is spelled almost as a kept one is refused.
     """
 
     column: str = Field(description="a column of the file")
-    keep: tuple[PublicLevel, ...] = Field(min_length=1, description="records with one of these values are kept")
+    keep: tuple[PublicLevel, ...] = Field(min_length=1, description="values of the records that are kept")

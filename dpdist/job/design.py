@@ -32,18 +32,17 @@ def _texts(value: Any) -> Any:
 class DesignWeights(Frozen):
     """Public weights of design strata: all records of a combination of levels of `by` have one weight.
 
-    In place of `weights` a job may name a CSV file with the columns of `by` and a column `weight`, by `path`. Loading the
-    job reads that file.
+    They stand under `weights`, or in the CSV file `path`, which is read when the job is loaded.
     """
 
-    by: tuple[ColumnName, ...] = Field(min_length=1, description="the columns whose combinations have a public weight")
+    by: tuple[ColumnName, ...] = Field(min_length=1, description="columns whose combinations have a public weight")
     weights: Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_texts)] = Field(
-        default={}, description='the weight of each combination, as in {"north / heavy": 12.5}'
+        default={}, description='weight of each combination, as in {"north / heavy": 12.5}'
     )
     path: str | None = Field(
         default=None,
         exclude=True,
-        description="in place of weights: a public CSV file of the columns of `by` and a column `weight`",
+        description="public CSV file with the columns of `by` and a column `weight`, in place of weights",
     )
 
     def of(self, frame: Frame) -> Floats:
@@ -74,19 +73,19 @@ class ReplicateWeights(Frozen):
     with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
     """
 
-    kind: ReplicateKind = Field(description="the method that made the replicate weights; it gives the scale")
-    prefix: str = Field(min_length=1, description="of the columns' names, before the replicate's number")
-    number: int = Field(ge=2, le=10_000, description="how many replicates there are")
+    kind: ReplicateKind = Field(description="replication method, which gives the scale")
+    prefix: str = Field(min_length=1, description="column names before the replicate's number")
+    number: int = Field(ge=2, le=10_000, description="number of replicates")
     fay: float | None = Field(
-        default=None, gt=0, lt=1, description="of kind fay: a dropped half keeps this share of its weights"
+        default=None, gt=0, lt=1, description="Fay's k: the share of its weights that a dropped half keeps"
     )
     scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
     factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
-        default=None, description="one a replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
+        default=None, description="a factor for each replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
     )
     centre: Literal["estimate", "mean"] = Field(default="estimate", description="θ̂: the estimate, or the replicates' mean")
     df: float | None = Field(
-        default=None, gt=0, description="degrees of freedom; unset: the rank of the replicate weights minus 1"
+        default=None, gt=0, description="degrees of freedom; unset: rank of the replicate weights minus 1"
     )
 
     @model_validator(mode="after")
@@ -155,8 +154,8 @@ class DesignEffect(Frozen):
     """A public design effect, with the figures to which it applies. An omitted setting restricts nothing."""
 
     effect: Effect = Field(description="the variance under the design over that of the same records without clusters")
-    statistics: tuple[StatisticName, ...] = Field(default=(), description="the statistics that it is of; unset: all")
-    outcome: ColumnName | None = Field(default=None, description="the outcome that it is of; unset: any")
+    statistics: tuple[StatisticName, ...] = Field(default=(), description="statistics to which it applies; unset: all")
+    outcome: ColumnName | None = Field(default=None, description="outcome to which it applies; unset: any")
     by: tuple[ColumnName, ...] | None = Field(
         default=None, description="the columns that cells are crossed by; []: all records; unset: any cell"
     )
@@ -197,38 +196,37 @@ class Survey(Frozen):
     population of the design stratum. A second one gives the PSU's size, if records were sampled within PSUs.
     """
 
-    weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")
-    design_strata: tuple[str, ...] = Field(default=(), description="columns whose combinations were sampled apart")
+    weight: str | None = Field(default=None, description="column of the sampling weight; unset: all weights are 1")
+    design_strata: tuple[str, ...] = Field(default=(), description="columns whose combinations were sampled separately")
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="public: columns in each of whose combinations all records have one weight. Synthetic records of "
-        "`tables` keep it so; unset: weights may vary anywhere",
+        description="columns in each combination of which all records have one weight, as is public; "
+        "synthetic records of `tables` keep it so",
     )
     design_weights: DesignWeights | None = Field(
         default=None,
         exclude_if=lambda weights: weights is None,
-        description="public: the weight of every design stratum, where design documents state it. `tables` "
-        "then spend nothing on weights; unset: weights are measured",
+        description="the weight of every design stratum, as design documents publish it; `tables` then spends"
+        " nothing on weights",
     )
-    psu: str | None = Field(
-        default=None, description="the column that names the primary sampling unit; unset: every record is one of its own"
-    )
+    psu: str | None = Field(default=None, description="column of the primary sampling unit; unset: each record is its own")
     fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = Field(
         default=(), description="columns with population sizes: units of the design stratum, then records of the PSU"
     )
     lonely_psu: Lonely = Field(
         default="error",
-        description="a design stratum with one PSU: refuse; add no variance; take that of the others; "
-        "or take deviations from the grand mean",
+        description="a design stratum with one PSU: refuse it, add no variance, take that of the others, or "
+        "take deviations from the grand mean",
     )
     replicate_weights: ReplicateWeights | None = Field(
-        default=None, description="in place of psu and fpc: columns of replicate weights"
+        default=None, description="columns of replicate weights, in place of psu and fpc"
     )
     design_effect: DesignEffects | None = Field(
         default=None,
-        description="public: the factor by which clusters increase sampling variances. Either a number, or a list of "
-        "effects, of which the first that fits a figure applies, or `reference`, to estimate it from the reference",
+        description="public factor by which clusters increase sampling variances: a number, a list of effects"
+        " of which the first that fits a figure applies, or `reference`, to estimate it from the "
+        "reference",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 

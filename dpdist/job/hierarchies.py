@@ -68,8 +68,8 @@ class Hierarchy(Frozen):
     columns: tuple[ColumnName, ...] = Field(min_length=2, description="the columns, the coarsest first")
     within: dict[ColumnName, Annotated[dict[str, str], BeforeValidator(_texts)]] = Field(
         default={},
-        description="of a column: the level of the column before it in which each of its levels lies, as in "
-        "{state: {Texas: South, Utah: West}}; unset: as they occur together in public records",
+        description="by column, the coarser level that contains each of its levels, as in {state: {Texas: "
+        "South, Utah: West}}; unset: as they occur together in public records",
     )
 
     @property

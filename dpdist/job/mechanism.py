@@ -31,7 +31,7 @@ class MechanismSpec(Frozen):
     )
     fallback: Fallback = Field(
         default="refuse",
-        description="where a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
+        description="if a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
     )
 
     package: ClassVar[str]

@@ -18,8 +18,8 @@ class Prior(Frozen):
     """
 
     name: Literal["improper", "proper"] = Field(default="improper", description="flat (improper), or weak and proper")
-    records: float = Field(default=4.0, gt=2.0, description="how many records the proper prior is worth")
-    log_sd: float = Field(default=0.5, gt=0, description="its guess of the sd of logarithms within a cell")
+    records: float = Field(default=4.0, gt=2.0, description="weight of the proper prior, in records")
+    log_sd: float = Field(default=0.5, gt=0, description="prior standard deviation of logarithms within a cell")
     location: dict[str, float] = Field(default_factory=dict, description="public guess of typical values, by column")
 
     @field_validator("location")
@@ -54,25 +54,27 @@ class Model(Frozen):
     `program`, `parameters`, `data` and `log_lik` are for a user's Stan program.
     """
 
-    family: FamilyName = Field(description="the law of a record, given its predictors")
-    predictors: tuple[str, ...] = Field(default=(), description="categories that the law depends on, within a stratum")
+    family: FamilyName = Field(description="law of a record, given its predictors")
+    predictors: tuple[str, ...] = Field(
+        default=(), description="categorical columns that the law depends on, within a stratum"
+    )
     synthesis: Synthesis = Field(
-        default="fbs", description="of lognormal: records as in the sample (fbs), or as in the population (fbp)"
+        default="fbs", description="synthetic records of lognormal: as in the sample (fbs), or as in the population (fbp)"
     )
     population_weights: Literal["inverse_inclusion", "proportional"] = Field(
-        default="inverse_inclusion", description="synthetic weights of fbp: 1 over the inclusion probability, or N/n"
+        default="inverse_inclusion", description="weights of fbp: 1 over the inclusion probability, or N/n"
     )
     synthetic_weights: Literal["drawn", "expected"] = Field(
-        default="drawn", description="of fbs: w* as drawn, or its expectation E(w|y*, x), which has less noise"
+        default="drawn", description="weights of fbs: drawn, or their expectation E(w|y*, x), which has less noise"
     )
     prior: Prior = Field(default=Prior(), description="of the lognormal family")
     program: Annotated[Program, WithJsonSchema({"type": "string"})] | None = Field(
-        default=None, description="of family user: the path of a Stan program, in the job file's folder"
+        default=None, description="path of the Stan program of family user, in the job file's folder"
     )
     parameters: dict[str, tuple[str | int, ...]] = Field(
-        default_factory=dict, description="parameters to keep and release; their dims: a predictor's levels, or a size"
+        default_factory=dict, description="parameters to release, with their dimensions: a predictor or a size"
     )
-    data: dict[str, Any] = Field(default_factory=dict, description="public constants handed to the program")
+    data: dict[str, Any] = Field(default_factory=dict, description="public constants for the program")
     log_lik: str | None = Field(
         default=None, description="module:function or entry point; unset: log_lik in the program's generated quantities"
     )

@@ -30,10 +30,10 @@ def _named_by_text(value: Any) -> Any:
 class ColumnText(Frozen):
     """A column's label, its unit, and the labels of its levels."""
 
-    label: Sentence | None = Field(default=None, description="what the column is called in print; unset: its own name")
-    unit: Sentence | None = Field(default=None, description='as printed after the label, for example "US dollars"')
+    label: Sentence | None = Field(default=None, description="name of the column in print")
+    unit: Sentence | None = Field(default=None, description='unit in print, such as "US dollars"')
     levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = Field(
-        default={}, description="what levels are called in print, by level"
+        default={}, description="names of levels in print"
     )
 
 
@@ -42,14 +42,14 @@ class TableText(Frozen):
 
     title: Sentence | None = Field(default=None, description="printed above the table")
     notes: tuple[Sentence, ...] = Field(default=(), description="printed below the table")
-    across: str | None = Field(default=None, description="the column whose levels stand side by side in print")
+    across: str | None = Field(default=None, description="column whose levels are printed side by side")
 
 
 class Thresholds(Frozen):
     """Values of a measure of error above which a figure is flagged."""
 
-    caution: Annotated[float, Field(gt=0, description="above it a figure is to be used with caution")]
-    unreliable: Annotated[float, Field(gt=0, description="above it a figure is unreliable")]
+    caution: Annotated[float, Field(gt=0, description="value above which a figure is marked caution")]
+    unreliable: Annotated[float, Field(gt=0, description="value above which a figure is marked unreliable")]
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -61,9 +61,9 @@ class Thresholds(Frozen):
 class Quality(Frozen):
     """Rules for printed figures. The long files keep every figure, because the guarantee covers them all."""
 
-    cv: Thresholds | None = Field(default=None, description="of the standard error over the estimate")
-    margin: dict[StatisticName, Thresholds] = Field(default={}, description="of the margin of error, by statistic")
-    minimum: int | None = Field(default=None, gt=0, description="published count of a cell that is printed")
+    cv: Thresholds | None = Field(default=None, description="limits on the standard error over the estimate")
+    margin: dict[StatisticName, Thresholds] = Field(default={}, description="limits on the margin of error, by statistic")
+    minimum: int | None = Field(default=None, gt=0, description="smallest published count of a printed cell")
     hide_unreliable: bool = Field(default=False, description="print no unreliable figure")
 
     @property
@@ -76,18 +76,18 @@ class Registry(Frozen):
     """Facts for an entry in the registry of deployments that dpdist cannot know."""
 
     intended_use: Sentence = Field(description="what the release is for")
-    region: Sentence = Field(description="that the data describe, or whose law applies")
+    region: Sentence = Field(description="region that the data describe, or whose law applies")
     sector: Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None = Field(
-        default=None, description="that the release is about"
+        default=None, description="sector that the release is about"
     )
     publication_date: date = Field(description="the day of publication, as 2026-11-21")
     tuning: Sentence | None = Field(
-        default=None, description="how constants and the budget were chosen, on which data; unset: presentation.choices"
+        default=None, description="how constants and the budget were chosen; unset: presentation.choices"
     )
     justification: Sentence = Field(description="why this budget and this unit of privacy")
-    author: Sentence | None = Field(default=None, description="of the entry; unset: the responsible body")
+    author: Sentence | None = Field(default=None, description="author of the entry; unset: the responsible body")
     url: str | None = Field(default=None, pattern=ADDRESS, description="where the release is published")
-    continual: bool = Field(default=False, description="the product is published every period")
+    continual: bool = Field(default=False, description="whether the product is published every period")
 
 
 class Sdmx(Frozen):
@@ -95,39 +95,39 @@ class Sdmx(Frozen):
 
     agency: str = Field(
         pattern=AGENCY,
-        description="that maintains the structures, as ESTAT",
+        description="agency that maintains the structures, such as ESTAT",
     )
-    version: str = Field(default="1.0", pattern=VERSION, description="of the structures")
+    version: str = Field(default="1.0", pattern=VERSION, description="version of the structures")
 
 
 class Presentation(Frozen):
     """Labels, notes and rules of print. All of it is public text, from which nothing is inferred."""
 
-    title: Sentence | None = Field(default=None, description="of the release")
-    universe: Sentence | None = Field(default=None, description="whom the figures are about, in words")
-    source: Sentence | None = Field(default=None, description="of the figures: the survey, its period and who collected it")
-    licence: Sentence | None = Field(default=None, description="under which the release is published")
-    contact: Sentence | None = Field(default=None, description="for questions: an address or a page")
-    responsible: Sentence | None = Field(default=None, description="the body that answers for the release")
+    title: Sentence | None = Field(default=None, description="title of the release")
+    universe: Sentence | None = Field(default=None, description="population of the figures, in words")
+    source: Sentence | None = Field(default=None, description="survey, its period and who collected it")
+    licence: Sentence | None = Field(default=None, description="licence of the release")
+    contact: Sentence | None = Field(default=None, description="address or page for questions")
+    responsible: Sentence | None = Field(default=None, description="body that answers for the release")
     choices: Sentence | None = Field(
         default=None,
         exclude_if=lambda text: text is None,
-        description="how constants and the budget were chosen, on which data: printed in the statement",
+        description="how constants and the budget were chosen, and on which data",
     )
     retention: Sentence | None = Field(
         default=None,
         exclude_if=lambda text: text is None,
-        description="how long records and confidential by-products are kept: printed in the statement",
+        description="how long records and confidential by-products are kept",
     )
     notes: tuple[Sentence, ...] = Field(default=(), description="printed with every table")
-    language: str = Field(default="en", pattern=LANGUAGE, description="of the texts, as en-GB")
+    language: str = Field(default="en", pattern=LANGUAGE, description="language of the texts, such as en-GB")
     columns: dict[str, ColumnText] = Field(default={}, description="labels, units and levels by column")
     tables: dict[str, TableText] = Field(default={}, description="titles and notes by table")
     estimator: Literal["parameters", "records"] | None = Field(
-        default=None, description="which estimates are printed; unset: parameters where there are any"
+        default=None, description="printed estimates; unset: parameters, if there are any"
     )
     decimals: dict[StatisticName, Annotated[int, Field(ge=-9, le=9)]] = Field(
-        default={}, description="of printed figures; -3 prints whole thousands; unset: four digits of the largest figure"
+        default={}, description="decimals by statistic; -3 prints whole thousands; unset: four digits of the largest figure"
     )
     se: Literal["margin", "column"] = Field(
         default="margin",
@@ -140,14 +140,14 @@ class Presentation(Frozen):
         description="print the unweighted number of sample records of every cell, where it is public",
     )
     quality: Quality = Field(default=Quality(), description="flags and limits of printed figures")
-    registry: Registry | None = Field(
-        default=None, description="an entry of the registry of deployments, for registry.yaml"
-    )
+    registry: Registry | None = Field(default=None, description="entry of the registry of deployments, for registry.yaml")
     sdmx: Sdmx | None = Field(
-        default=None, exclude_if=lambda text: text is None, description="tables as SDMX-CSV too, with their structures"
+        default=None,
+        exclude_if=lambda text: text is None,
+        description="also write tables as SDMX-CSV, with their structures",
     )
     formats: tuple[Format, ...] = Field(
-        default=("csv",), description="of synthetic records, beside Parquet; ddi is their codebook in DDI Codebook 2.5"
+        default=("csv",), description="formats of synthetic records beside Parquet; ddi is their codebook (DDI 2.5)"
     )
 
     def column(self, name: str) -> ColumnText:

@@ -14,12 +14,12 @@ class Gate(Frozen):
     """A limit on the errors of one statistic in all cells of the listed tables."""
 
     measure: Literal["largest", "median", "coverage"] = Field(
-        description="the largest or median error as a share of the published figure, or the share of intervals that hold"
+        description="the largest or median error as a share of the published figure, or the share of intervals that cover"
     )
     of: Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)] = Field(
         description="count or {mean: outcome}"
     )
-    limit: float = Field(gt=0, description="the most that the error may be; of coverage the least share of intervals")
+    limit: float = Field(gt=0, description="largest error; for coverage, the smallest share of intervals")
 
     @property
     def text(self) -> str:
@@ -29,7 +29,7 @@ class Gate(Frozen):
 class Acceptance(Frozen):
     """Gates, measured under noise with a part of the release's ε. Their results are published."""
 
-    epsilon: Budget = Field(description="the part of budget.epsilon that the gates take together; write it in quotes")
+    epsilon: Budget = Field(description="the part of budget.epsilon that the gates take together")
     tables: tuple[str, ...] = Field(default=(), description="names of the tables whose cells count; unset: all")
     gates: tuple[Gate, ...] = Field(min_length=1, max_length=20, description="all must be met, else nothing is published")
 
@@ -41,14 +41,15 @@ class Approval(Frozen):
     keys: tuple[KeyText, ...] = Field(
         default=(),
         max_length=100,
-        description="public keys of those who may approve: the second line of the file that `dpdist keygen` writes as "
-        "FILE.pub; unset: whoever has any key may",
+        description="public keys of those who may approve (the second line of FILE.pub); unset: any key may",
     )
 
 
 class Correction(Frozen):
     """The public content of a correction. A correction is a further release, and is charged again."""
 
-    version: Annotated[int, Field(ge=2, le=1000)] = Field(description="of the period's releases: the first correction is 2")
-    of: str = Field(pattern=RELEASE, description="id of the release that it corrects, as its manifest has it")
+    version: Annotated[int, Field(ge=2, le=1000)] = Field(
+        description="number of the release within its period; the first correction is 2"
+    )
+    of: str = Field(pattern=RELEASE, description="id of the corrected release, from its manifest")
     reason: Sentence = Field(min_length=1, description="what was wrong, for readers")

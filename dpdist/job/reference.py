@@ -31,14 +31,14 @@ class HistogramReference(Frozen):
     release.
     """
 
-    epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take; write it in quotes")
+    epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take")
 
 
 class ReferenceForm(Frozen):
     """Keys and facts of all forms of a reference. Limits and shapes are taken from the reference."""
 
-    period: Period | None = Field(default=None, description="the period that the file is of; not the job's own")
-    provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
+    period: Period | None = Field(default=None, description="period of the file, which is not the job's own")
+    provenance: str | None = Field(default=None, max_length=500, description="source, and why it is public")
 
     @property
     def holds_records(self) -> bool:
@@ -119,7 +119,7 @@ class FileReference(TextFile, ReferenceForm):
 class SimulatedReference(ReferenceForm):
     """A simulated survey as reference, for examples."""
 
-    simulate: Simulate = Field(description="in place of a path: a simulated survey, for examples")
+    simulate: Simulate = Field(description="a simulated survey, for examples, in place of a path")
 
     @property
     def holds_records(self) -> bool:
@@ -133,11 +133,10 @@ class ReleaseReference(ReferenceForm):
     key: KeyText | None = Field(
         default=None,
         exclude_if=lambda key: key is None,
-        description="public key that must have signed that release: a file that `dpdist keygen` or minisign wrote, beside "
-        "the job, or the key itself; unset: a signature is not looked at",
+        description="public key that must have signed that release, or its file; unset: signatures are not checked",
     )
     histogram: HistogramReference | None = Field(
-        default=None, description="noisy histograms of the current file, paid from the release's budget"
+        default=None, description="noisy histograms of the current file, paid from the budget"
     )
 
     @property
@@ -156,9 +155,7 @@ class ReleaseReference(ReferenceForm):
 class HistogramsAlone(ReferenceForm):
     """Noisy histograms of the current file in place of a reference."""
 
-    histogram: HistogramReference = Field(
-        description="noisy histograms of the current file, paid from the release's budget"
-    )
+    histogram: HistogramReference = Field(description="noisy histograms of the current file, paid from the budget")
 
     @property
     def known_before(self) -> bool:
@@ -214,9 +211,7 @@ Reference: TypeAlias = Annotated[
 class Fit(Frozen):
     """Required fit of the family to the reference: limits on the share of table cells that fit (`goodness_of_fit`)."""
 
-    warn_below: float = Field(
-        default=0.8, ge=0, le=1, description="least share of cells that fit; below it plan and statement say so"
-    )
+    warn_below: float = Field(default=0.8, ge=0, le=1, description="smallest share of cells that fit without a caution")
     refuse_below: float | None = Field(
-        default=None, ge=0, le=1, description="least share of cells that fit; below it the job is refused, before it spends"
+        default=None, ge=0, le=1, description="smallest share of cells that fit without a refusal before the run"
     )

@@ -21,11 +21,11 @@ class Sampler(Frozen):
     )
     chains: int = Field(default=4, ge=1, le=64, description="Markov chains of a fit")
     warmup: Annotated[int, at_most(1_000_000, "a chain that has not settled by then needs another model")] = Field(
-        default=1000, ge=50, description="draws of a chain that are thrown away while it adapts"
+        default=1000, ge=50, description="adaptation draws of a chain, which are discarded"
     )
     adapt_delta: float = Field(default=0.9, gt=0, lt=1, description="Stan's target acceptance rate; nearer 1 is slower")
-    attempts: int = Field(default=2, ge=1, le=10, description="fits tried, with seeds of their own, before a stratum fails")
-    toolchain: Toolchain = Field(default="auto", description="who compiles: CmdStan, the wheel httpstan, or what is there")
+    attempts: int = Field(default=2, ge=1, le=10, description="fits tried before a stratum fails, each with its own seed")
+    toolchain: Toolchain = Field(default="auto", description="compiler: CmdStan, the wheel httpstan, or what is installed")
 
     @property
     def number_of_chains(self) -> int:
@@ -60,15 +60,13 @@ class Runtime(Frozen):
         default=1, description="processes that dask starts on this machine"
     )
     memory_per_worker: ByteSize = Field(
-        default=ByteSize(2 * 2**30), description="as in 2GiB; a job whose largest task needs more is refused"
+        default=ByteSize(2 * 2**30), description="memory, as in 2GiB; a job whose largest task needs more is refused"
     )
     on_failure: Literal["stop", "report"] = Field(
-        default="stop", description="where a task fails: end at once, or let the others finish first"
+        default="stop", description="if a task fails: end at once, or let the others finish first"
     )
-    stall_timeout: float = Field(
-        default=1800.0, gt=0, description="seconds without a finished task or a sign of work before a run is ended"
-    )
+    stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without progress after which a run ends")
     scheduler: str | None = Field(default=None, description="tls://host:port, tcp://host:port, or config")
     tls: str | None = Field(default=None, description="folder with ca.crt, tls.crt and tls.key")
-    start_timeout: float = Field(default=60.0, gt=0, description="seconds for a scheduler and a first worker to answer")
-    allow_plain: bool = Field(default=False, description="let a tcp:// scheduler beyond this machine see tasks and results")
+    start_timeout: float = Field(default=60.0, gt=0, description="seconds to wait for a scheduler and a first worker")
+    allow_plain: bool = Field(default=False, description="permit an unencrypted (tcp://) scheduler on another machine")

@@ -52,28 +52,27 @@ class Listed(NamedTuple):
 class TableEntry(Frozen):
     """A published table, or several that differ only by their columns.
 
-    Several are written as lists in `by`, or by `every_pair_of` or `every_triple_of`. Their names are the entry's name
-    and their columns, joined by hyphens, as in pay-state-sex.
+    Names of several are the entry's name and their columns, joined by hyphens, as in pay-state-sex.
     """
 
-    name: Name = Field(description="of the table's files; of several tables, what their names begin with")
+    name: Name = Field(description="name of the table, or beginning of the names of several")
     by: tuple[_ByItem, ...] = Field(
         default=(),
-        description="columns whose levels are crossed to the table's cells; or lists of columns, one for each table, as in "
-        "[[state, sex], [state, age]]",
+        description="columns whose combinations are the table's cells; or lists of columns, one for each "
+        "table, as in [[state, sex], [state, age]]",
     )
     every_pair_of: tuple[str, ...] = Field(
-        default=(), description="in place of by: columns of which every two have a table"
+        default=(), description="columns of which every two have a table, in place of by"
     )
     every_triple_of: tuple[str, ...] = Field(
-        default=(), description="in place of by: columns of which every three have a table"
+        default=(), description="columns of which every three have a table, in place of by"
     )
     universe: TableUniverse = Field(default={})
     margins: Margins = True
     statistics: Statistics
     priority: Priority | None = Field(
         default=None,
-        description="weight of the table's squared errors, beside 1 of others, where a mechanism shares out its budget",
+        description="weight of the table's squared errors in the split of the budget; 1 if unset",
     )
     error: Precision = None
 

@@ -117,7 +117,7 @@ def statistic_text(value: Statistic) -> Any:
     return value.written
 
 
-Margins = Annotated[bool, Field(description="whether sums over every column are published too, as level Total")]
+Margins = Annotated[bool, Field(description="also publish sums over every column, as level Total")]
 Statistics = Annotated[
     tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...],
     Field(min_length=1, description="as many as wanted: " + "; ".join(kind.written for kind in KINDS.every().values())),
@@ -126,7 +126,7 @@ TableUniverse = Annotated[
     dict[ColumnName, Annotated[tuple[PublicLevel, ...], Field(min_length=1)]],
     Field(
         exclude_if=lambda universe: not universe,
-        description="whose figures these are: columns with the levels that count, as in {status: [employed]}; unset: all",
+        description="columns with the levels of the records that count, as in {status: [employed]}; unset: all",
     ),
 ]
 Priority = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -134,7 +134,7 @@ Precision = Annotated[
     Annotated[float, Field(ge=1e-3, le=1e3)] | None,
     Field(
         exclude_if=lambda error: error is None,
-        description="in place of priority: the error to aim at, in direct standard errors, as in 0.5",
+        description="target error in direct standard errors, such as 0.5, in place of priority",
     ),
 ]
 
@@ -166,7 +166,7 @@ class Microdata(Frozen):
     """Further columns of the synthetic records beside reference tables: copied from the reference, unchanged."""
 
     columns: tuple[ColumnName, ...] = Field(
-        default=(), description="columns of the reference's file, of which nothing is measured on the current one"
+        default=(), description="columns to copy from the reference; nothing of them is measured on the current file"
     )
 
 
@@ -176,5 +176,5 @@ class Rake(Frozen):
     Without columns there is one total, of all records, named "Total".
     """
 
-    by: tuple[str, ...] = Field(default=(), description="columns whose combinations have a public total; none: all records")
+    by: tuple[str, ...] = Field(default=(), description="columns whose combinations have public totals; none: all records")
     totals: dict[str, Annotated[float, Field(gt=0)]] = Field(description="the total of each combination")

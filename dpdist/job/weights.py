@@ -50,14 +50,14 @@ class Weights(Frozen):
     """A weight rule and its constants. If `c` is unset, it is tuned until the bound meets the target."""
 
     rule: Annotated[str, OneOf("weight rule", WEIGHT_RULES)] = Field(
-        description="how a record's privacy weight follows from its bound; see the glossary"
+        description="how a record's privacy weight follows from its bound"
     )
-    c: float | None = Field(default=None, gt=0, description="the rule's slope or cap; unset: tuned until the bound is met")
-    g: float = Field(default=0.0, ge=0, le=1, description="of linear and cluster: what is added to every weight")
+    c: float | None = Field(default=None, gt=0, description="slope or cap of the rule; unset: tuned until the bound is met")
+    g: float = Field(default=0.0, ge=0, le=1, description="constant added to every weight by linear and cluster")
     reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
-    scale: float = Field(default=1.0, gt=0, description="c1: every weight is multiplied by it at the end")
-    shift: float = Field(default=0.0, description="c2: what is added after that; weights stay between 0 and 1")
-    radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
+    scale: float = Field(default=1.0, gt=0, description="c1: factor on every weight, at the end")
+    shift: float = Field(default=0.0, description="c2: added after that; weights stay between 0 and 1")
+    radius: float = Field(default=0.2, gt=0, lt=1, description="radius of cluster, as a share of the outcome")
 
     @property
     def facts(self) -> type[RuleFacts]:

@@ -78,41 +78,36 @@ class JobKeys(Frozen):
     """The top-level keys of a job file."""
 
     extends: Annotated[Base, WithJsonSchema(BASE_SCHEMA)] | None = Field(
-        default=None, exclude=True, description="another job file: its keys hold where this one says nothing"
+        default=None, exclude=True, description="another job file, whose keys apply unless this one states them"
     )
-    format: Literal[1] = Field(
-        default=1, exclude=True, description="the format of this file, which stays 1 while old job files mean the same"
-    )
-    dataset: Name = Field(description="the survey's short name")
-    period: Period = Field(description='what the release is of, as in "2017"; write it in quotes')
+    format: Literal[1] = Field(default=1, exclude=True, description="format of this file")
+    dataset: Name = Field(description="short name of the survey")
+    period: Period = Field(description='period of the release, such as "2017"')
     assumed_public: tuple[Sentence, ...] = Field(
-        default=(), description="what the job states to be public though it may depend on records; the statement prints it"
+        default=(), description="sentences for the statement: what is public though it may depend on records"
     )
-    input: Input = Field(default=Input(), description="the confidential file; the option --input goes before it")
-    columns: dict[ColumnName, Column] = Field(
-        description="the columns that are used, each with its public domain; nothing is inferred from the file"
-    )
+    input: Input = Field(default=Input(), description="the confidential file; --input overrides it")
+    columns: dict[ColumnName, Column] = Field(description="columns that are used, with their public domains")
     recode: Annotated[Recode, Field(exclude_if=lambda recode: not recode)] = Field(
         default={},
-        description="levels of categories that become others when a file is read, before anything else, as in "
-        "{race: {Alaska Native: Other}}; null: the level counts as missing",
+        description="levels to merge when a file is read, as in {race: {Alaska Native: Other}}; null makes a level missing",
     )
-    universe: tuple[Keep, ...] = Field(default=(), description="public filters: records that pass all are released")
+    universe: tuple[Keep, ...] = Field(default=(), description="public filters on records")
     survey: Survey = Field(default=Survey(), description="weights and sampling design")
     strata: tuple[str, ...] = Field(
-        default=(), description="columns whose combinations are fitted apart; none: one fit of the whole file"
+        default=(), description="columns whose combinations are fitted separately; none: one fit of the file"
     )
-    outcome: Outcome = Field(description="a column, or several, as in [salary, hours], that are released together")
-    model: Model | None = Field(default=None, description="the likelihood, of mechanisms that fit one")
-    mechanism: Mechanism = Field(description="how records are protected, with its constants")
-    budget: ReleaseBudget = Field(description="what the whole release may cost, and against which neighbouring files")
+    outcome: Outcome = Field(description="sensitive column, or several, as in [salary, hours]")
+    model: Model | None = Field(default=None, description="likelihood, for mechanisms that fit one")
+    mechanism: Mechanism = Field(description="how records are protected")
+    budget: ReleaseBudget = Field(description="what the release may cost, and for which neighbouring files")
     synthetic_sets: Annotated[
         int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
-    ] = Field(default=1, description="files of synthetic records; most mechanisms divide the budget among them")
+    ] = Field(default=1, description="number of files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
         default=None,
-        description="public records, an earlier release or paid histograms, on which things are fixed; unset: "
-        "tables pays a sixth of its budget for histograms",
+        description="public records, an earlier release, or histograms paid from the budget; unset: tables "
+        "pays a sixth of its budget for histograms",
     )
     fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
@@ -121,16 +116,16 @@ class JobKeys(Frozen):
     sampler: Sampler = Field(default=Sampler(), description="how posteriors are sampled")
     diagnostics: Diagnostics = Field(default=Diagnostics(), description="thresholds of Markov chains")
     tables: Annotated[tuple[Table, ...], ListedOut()] = Field(
-        description="what is published; all tables have one budget; an entry may be shorthand for several"
+        description="published tables, which share one budget; an entry may stand for several"
     )
     hierarchies: Annotated[Hierarchies, Field(exclude_if=lambda hierarchies: not hierarchies)] = Field(
         default={},
-        description="columns that are nested by a public map, the coarsest first, as in {geography: [region, state]}",
+        description="nested columns, the coarsest first, as in {geography: [region, state]}",
     )
-    microdata: Microdata = Field(default=Microdata(), description="what synthetic records beside strict tables hold")
+    microdata: Microdata = Field(default=Microdata(), description="further columns of synthetic records beside `tables`")
     rake: tuple[Rake, ...] = Field(default=(), description="public totals that synthetic weights and tables must meet")
     compare: tuple[Comparator, ...] = Field(
-        default=(), description="other mechanisms to run beside this one, for the confidential evaluation alone"
+        default=(), description="other mechanisms to run for the confidential evaluation"
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     privacy_unit: PrivacyUnit | None = Field(
@@ -139,30 +134,29 @@ class JobKeys(Frozen):
     frame_minimum: Annotated[int | None, Field(ge=FRAME_MINIMUM)] = Field(
         default=None,
         exclude_if=_unset,
-        description="published counts of fewer records, or privacy units, refuse a run unless public_frame accepts them",
+        description="published counts of fewer records (or privacy units) refuse a run, unless public_frame accepts them",
     )
     public_frame: PublicFrame | None = Field(
         default=None,
         exclude_if=_unset,
-        description="that sample counts so small are published all the same",
+        description="accepts such small sample counts, with a reason",
     )
     predictors: Predictors | None = Field(
         default=None,
         exclude_if=_unset,
-        description="protect: sample counts of the frame are published under noise; unset: as they are",
+        description="whether sample counts of public columns get noise; unset: they are exact",
     )
-    ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
+    ledger: LedgerSettings | None = Field(default=None, description="account that the budget is charged to")
     accept: Acceptance | None = Field(
-        default=None, exclude_if=_unset, description="gates that the release must meet under noise, or it is not published"
+        default=None, exclude_if=_unset, description="gates that the release must meet under noise to be published"
     )
     correction: Correction | None = Field(
-        default=None, exclude_if=_unset, description="of a period that was released before: its version, and why"
+        default=None, exclude_if=_unset, description="version and reason, if the period was released before"
     )
     approval: Literal["required"] | Approval | None = Field(
         default=None,
         exclude_if=_unset,
-        description="required, or {required: true, keys: […]}: what a run makes is held aside, and `dpdist approve` alone "
-        "publishes it",
+        description="required, or {required: true, keys: […]}: a release is held until `dpdist approve` publishes it",
     )
     withhold_above: Annotated[
         Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
@@ -170,19 +164,17 @@ class JobKeys(Frozen):
         Field(exclude_if=lambda most: most == WITHHOLD_ABOVE),
     ] = Field(
         default=WITHHOLD_ABOVE,
-        description="figures are withheld whose standard error is above this part of their size, and of the table's median "
-        "size; null: none are",
+        description="a figure is withheld if its standard error exceeds this fraction of its size and of the "
+        "table's median size; null: none are",
     )
     publish: Literal["always", "unless_refused"] = Field(
         default="unless_refused",
-        description="unless_refused: where the confidential verdict says `do not publish`, the release is held until "
-        "`dpdist approve` publishes it. This choice is in no ε. Left out, it is always where no verdict decides: beside "
-        "`accept`, and for figures without standard errors",
+        description="unless_refused: a release whose confidential verdict says `do not publish` is held until"
+        " `dpdist approve` publishes it, a choice that is in no ε. Where no verdict decides "
+        "(beside `accept`, or without standard errors) the default is always",
     )
-    presentation: Presentation = Field(
-        default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
-    )
-    runtime: Runtime = Field(default=Runtime(), description="where and how the work is done; it never changes the result")
+    presentation: Presentation = Field(default=Presentation(), description="titles, labels, units and printing rules")
+    runtime: Runtime = Field(default=Runtime(), description="where and how the work is done, without effect on the result")
 
 
 class BudgetShares(JobKeys):

@@ -419,9 +419,11 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     if isinstance(opened, ReferenceFile) and opened.left_out:
         text += f", of which {opened.left_out:,} "
         if plan.job.mechanism.fills_empty_cells:
-            text += "are in crosses that the file lacks: they inform levels of the tables' cells, and are no donors"
+            text += (
+                "have combinations of columns that the file lacks: they inform the prediction, but give no synthetic record"
+            )
         else:
-            text += "are left out: the file has no record with the same columns"
+            text += "are left out, because the file has no record with the same columns"
     return text
 
 

@@ -179,7 +179,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     where, other = "reference.release", earlier.job
     columns = [*job.cell_columns, *job.outcomes]
     if other.mechanism.states_totals and not job.mechanism.states_totals:
-        fault = f"it is of mechanism '{other.mechanism.name}', from which '{job.mechanism.name}' does not learn"
+        fault = f"it is a release of '{other.mechanism.name}', which '{job.mechanism.name}' cannot use"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
     if job.strata and job.mechanism.states_totals and not earlier.history:
         fault = "its points are those of the whole file, and the job has strata"

@@ -113,7 +113,7 @@ def test_the_statement_says_what_is_measured_and_what_is_copied(
     said, usual = (json.loads((each / "statement.json").read_text()) for each in (public, plain))
     assert said["microdata"]["measured"] == DRAWN
     assert said["microdata"]["copied"] == COPIED
-    assert "No figure of these columns was measured on the current file" in said["microdata"]["in_words"]
+    assert "Copied columns were not measured on the current file" in said["microdata"]["in_words"]
     (line,) = [text for text in said["public"] if "donors.parquet" in text]
     assert all(name in line for name in COPIED)
     assert "microdata" not in usual, "control"

@@ -152,7 +152,9 @@ def _further_design(job: Job) -> Iterator[Contradiction]:
             yield Contradiction((*path, "missing"), fault, "take missing: drop, or complete the column")
         if column.outside == "clip" or column.zeros == "drop":
             key = "outside" if column.outside == "clip" else "zeros"
-            fault = f"'{name}' is a column of the design, whose values are neither moved nor dropped as zeros"
+            fault = (
+                f"'{name}' is a column of the survey design, whose values are neither moved to a bound nor dropped as zeros"
+            )
             yield Contradiction((*path, key), fault, "leave it out, and declare every value that the file may have")
 
 

@@ -51,8 +51,8 @@ NO_ERRORS = (
     "not released."
 )
 SUMS_NOISED_AGAIN = (
-    "Composition of the sample over cells, and other noise, simulated. How records vary within a cell was not released "
-    "and is not in it, nor is the bias of clipping."
+    "Simulated: how many sample records fall into each cell, and the noise. Not included are the variation of records "
+    "within a cell, which was not released, and the bias of clipping."
 )
 DEFINITIONS = {
     "a": SUM_OF_A,

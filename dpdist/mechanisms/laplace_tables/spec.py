@@ -19,7 +19,7 @@ class WholeTables(Noisy):
     """
 
     sensitivity: Sensitivity = Field(
-        default="local", description="the file's own, which promises nothing, or by public bounds"
+        default="local", description="the file's own sensitivity, which promises nothing, or one from public bounds"
     )
     consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
     statistics: ClassVar[str | None] = "noisy_tables"

@@ -40,7 +40,7 @@ class SumOf(Frozen):
     of: str = Field(description="the column whose values are summed")
     by: str | None = Field(
         default=None,
-        description="the column by whose levels they are summed; its pair with `of` must stand under marginals; unset: "
+        description="the column by whose levels they are summed, which forms a named pair with `of`; unset: "
         "one sum over all records",
     )
 
@@ -67,26 +67,24 @@ class CodedMarginals(Noisy):
     sums: tuple[SumOf, ...] | None = Field(
         default=None,
         min_length=1,
-        description="weighted sums of values that are measured beside counts, as in [{of: age}, {of: age, by: region}]; "
-        "counts and records are then made to agree with them; not of select: privbayes",
+        description="weighted sums of values to measure beside counts, as in [{of: age}, {of: age, by: "
+        "region}]; counts and records agree with them; not with select: privbayes",
     )
     degree: int | None = Field(
         default=None,
         ge=1,
         le=MOST_PARENTS,
-        description="of select: privbayes: how many parents a column has at most; unset: as many as usefulness allows, at "
-        "most 3",
+        description="with select: privbayes: largest number of parents of a column; unset: as many as "
+        "usefulness allows, at most 3",
     )
     usefulness: float | None = Field(
         default=None,
         gt=0.0,
-        description="of select: privbayes: θ, a table has at most as many cells as leave each a mean count of θ noise "
-        "scales; 4 if unset",
+        description="with select: privbayes: smallest mean count of a table's cells, in noise scales; 4 if unset",
     )
     choice: Budget | None = Field(
         default=None,
-        description='of select: privbayes: part of ε for the choice of parents, as in "3/10" (the default); the rest is '
-        "for tables",
+        description='with select: privbayes: part of ε for the choice of parents; "3/10" if unset',
     )
 
     @classmethod

@@ -28,23 +28,23 @@ class Modips(Noisy):
     """Noisy sufficient statistics of a law, and synthetic sets from its posterior given these."""
 
     name: Literal["modips"] = Field(description="noisy sufficient statistics of a law, and draws given them")
-    law: Law = Field(description="the outcome's law within a cell")
+    law: Law = Field(description="law of the outcome within a cell")
     location: Literal["cells", "main_effects"] = Field(
-        default="cells", description="of a normal or lognormal law: a mean for every cell, or a regression on table columns"
+        default="cells", description="normal and lognormal laws: a mean for every cell, or a regression on table columns"
     )
     variance: float | None = Field(
-        default=None, gt=0, description="of a normal law, where its variance is public: only means cost then"
+        default=None, gt=0, description="public variance of a normal law, so that only means cost budget"
     )
     sanitization: Sanitization = Field(
         default="conjoint", description="noise of one scale on all statistics, or an equal part of ε for each kind"
     )
     truncation: Truncation = Field(
         default="clamped",
-        description="sums beyond their domain are set to its end (clamped), or drawn from the truncated law at the scale "
-        "that it needs (bounded); renormalised is refused: it costs more than ε",
+        description="sums beyond their domain: set to its end (clamped), or drawn from the truncated law at a"
+        " larger scale (bounded); renormalised costs more than ε and is refused",
     )
     nested: Annotated[int, Field(ge=1, le=1_000)] = Field(
-        default=1, description="synthetic sets for every sanitization, which share its part of ε"
+        default=1, description="synthetic sets from one sanitization, which share its part of ε"
     )
     statistics: ClassVar[str | None] = "sufficient"
     tabulates: ClassVar[bool] = True

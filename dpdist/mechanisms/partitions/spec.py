@@ -30,7 +30,7 @@ class Partitioned(Noisy):
     """Noisy counts over the combinations of all outcomes, and records that are made from them."""
 
     bins: dict[ColumnName, Bins] = Field(
-        default={}, description="of outcomes without levels: into how many equal bins their public bounds are cut"
+        default={}, description="number of equal bins for an outcome without levels, by outcome"
     )
     statistics: ClassVar[str | None] = "partition"
     several_outcomes: ClassVar[bool] = True
@@ -129,8 +129,8 @@ class UniversalHistogram(Layered):
     name: Literal["universal_histogram"] = Field(
         description="noisy counts layer by layer, outcomes in a random order that is public"
     )
-    layers: int = Field(description="how many; the last one has all outcomes that are left")
-    order_seed: int = Field(default=0, ge=0, description="of the random order, which no record decides")
+    layers: int = Field(description="number of layers; the last one has all remaining outcomes")
+    order_seed: int = Field(default=0, ge=0, description="seed of the random order")
 
     def layers_of(self, job: JobView) -> int:
         return self.layers
@@ -149,14 +149,12 @@ class Steps(Layered):
     order: tuple[Group, ...] | None = Field(
         default=None,
         min_length=1,
-        description="outcomes by layer, the most important first, as in [voted, [age, sex]]; a last layer has the others",
+        description="outcomes by layer, the most important first, as in [voted, [age, sex]]; the last layer has the rest",
     )
     layers: int | None = Field(
-        default=None, description="in place of an order: how many, splits being selected under noise"
+        default=None, description="number of layers whose splits are selected under noise, in place of an order"
     )
-    selection: Budget | None = Field(
-        default=None, description='part of a set\'s ε for selections, as in "1/10" (the default); the rest is for counts'
-    )
+    selection: Budget | None = Field(default=None, description='part of the ε of a set for selections; "1/10" if unset')
 
     @property
     def selecting(self) -> Fraction:

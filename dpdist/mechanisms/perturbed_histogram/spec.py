@@ -16,7 +16,7 @@ class PerturbedHistogram(Noisy):
 
     name: Literal["perturbed_histogram"] = Field(description="a noisy histogram in equal bins, in every stratum")
     bins: int | None = Field(
-        default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
+        default=None, ge=1, le=10_000, description="number of bins; unset: ln n, rounded up, with n the mean size of strata"
     )
     statistics: ClassVar[str | None] = "histogram"
     counts_records: ClassVar[bool] = True

@@ -21,7 +21,7 @@ class Weighted(MechanismSpec):
         default=Weights(rule="fixed_point"), description="privacy weights: a rule's name, or the rule with its constants"
     )
     aim: float = Field(
-        default=0.6, gt=0, le=1, description="share of Δ* that weights aim at on a reference; the rest is for drift"
+        default=0.6, gt=0, le=1, description="share of the target Δ* for weights on a reference; the rest is for drift"
     )
     weighs: ClassVar[bool] = True
     tunes_weights: ClassVar[bool] = True
@@ -77,8 +77,7 @@ class WeightedE(FixedWeights):
 class CensorW(FixedWeights, ClampedSpec):
     """Censor_w [G]: a clamped likelihood whose privacy weights are re-weighted with k = .95.
 
-    [G] does not mention the re-weighting, but its results require it (METHODS §4). If weights are fixed on a reference,
-    they are functions of a record. Weights learned on the file itself depend on other records too.
+    Weights fixed on a reference are functions of a record; weights learned on the file depend on other records too.
     """
 
     name: Literal["censor_w"] = Field(description="a clamped likelihood with privacy weights")
@@ -106,7 +105,10 @@ class Centred(ClampedSpec):
 
     name: Literal["centred"] = Field(description="a likelihood clamped about a fit of the reference")
     drift: float = Field(
-        default=0.25, ge=0, le=LARGEST_DRIFT, description="the planned distance from the reference, in sd of a record"
+        default=0.25,
+        ge=0,
+        le=LARGEST_DRIFT,
+        description="planned distance from the reference, in standard deviations of a record",
     )
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "centres likelihoods at a fit"

@@ -18,7 +18,7 @@ class SanitizedStatistics(Noisy):
     """Noisy moments of logarithms, winsorised at limits from a reference. Synthetic sets follow from the fit to them."""
 
     name: Literal["sanitized_statistics"] = Field(description="noisy moments of logarithms, winsorised by a reference")
-    shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
+    shrinkage: bool = Field(default=True, description="shrink cell estimates (empirical Bayes)")
     noise: NoiseName = Field(
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
     )

@@ -28,8 +28,8 @@ class Tables(Noisy):
     objective: Literal["mean_square", "largest"] = Field(
         default=MEAN_SQUARE,
         exclude_if=lambda objective: objective == MEAN_SQUARE,
-        description="what the tables' parts of the budget make least: the mean of tables' mean squared errors, or the "
-        "largest error of any cell; in direct standard errors, by priority",
+        description="what the shares of the budget minimise, in direct standard errors: the tables' mean "
+        "squared error by priority, or the largest error of any cell",
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True

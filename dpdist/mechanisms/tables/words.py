@@ -12,18 +12,15 @@ from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 ONE_WEIGHT = (
-    "All records of a combination of {} have one weight, as the job states of the survey. So outcomes, not weights, are "
-    "moved until a cell has its released means."
+    "The job states that all records with the same {} have one weight. Outcomes, not weights, are therefore adjusted "
+    "until a cell has its released means."
 )
-DECLARED = (
-    "No sum has a record's weight, and no noise is in it: it is the one that the job declares. Records of the reference "
-    "were given these weights, too."
-)
+DECLARED = "Weights are those that the job declares, without noise. Records of the reference were given these weights, too."
 MICRODATA = (
-    "By the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
-    "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where "
-    f"a cell has fewer than {FEWEST} donors, the donor may be of another cell. No figure of these columns was measured on "
-    "the current file. What has changed since the reference is not in them, and no standard error or interval is theirs."
+    "Synthetic records reproduce the released counts and means of every cell by the columns under `measured`. The columns "
+    "under `copied` come from each record's donor in the reference, with its weight and outcomes; where a cell has fewer "
+    f"than {FEWEST} donors, the donor may be from another cell. Copied columns were not measured on the current file: they "
+    "show no change since the reference, and no standard error or interval covers them."
 )
 OF_WEIGHT = (
     "the sum of (w - p - c) / L, with w the weight, p its prediction, c the cell's centre and L its weight_cap; a record's "
@@ -63,8 +60,8 @@ QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "belo
 }
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
-    "All tables add up the same estimates of base cells, so they agree: a prediction by levels and cells, from the first "
-    "noisy sums, plus the posterior means of residual sums, given the second."
+    "All tables sum the same estimates of base cells, so they agree. An estimate is a prediction from the first noisy sums "
+    "plus the posterior mean of the residual sum given the second."
 )
 MADE_UP = (
     "Values of synthetic records are drawn from the noisy counts of bins, which are the same for every base cell.",
@@ -209,9 +206,9 @@ WORDS = TablesWords(
         "Estimator `records`: synthetic records agree with the table from parameters and have the same errors."
     ),
     steps=(
-        "All tables add up the same estimates of base cells, so they agree: the prediction plus the posterior means of "
-        "residual sums, given all noisy sums.",
-        "Estimates of base cells are moved within public bounds, and raked to keep the sums of the measured cells.",
+        "All tables sum the same estimates of base cells, so they agree. An estimate is the prediction plus the posterior "
+        "mean of the residual sum, given all noisy sums.",
+        "Estimates of base cells are adjusted to lie within public bounds, and raked to the sums of the measured cells.",
         f"It comes from the same base cell, or from the most similar ones where that has fewer than {FEWEST} "
         "reference records.",
         "Synthetic records agree with all tables. Other relations in them are those of the reference, and were "
