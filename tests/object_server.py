@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +155,3 @@ class Link:
             sink.shutdown(socket.SHUT_WR)
         except OSError:
             return
-
-
-def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if "ACCESS_KEY" not in name}

@@ -183,7 +183,7 @@ def test_runs_of_neighbouring_files_say_the_same(name: str, budget: str, tmp_pat
         assert different(first, texts(file, survey(sizes), tmp_path / str(number), noisy, keys_of)) == []
 
 
-@pytest.mark.parametrize("budget", [ADDED, ANYWHERE])
+@pytest.mark.parametrize("budget", [ADDED, pytest.param(ANYWHERE, marks=pytest.mark.long)])
 def test_ten_psu_codes_and_nine_are_told_apart_only_where_sizes_are_public(
     budget: str, tmp_path: Path, keys_of: Keys
 ) -> None:

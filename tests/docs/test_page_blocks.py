@@ -44,7 +44,6 @@ NOT_RUN = {
     "docs/extending.md": 3,
 }
 """How many blocks of a page are not run: each says why."""
-PARSED = ("yaml", "python", "bash")
 SHOWN = ("", "text", "csv", "json")
 """Languages of blocks that are only read: outputs, files, pictures."""
 

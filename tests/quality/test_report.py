@@ -25,7 +25,6 @@ from dpdist.job import Job
 from dpdist.quality.summary import brief, overall
 
 TOP = 60000.0
-SENSITIVITY_OVER_EPSILON = 2 / 50
 
 
 def survey(seed: int = 1, n: int = 900) -> pd.DataFrame:
