@@ -50,9 +50,9 @@ def write_measurements(path: Path, released: ReleasedObject) -> bool:
     if not released.job.mechanism.adds_noise:
         return False
     rows = list(_rows(released))
-    columns = [
-        name for name in (*released.job.categories, *released.job.outcomes) if any(name in row["cell"] for row in rows)
-    ]
+    there = dict.fromkeys(name for row in rows for name in row["cell"])
+    declared = (*released.job.categories, *released.job.outcomes)
+    columns = [*(name for name in declared if name in there), *(name for name in there if name not in declared)]
     data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
     measured = measured_of(released.job)

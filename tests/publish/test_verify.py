@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import minisign
+import pandas as pd
 import pytest
 from small_release import JOB, survey
 from typer.testing import CliRunner
@@ -333,3 +334,16 @@ def test_no_key_is_shown_by_accident() -> None:
     key = SecretKey.from_os()
     assert key.seed.hex() not in repr(key)
     assert str(key.seed) not in repr(key)
+
+
+def test_a_release_whose_universe_is_over_no_column_of_its_table_is_verified(tmp_path: Path) -> None:
+    """Cells inside and outside the universe are measured apart, and `measurements.parquet` says which is which."""
+    text = JOB.replace("strata: [field]\n", "")
+    text = (
+        text.replace("by: [field, sex], statistics", "by: [field], universe: {sex: [f]}, statistics") + "publish: always\n"
+    )
+    release = dpdist.run(dpdist.parse_job(text), tmp_path / "ws", survey())
+    assert problems(release.folder) == []
+    measured = pd.read_parquet(release / "measurements.parquet")
+    cells = measured[measured["table"] == "field x universe 1"].groupby(["cell field", "cell universe 1"]).size()
+    assert sorted(cells.index) == [(field, side) for field in ("arts", "law") for side in ("inside", "outside")]

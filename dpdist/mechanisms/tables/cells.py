@@ -663,11 +663,16 @@ class ResidualCells(PublicModel):
         return Draws({"weights": weights, "products": products})
 
     def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
-        """The levels of every measured cell, by the table's columns; universes' columns are those that do not vary."""
+        """The levels of every measured cell, by the table's columns, and by universe the side that it is on."""
         group = self.workload.groups(by)
         first = np.unique(group, return_index=True)[1]
         columns = [column for column in by if column < len(self.columns)]
-        return [{self.columns[k]: self.levels[k][self.codes[cell, k]] for k in columns} for cell in first]
+        inside = {self.workload.named((k,)): self.workload.inside(k) for k in by if k >= len(self.columns)}
+        return [
+            {self.columns[k]: self.levels[k][self.codes[cell, k]] for k in columns}
+            | {name: "inside" if side[cell] else "outside" for name, side in inside.items()}
+            for cell in first
+        ]
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         of_law = "b" if self.joint.law == "laplace" else "sigma"

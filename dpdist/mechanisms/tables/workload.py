@@ -62,6 +62,10 @@ class Workload:
         inside = [np.isin(self.codes[:, column], levels) for column, levels in universe]
         return np.asarray(np.all(inside, axis=0) if inside else np.ones(len(self)), dtype=np.int64)
 
+    def inside(self, column: int) -> Ints:
+        """Whether base cells are inside a universe, given its number among columns, (cell,): 1 or 0."""
+        return self._column(column)[1]
+
     def _column(self, column: int) -> tuple[int, Ints]:
         """Number of levels of a column or universe, and the level of every base cell, (cell,)."""
         if column < len(self.sizes):
