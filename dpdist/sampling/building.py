@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from dpdist.core.errors import ProgramError, ToolchainError
 from dpdist.core.extras import install, installed
 from dpdist.core.files import sha256, write_text
-from dpdist.core.this_process import available_memory
+from dpdist.core.this_process import available_memory, processors
 
 PLATFORMS = "Linux on x86_64 (glibc) or macOS on arm64, CPython 3.11 to 3.14"
 COMPILERS = "g++ 9 or later, or another C++17 compiler named by CXX"
@@ -236,4 +236,4 @@ def turn() -> Iterator[None]:
 
 
 def compiles_at_once() -> int:
-    return max(1, min(os.cpu_count() or 1, available_memory() // _MEMORY_OF_A_COMPILE))
+    return max(1, min(processors(), available_memory() // _MEMORY_OF_A_COMPILE))
