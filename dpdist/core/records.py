@@ -17,6 +17,8 @@ Level = str | int | bool
 
 UNIT = 2**20
 """A record's contribution to a noisy sum is rounded to a multiple of 1/UNIT, so that sums are exact."""
+MOST_COMBINATIONS = 2**62
+"""Number of combinations of codes that one whole number tells apart."""
 POOLED = "all"
 TOTAL = "Total"
 
@@ -27,6 +29,22 @@ class SmallCounts(NamedTuple):
     few: int
     single: int
     every: int
+
+
+def grouped(columns: Sequence[Codes]) -> tuple[Ints, Ints]:
+    """The number of every row's combination of codes, in sorted order, (row,), and the first row of each that occurs.
+
+    Codes are not negative. There is at least one column.
+    """
+    key, size = columns[0].astype(np.int64), int(columns[0].max(initial=-1)) + 1
+    for column in columns[1:]:
+        levels = int(column.max(initial=-1)) + 1
+        if size * levels >= MOST_COMBINATIONS:
+            key = np.unique(key, return_inverse=True)[1].reshape(-1)
+            size = int(key.max(initial=-1)) + 1
+        key, size = key * levels + column, size * levels
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    return group.reshape(-1).astype(np.int64), first.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -52,10 +70,9 @@ class Frame:
         """The group of every row, (row,), and the levels of each group that occurs, in sorted order."""
         if not names:
             return np.zeros(len(self), dtype=np.int32), [()]
-        table = np.column_stack([self.codes[name] for name in names])
-        distinct, group = np.unique(table, axis=0, return_inverse=True)
-        labels = [tuple(self.levels[name][code] for name, code in zip(names, row, strict=True)) for row in distinct]
-        return group.reshape(-1).astype(np.int32), labels
+        group, first = grouped([self.codes[name] for name in names])
+        columns = ([self.levels[name][code] for code in self.codes[name][first].tolist()] for name in names)
+        return group.astype(np.int32), list(zip(*columns, strict=True))
 
     @cached_property
     def stratum(self) -> Codes:
@@ -113,6 +130,11 @@ class Frame:
     def stratified(self, by: Sequence[str]) -> Frame:
         """The frame under another design, whose strata are combinations of these columns and have its records alone."""
         return replace(self, design_strata=tuple(by), sampled=None)
+
+    @cached_property
+    def by_row(self) -> Frame:
+        """The frame under a design whose strata are its rows."""
+        return self.stratified(tuple(self.codes))
 
     def least_left_out(self, least: int) -> Frame:
         """The frame with `least` records left out of a design stratum where fewer are, but not none.

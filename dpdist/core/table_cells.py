@@ -77,37 +77,42 @@ def cross(frame: Frame, by: Sequence[str], margins: bool, universe: Universe | N
 
     Under a `universe`, only rows with its levels are in cells, and other levels of its columns have no cells.
     """
-    rows = cell_rows(frame, by, margins, universe)
-    indptr = np.concatenate([[0], np.cumsum([len(inside) for inside in rows.values()])])
-    indices = np.concatenate(list(rows.values())) if rows else np.empty(0, dtype=np.int64)
-    matrix = scipy.sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(len(rows), len(frame)))
+    labels, ends, rows = _rows_of_cells(frame, by, margins, universe)
+    matrix = scipy.sparse.csr_array((np.ones(len(rows)), rows, ends), shape=(len(labels), len(frame)))
     within = tuple((name, tuple(map(str, levels))) for name, levels in (universe or {}).items())
-    return Cells(tuple(by), tuple(rows), matrix, within)
+    return Cells(tuple(by), labels, matrix, within)
 
 
 def cell_rows(
     frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None = None
 ) -> dict[tuple[str, ...], Ints]:
     """Rows of the frame in each cell of `cross`, by the cell's label."""
-    kept = {name: codes_of(frame.levels[name], levels) for name, levels in (universe or {}).items()}
+    labels, ends, rows = _rows_of_cells(frame, by, margins, universe)
+    return dict(zip(labels, np.split(rows, ends[1:-1]), strict=True))
+
+
+def _rows_of_cells(
+    frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None
+) -> tuple[tuple[tuple[str, ...], ...], Ints, Ints]:
+    """Labels of the cells of `cross`, where the rows of each begin and end, and the rows of all cells in turn."""
+    kept = {name: np.array(codes_of(frame.levels[name], levels)) for name, levels in (universe or {}).items()}
     within = np.ones(len(frame), dtype=bool)
     for name, codes in kept.items():
         within &= np.isin(frame.codes[name], codes)
-    every = {name: len(frame.levels[name]) for name in by}
-    axes = [(*kept.get(name, range(every[name])), *([every[name]] if margins else [])) for name in by]
-    rows = dict[tuple[str, ...], Ints]()
-    for codes in product(*axes):
-        inside = within.copy()
-        label = []
-        for name, code in zip(by, codes, strict=True):
-            levels = frame.levels[name]
-            if code < len(levels):
-                inside &= frame.codes[name] == code
-                label.append(str(levels[code]))
-            else:
-                label.append(TOTAL)
-        rows[tuple(label)] = np.flatnonzero(inside)
-    return rows
+    inside = np.flatnonzero(within)
+    levels = [kept.get(name, np.arange(len(frame.levels[name]))) for name in by]
+    texts = [[*(str(frame.levels[name][k]) for k in of), *[TOTAL] * margins] for name, of in zip(by, levels, strict=True)]
+    places = [np.searchsorted(of, frame.codes[name][inside]) for name, of in zip(by, levels, strict=True)]
+    cells = list[Ints]()
+    for total in product(*([False, True] if margins else [False] for _ in by)):
+        cell = np.zeros(len(inside), dtype=np.int64)
+        for place, text, summed in zip(places, texts, total, strict=True):
+            cell = cell * len(text) + (len(text) - 1 if summed else place)
+        cells.append(cell)
+    labels, every = tuple(product(*texts)), np.concatenate(cells)
+    order = np.argsort(every, kind="stable")
+    ends = np.concatenate([[0], np.cumsum(np.bincount(every, minlength=len(labels)))]).astype(np.int64)
+    return labels, ends, inside[order % len(inside)] if len(inside) else inside
 
 
 def codes_of(levels: Sequence[object], kept: Sequence[object]) -> tuple[int, ...]:

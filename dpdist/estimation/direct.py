@@ -128,7 +128,7 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Samplin
     # within design strata and keep their sampling fractions.
     if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
-    finest = frame.stratified(tuple(frame.codes))
+    finest = frame.by_row
     size = stratum_sizes(finest)
     fraction = np.empty(len(size))
     fraction[finest.design_stratum] = design.stage_of_records(frame).fraction[frame.design_stratum]

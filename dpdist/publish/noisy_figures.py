@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from dpdist.core.digests import digest
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
@@ -96,6 +98,25 @@ def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome
     return np.array([statistic.variance for statistic in statistics])
 
 
+@dataclass(frozen=True, eq=False)
+class _ReadRelease:
+    """A release. A verdict and the custodian's page, which follows it, read it anew."""
+
+    released: ReleasedObject
+    key: str
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ReadRelease) and other.key == self.key
+
+
+@lru_cache(maxsize=1)
+def _simulated(release: _ReadRelease) -> list[Spreads] | None:
+    return spreads(release.released, lambda _: None, noise_alone=True)
+
+
 @dataclass(frozen=True)
 class NoiseErrors:
     """Standard errors by noise alone, from simulated spreads by outcome; None if noise cannot be simulated."""
@@ -116,7 +137,7 @@ class NoiseErrors:
             return cls(released, None, NoisedTables.of(released, model))
         if released.job.mechanism.clamps or not isinstance(model, Resampled):
             return cls(released, None)
-        simulated = spreads(released, lambda _: None)
+        simulated = _simulated(_ReadRelease(released, digest((released.seed.hex(), released.job.model_dump_json()))))
         if simulated is None or any(
             outcome_spreads.recounts is not None for outcome_spreads in simulated
         ):  # `laws` do not include noise on counts

@@ -58,6 +58,8 @@ PROOF = "proof.json"
 """File of the proof record, in the folder `released/`."""
 MOST_MODELS = 1000
 """Number of models of strata that a release keeps, so that memory does not grow with strata."""
+MOST_ENTRIES = 20_000_000
+"""Entries of memberships of cells that a release keeps."""
 DISTRIBUTIONS = "distributions.parquet"
 """File of a score model's distributions of every cell, from the reference."""
 
@@ -158,10 +160,14 @@ class ReleasedObject:
         return self._models[stratum]
 
     def cells(self, table: Table) -> Cells:
-        """The cells of a table over the frame. They are found once."""
+        """The cells of a table over the frame. Those of large tables are kept only until others are asked for."""
         key = json.dumps([list(table.by), table.margins, table.universe], default=list)
         if key not in self._cells:
-            self._cells[key] = cross(self.frame, table.by, table.margins, table.universe)
+            made = cross(self.frame, table.by, table.margins, table.universe)
+            room = MOST_ENTRIES - made.membership.nnz
+            while self._cells and sum(one.membership.nnz for one in self._cells.values()) > room:
+                self._columns.pop(id(self._cells.pop(next(iter(self._cells)))), None)
+            self._cells[key] = made
         return self._cells[key]
 
     def rows_of_cells(self, table: Table) -> scipy.sparse.csc_array:

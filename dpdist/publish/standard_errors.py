@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -130,7 +131,7 @@ def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: B
             by_stratum += laws_of_batch
             parts.append(part)
             tick(len(batch))
-        return Simulated(_joined(released, by_stratum, batches, parts), by_stratum)
+        return Simulated(_joined(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
     sums = dict[tuple[CellsKey, int], _Adding]()
     for batch, of_tables in zip(batches, by_batch(sums_over_cells, released, batches), strict=True):
         for key, one in of_tables.items():
@@ -148,27 +149,39 @@ def has_laws(released: ReleasedObject) -> bool:
 
 
 def _needs_rows(released: ReleasedObject) -> bool:
+    # Draws of the rows of one batch may be less than those of all tables' cells.
+    frame, tables = released.frame, released.job.tables
+    cells = sum(prod(len(frame.levels[name]) + table.margins for name in table.by) for table in tables)
+    few = len(batches_of(frame)) == 1 and len(frame) < cells
+    return few or _beyond_plain(released)
+
+
+def _beyond_plain(released: ReleasedObject) -> bool:
+    """True if standard errors need the laws of strata, and not only sums over cells."""
     job = released.job
     further = any(not statistic.plain for table in job.tables for statistic in table.statistics)
     return bool(further or job.rake or job.noisy_frame)
 
 
-def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
-    """Laws (`refit.Laws`) of every stratum; None if there are none (`has_laws`)."""
+def laws(released: ReleasedObject, tick: Callable[[int], None], noise_alone: bool = False) -> list[Laws | None] | None:
+    """Laws (`refit.Laws`) of every stratum; None if there are none (`has_laws`).
+
+    Other samples are not drawn if `noise_alone` and if the model simulates its parameters directly.
+    """
     if not has_laws(released):
         return None
     by_stratum = list[Laws | None]()
     for batch in batches_of(released.frame):
-        by_stratum += laws_of(released, batch)
+        by_stratum += laws_of(released, batch, noise_alone)
         tick(len(batch))
     return by_stratum
 
 
-def laws_of(released: ReleasedObject, strata: range) -> list[Laws | None]:
+def laws_of(released: ReleasedObject, strata: range, noise_alone: bool = False) -> list[Laws | None]:
     """Laws of some strata. A stratum without a fit has None."""
     counts = recounts(released)
     with np.errstate(all="ignore"):
-        return [_simulated(released, stratum, counts) or refitted(released, stratum) for stratum in strata]
+        return [_simulated(released, stratum, counts, noise_alone) or refitted(released, stratum) for stratum in strata]
 
 
 def laws_and_spreads(released: ReleasedObject, batch: range) -> tuple[list[Laws | None], list[list[LawSpread]]]:
@@ -233,9 +246,12 @@ def recounts(released: ReleasedObject) -> Floats | None:
     return counted_again(released.job, released.frame, RECOUNTS, released.seed.generator("precision counts"))
 
 
-def spreads(released: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
-    """Draws of every outcome's expectations in every frame row; None if the model has no laws."""
-    return spreads_under(released, laws(released, tick))
+def spreads(released: ReleasedObject, tick: Callable[[int], None], noise_alone: bool = False) -> list[Spreads] | None:
+    """Draws of every outcome's expectations in every frame row; None if the model has no laws.
+
+    `noise_alone` is that of `laws`.
+    """
+    return spreads_under(released, laws(released, tick, noise_alone))
 
 
 def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | None) -> list[Spreads] | None:
@@ -454,7 +470,7 @@ def normal_variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * NORMAL_90)) ** 2)
 
 
-def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None) -> Laws | None:
+def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None, noise_alone: bool = False) -> Laws | None:
     """Laws of a model whose parameters can be simulated directly; None for other models."""
     model, label = released.model(stratum), released.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):
@@ -462,7 +478,7 @@ def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None) ->
     theta, n = released.theta(model, stratum, 0), int(released.frame.stratum_count[stratum])
     key = released.seed.child(f"precision {label}")
     with within(0.0, 0.5):
-        redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
+        redrawn = theta if noise_alone else model.resampled(theta, n, DRAWS, key.generator("centres"))
     with within(0.5, 1.0):
         drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
     middle = model.averaged(drawn) if isinstance(model, Averaged) else theta

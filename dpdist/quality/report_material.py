@@ -22,6 +22,8 @@ from dpdist.job import Job
 from dpdist.publish.model_outputs import FILE
 from dpdist.publish.released import ReleasedObject
 from dpdist.quality.report_parts import thinned
+from dpdist.quality.summary import verdicts
+from dpdist.quality.verdict import Verdict
 from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace
 
@@ -61,6 +63,11 @@ class ReportMaterial:
     @property
     def job(self) -> Job:
         return self.release.job
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict | None]:
+        """The verdict on each statistic of each table, by name."""
+        return verdicts(self.tables, self.job.survey.clustered)
 
     @cached_property
     def frame(self) -> Frame:

@@ -25,7 +25,7 @@ from dpdist.publish.writers.page import environment
 from dpdist.quality.report_material import ReportMaterial
 from dpdist.quality.report_parts import Section
 from dpdist.quality.report_sections import limits_of_the_job, rules_of_quality, sections
-from dpdist.quality.summary import LOOKED, Overall, overall
+from dpdist.quality.summary import LOOKED, Overall, overall_of
 from dpdist.storage.objects import is_url
 from dpdist.storage.paths import GATHERED
 from dpdist.storage.workspace import MADE_AGAIN, Workspace, confidential_log
@@ -174,7 +174,7 @@ def stated(material: ReportMaterial) -> Overall:
     It names the parts that a later `publish` added, which are not judged. Figures that rules of quality flag or leave
     out in print are named after the verdict's sentences.
     """
-    verdict = overall(material.tables, material.job.survey.clustered)
+    verdict = overall_of(material.verdicts)
     failed = [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
     if not verdict.fails and failed:
         verdict = verdict._replace(head=f"limits of the job failed: {'; '.join(failed)}; {verdict.head}", fails=True)

@@ -24,7 +24,6 @@ from dpdist.quality.summary import (
     furthest,
     missing,
     notes,
-    verdicts,
     worst,
 )
 from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINAL, SMALL_RATIO, labels_of, place
@@ -109,8 +108,7 @@ def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, ob
 
 def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
-    clustered = material.job.survey.clustered
-    for name, verdict in verdicts(material.tables, clustered).items():
+    for name, verdict in material.verdicts.items():
         if verdict is None:
             continue
         low, held = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
@@ -122,7 +120,7 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
         ):
             if not np.isnan(size):
                 yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)
-        if clustered and not np.isnan(verdict.width):
+        if material.job.survey.clustered and not np.isnan(verdict.width):
             small = "failed" if verdict.small else _met(True) if verdict.width >= SMALL_RATIO else "not clear"
             yield f"{name}: published over direct standard error, in the median", SMALL_RATIO, verdict.width, small
         if verdict.fixed is not None and not np.isnan(verdict.fixed.error):

@@ -225,7 +225,11 @@ def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Over
 
     `clustered` is true if direct errors are those of PSUs or replicate weights.
     """
-    judged = verdicts(tables, clustered)
+    return overall_of(verdicts(tables, clustered))
+
+
+def overall_of(judged: Mapping[str, Verdict | None]) -> Overall:
+    """`overall` from known verdicts."""
     sentences = [f"{name}: {NO_ERRORS}" if verdict is None else in_words(name, verdict) for name, verdict in judged.items()]
     fails = any(verdict is not None and verdict.fails for verdict in judged.values())
     stops = any(verdict is not None and verdict.stops for verdict in judged.values())

@@ -18,6 +18,7 @@ from dpdist.job import Runtime
 from dpdist.mechanisms.tables import conjugate, limits, posterior, prediction, random_effects
 from dpdist.mechanisms.tables.conjugate import OF_DRAWS, solved
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
+from dpdist.mechanisms.tables.rows import stacked
 from dpdist.mechanisms.tables.system import Calibration
 from dpdist.runtime.executors import executor
 from dpdist.runtime.sharing import FOLDER, pieces_on
@@ -128,6 +129,51 @@ def test_variances_and_draws_of_many_sums_are_those_of_few(monkeypatch: pytest.M
     rng = np.random.default_rng(5)
     z = few.prior.sampled(30, rng)
     assert few.answers(z) == pytest.approx(dense.answers(z), abs=0.02 * np.abs(z).std())
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_published_rows_are_operations_that_equal_their_matrix(seed: int) -> None:
+    """Sums, transposed sums and lone variances to 1e-9; the control leaves out what means have of counts."""
+    system, _ = system_of(population(seed, records=600), 4.0)
+    rows, prior, rng = system.target.rows, system.prior.drifting(0.02, 0.05), np.random.default_rng(seed)
+    matrix = rows.matrix
+    z = prior.sampled(3, rng)
+    assert np.concatenate(list(rows.of(z))) == pytest.approx(posterior.seen(matrix, z), rel=1e-9, abs=1e-9)
+    signs, weight = rng.choice([-1, 1], (len(rows), 3)).astype(np.int8), rng.random(len(rows))
+    onto = [row.T @ (weight[:, None] * signs) for row in matrix]
+    for found, right in zip(rows.back(weight, signs), onto, strict=True):
+        assert found == pytest.approx(right, rel=1e-9, abs=1e-9 * np.abs(right).max())
+    right = posterior.lone_variances(prior, matrix)
+    assert rows.lone_variances(prior.lone) == pytest.approx(right, rel=1e-9)
+    assert rows.lone_variances(lambda j, k: prior.lone(j, k) * (j == k)) != pytest.approx(right, rel=1e-3)
+    outcome = np.diff(matrix[1].indptr) > 0
+    assert rows.coordinate.tolist() == outcome.astype(int).tolist()
+
+
+def test_draws_of_many_sums_have_the_same_bytes_on_workers(tmp_path: Path) -> None:
+    """Draws under other noise come block by block, each from its own seed. Here all sums are measured many times."""
+    one, tasks = posterior_of(2, 4.0), list[object]()
+    times = posterior.MOST_DENSE // len(one.noise) + 1
+    many = Posterior(one.prior, stacked([one.rows] * times), np.tile(one.noise, times))
+    assert not many.dense
+    noised = posterior.NoiseErrorDraws(len(one.prior.size), laplace=True)
+
+    def drawn() -> list[bytes]:
+        return [part.tobytes() for _, part in many.redrawn(noised, 60, np.random.default_rng(3))]
+
+    def hear(event: Event) -> None:
+        tasks.extend([event.unit["piece"]] if event.kind == "task" else [])
+
+    with single_threaded():
+        alone = drawn()
+        with (
+            executor(Runtime(executor="dask", workers=2), listener=hear) as two,
+            pieces_on(two, Workspace(tmp_path)) as pieces,
+            offered(pieces),
+        ):
+            assert drawn() == alone
+    assert sorted(tasks) == [0, 1, 2]
+    assert len(set(alone)) == 3
 
 
 def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,14 @@ from dpdist.mechanisms.tables.shares import (
     whole_parts,
 )
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
+from dpdist.mechanisms.tables.workload import AddedCells
 
 
 def tables_of(system: TableSystem, worth: tuple[float, ...]) -> tuple[PublishedTable, ...]:
     """The measured tables with these priorities."""
     cells = [scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))) for _, cell in system.tables]
-    return tuple(PublishedTable(one, np.full(2, priority)) for one, priority in zip(cells, worth, strict=True))
+    pairs = zip(map(AddedCells.of, cells), worth, strict=True)
+    return tuple(PublishedTable(one, np.full(2, priority)) for one, priority in pairs)
 
 
 def system(seed: int, epsilon: float, worth: tuple[float, ...] = (1.0,) * 4, largest: bool = False) -> TableSystem:
@@ -108,7 +110,7 @@ def test_a_larger_budget_never_has_a_larger_predicted_error(seed: int) -> None:
     first, before = system(seed, 0.1), np.full(4, np.inf)
     for epsilon in (0.1, 0.3, 1.0, 4.0, 64.0):
         now = first.under(system(seed, epsilon).joint)
-        size = [one.cells.shape[0] * 2 for one in now.published]
+        size = [len(one.cells) * 2 for one in now.published]
         of_tables = np.array([part.sum() for part in np.split(squares(now), np.cumsum(size)[:-1])])
         assert (of_tables <= 1.01 * before).all(), (epsilon, of_tables, before)
         before = of_tables

@@ -22,9 +22,10 @@ from dpdist.estimation.donors import Donors
 from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.cells import ResidualCells
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, rows_of
+from dpdist.mechanisms.tables.posterior import Drift, Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, predict
 from dpdist.mechanisms.tables.random_effects import cell_index
+from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
 from dpdist.planning.making import make_plan

@@ -173,7 +173,7 @@ def test_cells_of_a_package_are_those_of_its_tables() -> None:
     workload = Workload(codes, sizes, count, tables, names)
     for table, universe in zip(tables, (*universes, universes[1]), strict=True):
         cells = cross(frame, [names[k] for k in table.by], table.margins, universe)
-        np.testing.assert_array_equal(workload.published(table).toarray(), cells.membership.toarray())
+        np.testing.assert_array_equal(workload.published(table).matrix.toarray(), cells.membership.toarray())
     # v tells its universe by age. t and u have universes over columns that they do not have: columns 3 and 4.
     assert workload.measured == ((0, 1, 3), (1, 4), (0, 2))
     assert workload.summing((1, 4)).shape == (4, len(codes))

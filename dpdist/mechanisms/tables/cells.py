@@ -6,7 +6,7 @@ the noisy sums. Estimates of base cells are released, so that tables need none o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -28,7 +28,7 @@ from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.effects import Told
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
-from dpdist.mechanisms.tables.posterior import Posterior, mean_square_drift
+from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws, mean_square_drift
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
@@ -50,8 +50,8 @@ LAWS = 8
 """Number of other laws that noisy counts may have meant."""
 DONORS_OF_CELL = 64
 """Number of values that stand for it in synthetic records of a base cell."""
-MOST_SUMS = 60_000
-"""Largest number of sums of a job: runs of 53,000 were measured."""
+MOST_SUMS = 1_000_000
+"""Largest number of sums of a job: more were not tried."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
 PREDICTED = ("count", "mean", "total")
@@ -553,12 +553,8 @@ class ResidualCells(PublicModel):
         """
         posterior = self.posterior(theta)
         draws = posterior.draws(draws)
-        sampled = posterior.prior.sampled(draws, rng)
-        sampled[len(self.count) :] = 0.0  # samples of earlier periods are those that were drawn
-        z = posterior.answers(sampled)
-        if self.secret:
-            z[: len(self.count), 0] += self._numbers_drawn(theta, draws, rng)
-        moved = self._moved(theta, z)
+        further = (lambda: self._numbers_drawn(theta, draws, rng)) if self.secret else None
+        moved = self._moved(theta, draws, posterior.redrawn(SampleErrorDraws(len(self.count)), draws, rng), further)
         if self.alike:
             return moved
         assert self.donors is not None
@@ -569,7 +565,8 @@ class ResidualCells(PublicModel):
     def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells of the samples that `resampled` draws, as their records have them."""
         posterior = self.posterior(theta)
-        return self._moved(theta, posterior.prior.sampled(posterior.draws(draws), rng))
+        draws = posterior.draws(draws)
+        return self._moved(theta, draws, [(slice(0, draws), posterior.prior.sampled(draws, rng))])
 
     def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
         """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
@@ -593,12 +590,9 @@ class ResidualCells(PublicModel):
         """
         posterior = self.posterior(theta)
         draws = posterior.draws(draws)
-        z = posterior.prior.deviated(draws, rng)
-        if len(z) > len(self.count):
-            z[len(self.count) :] += posterior.prior.sampled(draws, rng)[len(self.count) :]
-        size = (len(posterior.noise), draws)
-        noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.joint.law == "laplace" else rng.standard_normal(size)
-        return self._moved(theta, posterior.answers(z, posterior.disturbed(noise, rng)) - z)
+        return self._moved(
+            theta, draws, posterior.redrawn(NoiseErrorDraws(len(self.count), self.joint.law == "laplace"), draws, rng)
+        )
 
     def drawn_with(
         self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
@@ -616,8 +610,9 @@ class ResidualCells(PublicModel):
         prior = replace(self, donors=replace(self.donors, history=periods)).released_system(theta).prior_of_periods
         draws = min(each.posterior.draws(draws) for each in (one, other))
         errors = errors_of_two(one, other, prior, draws, rng)
-        drawn = self._moved(theta, errors.later), earlier._moved(of_earlier, errors.earlier)
-        return DrawnTogether(*drawn, sampled=learned_from(one, other))
+        pairs = (self, theta, errors.later), (earlier, of_earlier, errors.earlier)
+        drawn = [model._moved(own, draws, [(slice(0, draws), z)]) for model, own, z in pairs]
+        return DrawnTogether(drawn[0], drawn[1], sampled=learned_from(one, other))
 
     def _estimated(self, theta: Draws) -> Estimated:
         *history, own = self.history(theta)
@@ -653,13 +648,29 @@ class ResidualCells(PublicModel):
         system = self.system.sharing(self.released_parts(theta)[int(self.secret) :])
         return system.widened(theta["beyond"][0]) if "beyond" in theta.values else system
 
-    def _moved(self, theta: Draws, z: Floats) -> Draws:
-        """Draws of base cells whose residual sums have these errors, (cell, 1 + outcome, draw)."""
+    def _moved(
+        self,
+        theta: Draws,
+        draws: int,
+        parts: Iterable[tuple[slice, Floats]],
+        further: Callable[[], Floats] | None = None,
+    ) -> Draws:
+        """Draws of base cells whose residual sums have errors, (cell, 1 + outcome, draw), which come some draws at a time.
+
+        Counts have `further` errors, (cell, draw), if these are given.
+        """
         means, size = theta["means"][0], self.sized(theta).count
-        predicted, z = self.posterior(theta).prior.prediction.means[: len(size)], z[: len(size)]
-        weight, totals = z[:, 0].T, z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
-        weights = means[:, 0] + weight / size
-        products = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
+        predicted = self.posterior(theta).prior.prediction.means[: len(size)]
+        weights, products = np.empty((draws, len(size))), np.empty((draws, len(size), len(self.outcomes)))
+        of_counts: Floats | None = None
+        for few, z in parts:
+            z = z[: len(size)]
+            if further is not None:
+                of_counts = further() if of_counts is None else of_counts
+                z[:, 0] += of_counts[:, few]
+            totals = z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
+            weights[few] = means[:, 0] + z[:, 0].T / size
+            products[few] = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
         return Draws({"weights": weights, "products": products})
 
     def groups(self, by: Sequence[int]) -> list[dict[str, str]]:

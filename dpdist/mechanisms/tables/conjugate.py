@@ -19,8 +19,8 @@ EXACT = 1e-12
 """Residual at which estimates end, relative to the right side, in units of the diagonal's roots."""
 OF_DRAWS = 2e-3
 """The same for draws of errors: it changes a standard error by far less than the draws' own spread does."""
-SIDES = 24
-"""Right sides of one block."""
+FEWEST_SIDES, SIDES, ENTRIES = 8, 24, 8_000_000
+"""Right sides of one block: the largest number whose entries are not more, between these."""
 MOST_STEPS = 4_000
 """Number of steps after which a system counts as unsolvable."""
 
@@ -49,8 +49,14 @@ def solved(times: Callable[[Floats], Floats], diagonal: Floats, right: Floats, t
     are not enough.
     """
     sides = right.reshape(len(right), -1)
-    blocks = [sides[:, start : start + SIDES] for start in range(0, sides.shape[1], SIDES)]
+    blocks = [sides[:, few] for few in in_blocks(sides.shape[1], len(right))]
     return np.concatenate(list(shared(Block(times, diagonal, tolerance), blocks)), axis=1).reshape(right.shape)
+
+
+def in_blocks(sides: int, entries: int) -> list[slice]:
+    """Blocks of right sides of so many entries."""
+    most = int(np.clip(ENTRIES // max(entries, 1), FEWEST_SIDES, SIDES))
+    return [slice(start, min(start + most, sides)) for start in range(0, sides, most)]
 
 
 def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float) -> Floats:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+import numpy as np
+
+from dpdist.mechanisms.tables.conjugate import ENTRIES, FEWEST_SIDES, SIDES
 from dpdist.mechanisms.tables.posterior import ENTRIES_OF_DRAWS, FEWEST_DRAWS, MOST_DENSE, MOST_OF_DRIFT
 from dpdist.mechanisms.tables.random_effects import MOST_EFFECTS, most_effects
 from dpdist.models.outputs import DRAWS
@@ -32,13 +35,15 @@ def projected_cost(
     every = sum(sizes) + number_of_sums // coordinates + min(pairs, MOST_EFFECTS)
     effects = float(min(every, most_effects(base_cells)))
     entries = cells * max(len(measured), 1) * (2 * coordinates - 1)
-    shown = cells * sum(2.0**columns for columns in columns_of_tables) * (2 * coordinates - 1)
+    tables = float(len(columns_of_tables))
     draws = DRAWS if sums <= MOST_DENSE else max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // int(sums + 2 * coordinates * cells))
+    block = float(draws) if sums <= MOST_DENSE else float(np.clip(ENTRIES // sums, FEWEST_SIDES, SIDES))
     of_effects = 1.0e-10 * effects**3 + 2.0e-8 * cells * effects
     products = (200.0 + 20.0 * draws) * entries * 4.0e-9 if sums > MOST_DENSE else 0.0
     of_sums = 6.0e-4 * sums + 2.0e-10 * factored**3 + 1.0e-9 * min(sums, MOST_OF_DRIFT) ** 3
     seconds = 2.5 + coordinates * (of_sums + of_effects) + products + 2.0e-4 * cells
     dense = (4.0 + 2.0 * coordinates) * factored**2 + (1.0 + secret + 2.0 * coordinates) * effects**2
-    drawn = 6.0 * draws * (sums + coordinates * cells)
-    memory = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + 3.0 * shown + 500.0 * cells) + 300.0 * records
+    # Draws of two laws are there twice, and errors of one block of them.
+    drawn = 4.0 * draws * coordinates * cells + 12.0 * block * (sums + coordinates * cells)
+    memory = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + tables * cells + 500.0 * cells) + 300.0 * records
     return Cost(seconds, records * 1.0e-5, int(memory))

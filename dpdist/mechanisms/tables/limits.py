@@ -24,6 +24,7 @@ import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.workload import AddedCells
 
 OWN, POOLED, BEYOND = 96, 32, 5
 """Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
@@ -176,7 +177,9 @@ def predicted_means(cell: Ints, size: Floats, prediction: Prediction) -> Floats:
     return np.asarray(np.column_stack([total / held for total in sums]))
 
 
-def direct_variances(adding: scipy.sparse.csr_array, size: Floats, mean: Floats, prediction: Prediction) -> Floats:
+def direct_variances(
+    adding: scipy.sparse.csr_array | AddedCells, size: Floats, mean: Floats, prediction: Prediction
+) -> Floats:
     """Variances of direct counts and of means times counts of rows of base cells, given numbers of records if these are
     public.
 
@@ -198,7 +201,7 @@ def direct_variances(adding: scipy.sparse.csr_array, size: Floats, mean: Floats,
     return np.asarray(np.maximum(np.column_stack(columns), 0.0))
 
 
-def sampled_variances(adding: scipy.sparse.csr_array, size: Floats, prediction: Prediction) -> Floats:
+def sampled_variances(adding: scipy.sparse.csr_array | AddedCells, size: Floats, prediction: Prediction) -> Floats:
     """Variances of direct counts with those of numbers of records, of rows of base cells, (row,)."""
     weight = prediction.means[:, 0]
     squares, sums = adding @ (size * (prediction.spread[:, 0] ** 2 + weight**2)), adding @ (size * weight)

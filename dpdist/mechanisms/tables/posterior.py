@@ -15,18 +15,21 @@ Up to `MOST_DENSE` sums have a dense covariance. More are solved by products alo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, solved
+from dpdist.core.sharing import shared
+from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import Loadings
+from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, seen
 from dpdist.mechanisms.tables.sizes import Sizes
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.02}
@@ -49,50 +52,6 @@ PROBES, SEED = 2 * SIDES, 47
 """Number of draws that give variances of many rows, and their seed."""
 NEIGHBOURS, REACH = 4, 0.2
 """Rows on either side that share draws, and the ratio of log variances at which a neighbour counts for 1/e."""
-
-Rows = list[scipy.sparse.csr_array]
-"""Rows that are linear in z, by coordinate: (row, cell) each."""
-
-
-def rows_of(cell: Ints, mean: Floats, prediction: Prediction, hidden: Floats | None = None) -> Rows:
-    """Rows of a table, of which `cell` is the cell of every base cell.
-
-    `hidden` (cell, 1 + outcome) is the part of the count that each sum lacks beyond limits (`TableLimits`).
-    """
-    base = np.arange(len(cell))
-    adding = scipy.sparse.csr_array((np.ones(len(base)), (cell, base)), shape=(mean.shape[0], len(base)))
-    return rows_about(adding, mean, prediction, hidden)
-
-
-def rows_about(adding: scipy.sparse.csr_array, mean: Floats, prediction: Prediction, hidden: Floats | None = None) -> Rows:
-    """Sums of r of the rows of `adding` (row, cell), then for each outcome sums of ρ about a row's mean (row, outcome).
-
-    `hidden` is as in `rows_of`.
-    """
-    none, coordinates = scipy.sparse.csr_array(adding.shape), 1 + mean.shape[1]
-    blocks = [[adding if j == 0 else none for j in range(coordinates)]]
-    for k in range(1, coordinates):
-        predicted = adding @ scipy.sparse.diags_array(prediction.means[:, k])
-        leaning = predicted - scipy.sparse.diags_array(mean[:, k - 1]) @ adding
-        blocks.append([leaning if j == 0 else (adding if j == k else none) for j in range(coordinates)])
-    rows = [scipy.sparse.vstack([block[j] for block in blocks]).tocsr() for j in range(coordinates)]
-    if hidden is None or not hidden.any():
-        return rows
-    lacking = scipy.sparse.vstack([scipy.sparse.diags_array(part) @ adding for part in hidden.T])
-    return [(rows[0] - lacking).tocsr(), *rows[1:]]
-
-
-def stacked(parts: Sequence[Rows]) -> Rows:
-    return [scipy.sparse.vstack([part[j] for part in parts]).tocsr() for j in range(len(parts[0]))]
-
-
-def placed_in(rows: Rows, first: int, cells: int) -> Rows:
-    """Rows over cells that begin at `first` among so many."""
-    placed = list[scipy.sparse.csr_array]()
-    for row in rows:
-        form = (row.shape[0], cells)
-        placed.append(scipy.sparse.csr_array((row.data, row.indices + first, row.indptr), shape=form))
-    return placed
 
 
 class Drift(NamedTuple):
@@ -225,6 +184,12 @@ class Prior:
             covariance = covariance + self.weight * (self.records @ self.prediction.means[:, 0] ** 2)
         return covariance
 
+    def lone(self, j: int, k: int) -> Floats:
+        """Covariance of z_j and z_k by the sample of records and errors that cells do not share, in the file's cells."""
+        cells = len(self.size) if self.earlier is None else int((self.earlier.period == self.earlier.period.max()).sum())
+        alone = self.alone[j].diagonal()[:cells] ** 2 if j == k else 0.0
+        return np.asarray(self.diagonal(j, k)[:cells] + alone)
+
     def factors(self, rows: Rows) -> Floats:
         """Rows of the prediction's shared errors, (row, effect)."""
         return np.concatenate([load.rows(row) for row, load in zip(rows, self.shared, strict=True)], axis=1)
@@ -279,7 +244,10 @@ class Prior:
 
     def spread_out(self, rows: Rows, values: Floats) -> Floats:
         """Covariance of z with rows, applied to `values` (row,) or (row, draw): (cell, 1 + outcome) or with draws last."""
-        onto = [row.T @ values for row in rows]
+        return self.times([row.T @ values for row in rows])
+
+    def times(self, onto: Sequence[Floats]) -> Floats:
+        """Covariance of z, applied to values by coordinate, (cell,) or (cell, draw), as `spread_out` has it."""
         columns = []
         for j in range(self.coordinates):
             value = sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
@@ -290,13 +258,14 @@ class Prior:
             of_terms = self.terms @ (self.terms.T @ (self.crosses.T @ _scaled(reached, onto[j])))
             columns[j] = columns[j] + tau**2 * _scaled(reached, self.crosses @ of_terms)
             columns[j] = columns[j] + common**2 * np.multiply.outer(reached, reached @ onto[j])
-        return np.stack(columns, axis=1)
+        return _beside(columns)
 
     def sampled(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
         root = np.linalg.cholesky(self.prediction.correlation + 1e-9 * np.eye(self.coordinates))
-        alike = np.einsum("jk,bkd->bjd", root, rng.standard_normal((len(self.size), self.coordinates, number)))
-        return np.asarray((np.sqrt(self.weight * self.size)[:, None] * self.spread)[..., None] * alike)
+        alike = np.einsum("jk,bkd->jbd", root, rng.standard_normal((len(self.size), self.coordinates, number)))
+        alike *= (np.sqrt(self.weight * self.size)[:, None] * self.spread).T[..., None]
+        return np.asarray(alike.swapaxes(0, 1))
 
     def deviated(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the prediction's errors and drift, (cell, 1 + outcome, draw)."""
@@ -312,7 +281,14 @@ class Prior:
                 if common:
                     value += common * np.outer(reached, rng.standard_normal(number))
             columns.append(value)
-        return np.stack(columns, axis=1)
+        return _beside(columns)
+
+
+def _beside(columns: Sequence[Floats]) -> Floats:
+    """Coordinates (cell,) or (cell, draw) as (cell, coordinate) or (cell, coordinate, draw), each contiguous in memory:
+    sparse products copy what is not.
+    """
+    return np.stack(columns).swapaxes(0, 1)
 
 
 def _scaled(by: Floats, values: Floats) -> Floats:
@@ -385,16 +361,25 @@ class Posterior:
         """Posterior mean of z, (cell, 1 + outcome)."""
         return self.prior.spread_out(self.rows, self.solve(observed))
 
-    def across(self, rows: Rows, values: Floats) -> Floats:
-        """Covariance of what is observed with other rows, applied to `values` (row, side): (observed row, side)."""
-        return seen(self.rows, self.prior.spread_out(rows, values))
+    def across(self, figures: FigureRows, weight: Floats, signs: NDArray[np.int8]) -> Floats:
+        """Covariance of what is observed with figures, applied to `weight` (row,) times `signs` (row, side): (observed row,
+        side).
+        """
+        return seen(self.rows, self.prior.times(figures.back(weight, signs)))
 
-    def variances(self, rows: Rows) -> Floats:
+    def variances(self, rows: Rows | FigureRows) -> Floats:
         """Posterior variances of rows of the file's cells, (row,)."""
+        if isinstance(rows, FigureRows):
+            if not self.dense:
+                squares = np.concatenate([(part**2).mean(axis=1) for part in rows.of(self._errors)])
+                return _drawn_variances(rows.lone_variances(self.prior.lone), squares, rows.coordinate)
+            rows = rows.matrix
         if rows[0].shape[1] < len(self.prior.size):
             rows = placed_in(rows, 0, len(self.prior.size))
         if not self.dense:
-            return self._drawn_variances(rows)
+            squares = (seen(rows, self._errors) ** 2).mean(axis=1)
+            coordinate = np.max([j * (np.diff(row.indptr) > 0) for j, row in enumerate(rows)], axis=0)
+            return _drawn_variances(lone_variances(self.prior, rows), squares, coordinate)
         if id(rows) not in self.reached:
             self.reached[id(rows)] = rows, self.prior.with_drift(self.rows, rows), prior_variances(self.prior, rows)
         _, across, before = self.reached[id(rows)]
@@ -413,21 +398,67 @@ class Posterior:
         z = self.prior.sampled(PROBES, rng) + self.prior.deviated(PROBES, rng)
         return self.answers(z, self.disturbed(rng.standard_normal((len(self.noise), PROBES)), rng)) - z
 
-    def _drawn_variances(self, rows: Rows) -> Floats:
-        """Variances of rows by draws, relative to those of sampling, in the mean over rows of about that size."""
-        alone = lone_variances(self.prior, rows)
-        squares = (seen(rows, self._errors) ** 2).mean(axis=1)
-        kind = np.max([j * (np.diff(row.indptr) > 0) for j, row in enumerate(rows)], axis=0)
-        variance = np.zeros(len(alone))
-        for j in range(len(rows)):
-            alike = np.flatnonzero((kind == j) & (alone > 0.0))
-            alike = alike[np.argsort(alone[alike], kind="stable")]
-            variance[alike] = alone[alike] * _smooth(squares[alike] / alone[alike], np.log(alone[alike]))
-        return variance
+    def redrawn(self, draw: ErrorDraws, draws: int, rng: np.random.Generator) -> Iterator[tuple[slice, Floats]]:
+        """Estimates, or their errors, under other samples or other noise, (cell, 1 + outcome, draw), some at a time."""
+        if self.dense:
+            yield slice(0, draws), draw(self, draws, rng)
+            return
+        blocks = in_blocks(draws, len(self.noise))
+        seeds = rng.integers(2**63, size=len(blocks)).tolist()
+        pieces = [(seed, few.stop - few.start) for seed, few in zip(seeds, blocks, strict=True)]
+        yield from zip(blocks, shared(_DrawnBlock(replace(self), draw), pieces), strict=True)
 
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
         """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw)."""
         return self.prior.spread_out(self.rows, self.solve(seen(self.rows, z) + noise, OF_DRAWS))
+
+
+class ErrorDraws(Protocol):
+    """Draws so many estimates, or errors, of z, (cell, 1 + outcome, draw). It can be pickled."""
+
+    def __call__(self, posterior: Posterior, number: int, rng: np.random.Generator) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class SampleErrorDraws:
+    """Draws estimates under other samples of the file's records, without noise. `cells` is the number of its cells."""
+
+    cells: int
+
+    def __call__(self, posterior: Posterior, number: int, rng: np.random.Generator) -> Floats:
+        sampled = posterior.prior.sampled(number, rng)
+        sampled[self.cells :] = 0.0  # samples of earlier periods are those that were drawn
+        return posterior.answers(sampled)
+
+
+@dataclass(frozen=True)
+class NoiseErrorDraws:
+    """Draws errors under other noise, other errors of the prediction, and other drift. Earlier periods, whose cells follow
+    the file's `cells`, have other samples, too.
+    """
+
+    cells: int
+    laplace: bool
+
+    def __call__(self, posterior: Posterior, number: int, rng: np.random.Generator) -> Floats:
+        z = posterior.prior.deviated(number, rng)
+        if len(z) > self.cells:
+            z[self.cells :] += posterior.prior.sampled(number, rng)[self.cells :]
+        size = (len(posterior.noise), number)
+        noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.laplace else rng.standard_normal(size)
+        return np.asarray(posterior.answers(z, posterior.disturbed(noise, rng)) - z)
+
+
+@dataclass(frozen=True)
+class _DrawnBlock:
+    """Work on a seed and a number of draws."""
+
+    posterior: Posterior
+    draw: ErrorDraws
+
+    def __call__(self, piece: tuple[int, int]) -> Floats:
+        seed, number = piece
+        return self.draw(self.posterior, number, np.random.default_rng(seed))
 
 
 def squares_of(clipped: scipy.sparse.csr_array | None) -> Floats | float:
@@ -442,9 +473,16 @@ def errors_of(noise: Floats, clipped: scipy.sparse.csr_array | None) -> Floats:
     return np.asarray((clipped @ clipped.T).toarray() + np.diag(noise - squares_of(clipped)))
 
 
-def seen(rows: Rows, z: Floats) -> Floats:
-    """Rows of z (cell, 1 + outcome, draw): (row, draw)."""
-    return np.asarray(sum(row @ z[:, j] for j, row in enumerate(rows)))
+def _drawn_variances(alone: Floats, squares: Floats, coordinate: Ints) -> Floats:
+    """Variances of rows from mean squares of draws, relative to variances of sampling `alone`, in the mean over rows of the
+    same coordinate and of about that size, (row,).
+    """
+    variance = np.zeros(len(alone))
+    for j in range(int(coordinate.max(initial=-1)) + 1):
+        alike = np.flatnonzero((coordinate == j) & (alone > 0.0))
+        alike = alike[np.argsort(alone[alike], kind="stable")]
+        variance[alike] = alone[alike] * _smooth(squares[alike] / alone[alike], np.log(alone[alike]))
+    return variance
 
 
 def _smooth(values: Floats, place: Floats) -> Floats:

@@ -5,33 +5,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.limits import direct_variances, sampled_variances
-from dpdist.mechanisms.tables.posterior import Rows, rows_about
 from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.workload import AddedCells
 
 
 class PredictedCells(NamedTuple):
-    """Published cells as the prediction has them: counts (cell,), means (cell, outcome), rows of z, and direct variances
-    of counts and of means times counts given numbers of records, (cell, 1 + outcome).
+    """Published cells as the prediction has them: counts (cell,), means (cell, outcome), and direct variances of counts
+    and of means times counts given numbers of records, (cell, 1 + outcome).
 
     `sampled` (cell, 1 + outcome) are direct variances of counts and totals, which have those of numbers of records as well.
     """
 
-    cells: scipy.sparse.csr_array
+    cells: AddedCells
     held: Floats
     mean: Floats
-    rows: Rows
     direct: Floats
     sampled: Floats
 
     @classmethod
-    def of(
-        cls, published: scipy.sparse.csr_array, count: Floats, prediction: Prediction, about: Prediction
-    ) -> PredictedCells:
-        """By a prediction; rows are of residuals about another one."""
+    def of(cls, published: AddedCells, count: Floats, prediction: Prediction) -> PredictedCells:
         weight = count * prediction.means[:, 0]
         held = np.maximum(published @ weight, 1e-300)
         mean = np.column_stack([published @ (weight * one) / held for one in prediction.means[:, 1:].T])
@@ -39,7 +34,7 @@ class PredictedCells(NamedTuple):
         squares = direct_variances(published, count, np.zeros_like(mean), prediction)[:, 1:]
         of_totals = np.maximum(squares - (held[:, None] * mean) ** 2 / count.sum(), 0.0)
         sampled = np.column_stack([sampled_variances(published, count, prediction), of_totals])
-        return cls(published, held, mean, rows_about(published, mean, about), direct, sampled)
+        return cls(published, held, mean, direct, sampled)
 
     @property
     def unit(self) -> Floats:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats, Ints, grouped
 from dpdist.mechanisms.tables.conjugate import solved
 from dpdist.mechanisms.tables.random_effects import (
     MOST_INFLUENCE,
@@ -81,6 +81,11 @@ class Prediction:
     def subtracted(self) -> Floats:
         """Weights about which contributions are taken, (cell,): predicted ones, or 0 where they would tell numbers."""
         return self.means[:, 0] * (1.0 - self.adds_weight)
+
+    @property
+    def without_factors(self) -> Prediction:
+        """The prediction with variances of shared errors alone."""
+        return replace(self, loadings=tuple(one.without_factors for one in self.loadings))
 
     @property
     def weights_known(self) -> bool:
@@ -259,8 +264,10 @@ class _Cells(NamedTuple):
 
     @classmethod
     def of(cls, records: Ints, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]) -> _Cells:
-        every, inverse = np.unique(np.concatenate([records, cells]), axis=0, return_inverse=True)
-        place, of_file = np.split(inverse.reshape(-1), [len(records)])
+        both = np.concatenate([records, cells])
+        group, first = grouped(list(both.T)) if both.shape[1] else (np.zeros(len(both), dtype=np.int64), np.zeros(1, int))
+        every = both[first]
+        place, of_file = np.split(group, [len(records)])
         number = np.bincount(place, minlength=len(every))
         order = np.argsort(number == 0, kind="stable")
         rank = np.empty(len(order), dtype=np.int64)

@@ -67,6 +67,11 @@ class Loadings:
         return cls(design, lone, root, variance)
 
     @property
+    def without_factors(self) -> Loadings:
+        """The errors' variances alone."""
+        return replace(Loadings.none(len(self.variance)), variance=self.variance)
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.design.shape[0], len(self.lone) + self.root.shape[1]
 

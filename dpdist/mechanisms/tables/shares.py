@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-import scipy
+from numpy.typing import NDArray
 
 from dpdist.core.records import UNIT, Floats
+from dpdist.core.sharing import shared
 from dpdist.job import Statistic
-from dpdist.mechanisms.tables.conjugate import OF_DRAWS
-from dpdist.mechanisms.tables.posterior import Posterior, Rows
+from dpdist.mechanisms.tables.conjugate import OF_DRAWS, SIDES, in_blocks
+from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.rows import FigureRows
+from dpdist.mechanisms.tables.workload import AddedCells
 from dpdist.privacy.queries import NoisyQuery
 
 FIRST = Fraction(1, 20)
@@ -39,22 +43,24 @@ ROUNDS, ROUNDS_OF_LARGEST = 2, 12
 """Number of times that parts are computed, for the mean squared error and for the largest error."""
 LARGEST_POWER = 16.0
 """The last power of squared errors by which figures count, if the largest error shall be least."""
-PROBES = 64
-"""Number of random signs by which slopes are estimated."""
+PROBES, PROBES_OF_MANY = 64, SIDES
+"""Numbers of random signs by which slopes are estimated, of few sums, and of many. A table's slope adds up many rows'."""
+SIGNS_AT_ONCE = 2**16
+"""Rows whose signs are drawn together: more at a time would take memory."""
 
 
 class PublishedTable(NamedTuple):
     """A published table: the sums of base cells that it shows, (published cell, cell), and what squared errors of counts
     and of each outcome's means count for, (1 + outcome,)."""
 
-    cells: scipy.sparse.csr_array
+    cells: AddedCells
     worth: Floats
 
 
 class Target(NamedTuple):
     """All published figures as rows of z, and the weight of their variances, (row,): priorities over direct variances."""
 
-    rows: Rows
+    rows: FigureRows
     weight: Floats
     largest: bool
     """True if the largest squared error shall be least, and not the mean of them."""
@@ -133,20 +139,43 @@ def best_parts(
     """
     # Rows after those of the measurements are of earlier periods, and have no noise that a part changes.
     noise = [*noise, np.zeros(len(equal.noise) - sum(map(len, noise)))]
-    rng, owner = np.random.default_rng(0), np.repeat([*range(len(parts)), 0], list(map(len, noise)))
+    owner = np.repeat([*range(len(parts)), 0], list(map(len, noise)))
     first, of_noise = np.array(parts, dtype=float), np.concatenate(noise)
-    signs, seen = rng.choice([-1.0, 1.0], (len(target.weight), PROBES)), None
+    signs, root = _signs(len(target.weight), PROBES if equal.dense else PROBES_OF_MANY), None
     for exponent in np.geomspace(1.0, LARGEST_POWER, ROUNDS_OF_LARGEST if target.largest else rounds):
         shares = np.array(parts, dtype=float)
         now = equal.under(equal.noise + of_noise * ((first / shares)[owner] ** power - 1.0))
-        if seen is None or target.largest:
+        if root is None or target.largest:
             root = np.sqrt(target.weights(now, float(exponent)))
-            seen = equal.across(target.rows, root[:, None] * signs)
         # The slope by a row's noise is the sum over figures of its squared part in them, here over random signs.
-        slopes = (now.solve(seen, OF_DRAWS) ** 2).mean(axis=1)
+        squares = _Squares(replace(equal), now, target.rows, root)
+        probes = signs.shape[1]
+        blocks = [slice(0, probes)] if now.dense else in_blocks(probes, len(now.noise))
+        slopes = sum(shared(squares, [signs[:, few] for few in blocks]), np.zeros(len(now.noise))) / probes
         wanted = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
         if not (np.isfinite(wanted).all() and wanted.sum() > 0.0):
             return parts
         # Weights of the largest errors react fast.
         parts = whole_parts(np.sqrt(wanted * shares / wanted.sum()) if target.largest else wanted, sum(parts, Fraction(0)))
     return parts
+
+
+@dataclass(frozen=True)
+class _Squares:
+    """Work on random signs (row, probe): sums of squared parts of observations in figures' sums with these signs."""
+
+    equal: Posterior
+    now: Posterior
+    rows: FigureRows
+    root: Floats
+
+    def __call__(self, signs: NDArray[np.int8]) -> Floats:
+        seen = self.equal.across(self.rows, self.root, signs)
+        return np.asarray((self.now.solve(seen, OF_DRAWS) ** 2).sum(axis=1))
+
+
+def _signs(rows: int, probes: int) -> NDArray[np.int8]:
+    """Random signs, (row, probe)."""
+    rng = np.random.default_rng(0)
+    parts = [rng.integers(0, 2, (min(SIGNS_AT_ONCE, rows - start), probes)) for start in range(0, rows, SIGNS_AT_ONCE)]
+    return np.concatenate([np.zeros((0, probes), dtype=np.int8), *((2 * part - 1).astype(np.int8) for part in parts)])

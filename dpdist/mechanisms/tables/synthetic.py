@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints, rows_of_groups
+from dpdist.core.sharing import shared
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.mechanisms.tables.calibration import Domain, agree
 from dpdist.mechanisms.tables.heaps import Heaps, spread
@@ -22,6 +23,9 @@ from dpdist.models.copula.model import kind_of
 from dpdist.models.design import Design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, StratumModel
+
+CELLS_OF_PART = 2_048
+"""Base cells whose donors are moved to estimates by one worker at a time."""
 
 
 class BaseCells(Protocol):
@@ -93,15 +97,35 @@ class Drawn(NamedTuple):
         weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
         donor = np.empty(len(frame_row), dtype=np.int64)
         present, number = np.unique(cell, return_inverse=True)
-        for k, rows in zip(present.tolist(), rows_of_groups(number, len(present)), strict=True):
-            donor[rows] = drawn = self.donors.drawn(k, len(rows), rng)
-            weight[rows], outcomes[rows] = agree(
-                *(donors.weight[drawn], donors.outcomes[drawn], means[k, 0], means[k, 1:]),
-                *(self.domains, self.cells.weighted and not self.cells.one_weight),
-            )
-            if self.cells.one_weight:
-                weight[rows] = means[k, 0]
+        groups = rows_of_groups(number, len(present))
+        for k, rows in zip(present.tolist(), groups, strict=True):
+            donor[rows] = self.donors.drawn(k, len(rows), rng)
+        parts = [slice(start, start + CELLS_OF_PART) for start in range(0, len(present), CELLS_OF_PART)]
+        agreeing = _Agreeing(self.domains, self.cells.weighted and not self.cells.one_weight)
+        pieces = [
+            [(donors.weight[donor[rows]], donors.outcomes[donor[rows]], means[k]) for k, rows in zip(of, at, strict=True)]
+            for of, at in ((present[part].tolist(), groups[part]) for part in parts)
+        ]
+        for part, agreed in zip(parts, shared(agreeing, pieces), strict=True):
+            for rows, (of_cell, values) in zip(groups[part], agreed, strict=True):
+                weight[rows], outcomes[rows] = of_cell, values
+        if self.cells.one_weight:
+            weight[:] = means[cell, 0]
         return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight, donor
+
+
+@dataclass(frozen=True)
+class _Agreeing:
+    """Work on cells: donors' weights and outcomes, and the released means (1 + outcome,), of each."""
+
+    domains: tuple[Domain, ...]
+    weighted: bool
+
+    def __call__(self, cells: Sequence[tuple[Floats, Floats, Floats]]) -> list[tuple[Floats, Floats]]:
+        return [
+            agree(weight, outcomes, float(means[0]), means[1:], self.domains, self.weighted)
+            for weight, outcomes, means in cells
+        ]
 
 
 def _on(values: Floats, bounds: tuple[float, float]) -> bool:

@@ -12,7 +12,7 @@ residuals are taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +23,7 @@ import scipy
 
 from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.core.sharing import shared
 from dpdist.estimation.history import PeriodTotals
 from dpdist.mechanisms.tables.effects import CellSums, Families, Told, predicted_by_sums
 from dpdist.mechanisms.tables.limits import (
@@ -31,21 +32,14 @@ from dpdist.mechanisms.tables.limits import (
     TableLimits,
     choose,
 )
-from dpdist.mechanisms.tables.posterior import (
-    PeriodCells,
-    Posterior,
-    Prior,
-    Rows,
-    learned,
-    placed_in,
-    rows_about,
-    rows_of,
-    stacked,
-)
+from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, Prior, learned
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
 from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, of_one_law, predict
+from dpdist.mechanisms.tables.random_effects import Loadings
+from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, rows_about, rows_of, stacked
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.sizes import Sizes
+from dpdist.mechanisms.tables.workload import AddedCells
 from dpdist.privacy.queries import NoisyQuery
 
 WIDE_DRIFT = 0.2
@@ -184,7 +178,10 @@ class TableSystem:
         further = ("figures", "target", "rows_of_totals", "at_equal")
         of_figures = {name: self.__dict__[name] for name in further if name in self.__dict__}
         if joint is not self.joint and "at_equal" in of_figures:
-            other.__dict__["before"] = of_figures.pop("at_equal").posterior
+            before = other.__dict__["before"] = of_figures.pop("at_equal").posterior
+            # Best parts of many sums take long, and are nearly the same under other budgets.
+            if "parts" in self.__dict__ and not before.dense and self._rest == other._rest:
+                other.__dict__["parts"] = self.parts
         other.__dict__.update(of_figures)
         return other
 
@@ -197,9 +194,10 @@ class TableSystem:
     def figures(self) -> tuple[PredictedCells, ...]:
         """Published cells by table, as they are predicted."""
         tables = [one.cells for one in self.published] or [
-            scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))) for _, cell in self.tables
+            AddedCells.of(scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))))
+            for _, cell in self.tables
         ]
-        return tuple(PredictedCells.of(one, self.numbers.count, self.informed, self.prediction) for one in tables)
+        return tuple(PredictedCells.of(one, self.numbers.count, self.informed) for one in tables)
 
     @cached_property
     def target(self) -> Target:
@@ -211,14 +209,17 @@ class TableSystem:
             positive = figures.unit > 1e-9 * figures.held[:, None] ** 2 * relative
             weight = worth * np.where(positive, 1.0 / np.where(positive, figures.unit, 1.0), 0.0)
             weights.append((weight if self.largest else weight / np.maximum(positive.sum(axis=0), 1)).T.ravel())
-        rows = stacked([figures.rows for figures in self.figures])
-        return Target(placed_in(rows, 0, len(self._prior.size)), np.concatenate(weights), self.largest)
+        rows = self._rows((figures.cells, figures.mean) for figures in self.figures)
+        return Target(rows, np.concatenate(weights), self.largest)
 
     @cached_property
-    def rows_of_totals(self) -> Rows:
+    def rows_of_totals(self) -> FigureRows:
         """Rows of counts and totals of all published cells."""
-        tables = [rows_about(one.cells, np.zeros_like(one.mean), self.prediction) for one in self.figures]
-        return placed_in(stacked(tables), 0, len(self._prior.size))
+        return self._rows((one.cells, np.zeros_like(one.mean)) for one in self.figures)
+
+    def _rows(self, tables: Iterable[tuple[AddedCells, Floats]]) -> FigureRows:
+        """Rows of residuals about the reference's prediction."""
+        return FigureRows(tuple(tables), self.prediction.means, len(self._prior.size))
 
     @cached_property
     def crosses(self) -> tuple[Ints, list[Ints]]:
@@ -439,6 +440,14 @@ class TableSystem:
             self._limits_known[key] = self._limits_of(calibration)
         return self._limits_known[key]
 
+    @property
+    def _light(self) -> TableSystem:
+        """This system without tables, with the prediction and numbers of records alone: for limits of given tables."""
+        other = replace(self, tables=(), placed=(), published=(), laws=(), history=())
+        other.__dict__["numbers"] = replace(self.numbers, shared=Loadings.none(len(self.count)))
+        other.__dict__["prediction"] = self.prediction.without_factors
+        return other
+
     @cached_property
     def _limits_known(self) -> dict[tuple[object, ...], tuple[Prediction, tuple[TableLimits, ...]]]:
         """The last results of `limits` under all budgets: publication asks for those of the released sums several times."""
@@ -447,10 +456,10 @@ class TableSystem:
     def _limits_of(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
         calibrated = self.informed.rescaled(calibration.factors)
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
-        of_tables = [
-            self._limits(cell, placed, calibrated, part, drift, calibration.growth, narrow=narrow)
-            for (_, cell), placed, part in zip(self.tables, self.placed, self.parts[1 : 1 + len(self.tables)], strict=True)
-        ]
+        parts = self.parts[1 : 1 + len(self.tables)]
+        pieces = [(cell, placed, part) for (_, cell), placed, part in zip(self.tables, self.placed, parts, strict=True)]
+        limiting = _Limiting(self._light, calibrated.without_factors, drift, calibration.growth, narrow)
+        of_tables = list(shared(limiting, pieces))
         if self.beyond is not None:
             ends = np.cumsum([len(one.size) for one in of_tables])[:-1]
             counts = np.split(self.beyond, ends)
@@ -769,6 +778,21 @@ class TableSystem:
                 ratio = np.where(few > 0.0, figures.cells @ count / few, np.nan)
             errors.append(PredictedErrors(figures, means, totals, ratio))
         return tuple(errors)
+
+
+@dataclass(frozen=True)
+class _Limiting:
+    """Work on a table, by its cell of every base cell, of every reference record, and its part of the budget: limits."""
+
+    system: TableSystem
+    prediction: Prediction
+    drift: float
+    growth: float
+    narrow: bool
+
+    def __call__(self, table: tuple[Ints, Ints, Fraction]) -> TableLimits:
+        cell, placed, part = table
+        return self.system._limits(cell, placed, self.prediction, part, self.drift, self.growth, narrow=self.narrow)
 
 
 class Planned(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 
 Universe: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Positions of columns, each with its levels that count, in order."""
@@ -124,47 +124,73 @@ class Workload:
         kept = dict(table.universe)
         return math.prod(len(kept.get(column, range(self.sizes[column]))) + table.margins for column in table.by)
 
-    def margins(self, table: WorkloadTable) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-        """`published` as a product, as `margins` gives it, once for every table."""
-        if table not in self._margins:
-            self._margins[table] = margins(self.published(table))
-        return self._margins[table]
-
-    @cached_property
-    def _margins(self) -> dict[WorkloadTable, tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]]:
-        return {}
-
-    def published(self, table: WorkloadTable) -> scipy.sparse.csr_array:
+    def published(self, table: WorkloadTable) -> AddedCells:
         """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last.
 
         Base cells outside the table's universe are in none. A column of the universe has its levels alone.
         """
-        kept, cells = dict(table.universe), np.flatnonzero(self._inside(table.universe))
+        kept, inside = dict(table.universe), self._inside(table.universe).astype(bool)
         levels = [np.asarray(kept.get(column, range(self.sizes[column]))) for column in table.by]
-        codes = [np.searchsorted(of_column, self.codes[cells, k]) for k, of_column in zip(table.by, levels, strict=True)]
+        codes = [np.searchsorted(of_column, self.codes[inside, k]) for k, of_column in zip(table.by, levels, strict=True)]
+        key = np.zeros(int(inside.sum()), dtype=np.int64)
+        for code, of_column in zip(codes, levels, strict=True):
+            key = key * len(of_column) + code
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
         sizes, rows = [len(of_column) + table.margins for of_column in levels], []
         for total in product(*([False, True] if table.margins else [False] for _ in table.by)):
-            row = np.zeros(len(cells), dtype=np.int64)
+            row = np.zeros(len(first), dtype=np.int64)
             for code, size, summed in zip(codes, sizes, total, strict=True):
-                row = row * size + (size - 1 if summed else code)
+                row = row * size + (size - 1 if summed else code[first])
             rows.append(row)
         targets, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
-        matrix = (np.ones(len(targets)), (targets, np.tile(cells, len(rows))))
-        return scipy.sparse.csr_array(matrix, shape=(every, len(self)))
+        matrix = (np.ones(len(targets)), (targets, np.tile(np.arange(len(first)), len(rows))))
+        pointer = self._pointer if inside.all() else np.concatenate([[0], np.cumsum(inside)]).astype(np.int32)
+        groups = (self._ones[: len(key)], group.reshape(-1).astype(np.int32), pointer)
+        return AddedCells(
+            scipy.sparse.csr_array(matrix, shape=(every, len(first))),
+            scipy.sparse.csr_array(groups, shape=(len(self), len(first))),
+        )
+
+    @cached_property
+    def _ones(self) -> Floats:
+        """What the matrices of all tables share."""
+        return np.ones(len(self))
+
+    @cached_property
+    def _pointer(self) -> Codes:
+        return np.arange(len(self) + 1, dtype=np.int32)
 
 
-def margins(matrix: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """A table's matrix (published cell, cell) as a product: cells as sums of groups, and groups as sums of base cells.
+@dataclass(frozen=True, eq=False)
+class AddedCells:
+    """Sums of base cells (published cell, cell) as a product: sums of groups of base cells, and sums of these.
 
-    Base cells of a group are in the same published cells. The first of these differs between groups.
+    The base cells of a group are in the same published cells. `shown` is (published cell, group). `group` (cell, group)
+    has at most one group of every cell.
     """
-    by_cell = scipy.sparse.csc_array(matrix)
-    by_cell.sort_indices()
-    inside = np.flatnonzero(np.diff(by_cell.indptr))
-    _, first, group = np.unique(by_cell.indices[by_cell.indptr[inside]], return_index=True, return_inverse=True)
-    ones = (np.ones(len(inside)), (group.reshape(-1), inside))
-    adding = scipy.sparse.csr_array(ones, shape=(len(first), matrix.shape[1]))
-    return scipy.sparse.csr_array(by_cell[:, inside[first]]), adding
+
+    shown: scipy.sparse.csr_array
+    group: scipy.sparse.csr_array
+
+    @classmethod
+    def of(cls, matrix: scipy.sparse.csr_array) -> AddedCells:
+        """By a matrix (published cell, cell), of which every base cell is a group."""
+        return cls(matrix, scipy.sparse.eye_array(matrix.shape[1]).tocsr())
+
+    def __len__(self) -> int:
+        return int(self.shown.shape[0])
+
+    def __matmul__(self, values: Floats) -> Floats:
+        """Sums of values of base cells, (cell,) or (cell, side)."""
+        return np.asarray(self.shown @ (self.group.T @ values))
+
+    def back(self, values: Floats) -> Floats:
+        """The transposed matrix times values of published cells, (published cell,) or (published cell, side)."""
+        return np.asarray(self.group @ (self.shown.T @ values))
+
+    @property
+    def matrix(self) -> scipy.sparse.csr_array:
+        return scipy.sparse.csr_array(self.shown @ self.group.T)
 
 
 def indicator(groups: Ints) -> scipy.sparse.csr_array:
