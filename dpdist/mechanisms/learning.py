@@ -20,7 +20,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_centre,
     learn_weights,
 )
-from dpdist.models.on_reference import LearnsFromAbsent, OnDistributions
+from dpdist.models.on_reference import LearnsFromRecords, OnDistributions
 from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel
 from dpdist.privacy.weight_rules import reference_counts
 from dpdist.privacy.weights import for_later_files
@@ -51,7 +51,7 @@ def learned_from(
     records to copy. `absent` are further ones in crosses that the current file lacks. Raises `Improper`, `NotReached`,
     `Unconverged` or `Spurious`.
     """
-    if absent is not None and isinstance(model, LearnsFromAbsent):
+    if absent is not None and isinstance(model, LearnsFromRecords):
         model = model.with_absent(absent)
     if isinstance(model, LearnsOutright):
         return model.learned(records, copied)

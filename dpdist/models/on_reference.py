@@ -89,29 +89,19 @@ class KnowsDonors(Protocol):
 
 
 @runtime_checkable
-class OnDonors(StratumModel, Protocol):
-    """A model whose errors and records follow from the reference's records, which are released as donors."""
+class LearnsFromRecords(StratumModel, Protocol):
+    """A model that learns from a reference's records, which are released as donors, and from totals of earlier periods."""
 
     def with_donors(self, donors: Donors) -> Self:
         """The model with the reference's records."""
         ...
 
-
-@runtime_checkable
-class LearnsFromAbsent(StratumModel, Protocol):
-    """A model that also learns from reference records in crosses of columns that the current file lacks."""
-
     def with_absent(self, absent: AbsentRecords) -> Self:
-        """The model that learns from these records, too."""
+        """The model that also learns from records in crosses of columns that the current file lacks."""
         ...
 
-
-@runtime_checkable
-class LearnsFromTotals(StratumModel, Protocol):
-    """A model that learns from totals of earlier periods, and states those of its own."""
-
     def with_history(self, history: Sequence[PeriodTotals]) -> Self:
-        """The model that learns from these totals, too."""
+        """The model that also learns from totals of earlier periods."""
         ...
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
@@ -143,7 +133,7 @@ class ErrorsOfCells(NamedTuple):
 
 
 @runtime_checkable
-class PredictsErrors(StratumModel, Protocol):
+class PredictsErrors(LearnsFromRecords, Protocol):
     """A model that predicts its release's errors from learned facts, before the current file is read.
 
     Errors of other models are predicted by runs on public records (`quality.predicted`).
@@ -153,18 +143,10 @@ class PredictsErrors(StratumModel, Protocol):
         """Predicted errors by table and statistic, margins included, without statistics that the model cannot predict."""
         ...
 
-
-@runtime_checkable
-class RelearnsBudgets(PredictsErrors, Protocol):
-    """A model that need not learn everything again for another budget."""
-
     def relearned(self, learned: Any) -> Any:
         """What the same model with another budget learned, under this model's budget. Raises `Improper`."""
         ...
 
-
-@runtime_checkable
-class HasSettings(PredictsErrors, Protocol):
     def by_setting(self) -> Mapping[str, Self]:
         """This model under other settings of the mechanism, by key and value."""
         ...

@@ -71,17 +71,8 @@ class ModelTable(NamedTuple):
 
 
 @runtime_checkable
-class TablesBeside(Protocol):
-    """A model that makes further tables, beside those of the job."""
-
-    def tables_beside(self, job: Job, theta: Draws, effect: DesignEffectOf) -> Mapping[str, ModelTable]:
-        """Tables of the stratum by the name of their file. Figures have errors under the design effects."""
-        ...
-
-
-@runtime_checkable
 class CodedRecords(Protocol):
-    """A model that distinguishes levels of every column of its records."""
+    """A model that distinguishes levels of every column of its records, and sums many tables of them at once."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -94,6 +85,15 @@ class CodedRecords(Protocol):
 
     def coded(self, columns: Sequence[Floats]) -> Ints:
         """Positions of the levels nearest to the values of columns, which are (record,) each."""
+        ...
+
+    def tables_beside(self, job: Job, theta: Draws, effect: DesignEffectOf) -> Mapping[str, ModelTable]:
+        """Tables of the stratum by the name of their file. Figures have errors under the design effects."""
+        ...
+
+    @property
+    def most_sums(self) -> int:
+        """The largest number of figures of a pass, or a bound on it. It follows from the job alone."""
         ...
 
 
@@ -123,11 +123,6 @@ class NoisedFigures(StratumModel, Expectation, Protocol):
         """The parameters under further noise of the same law."""
         ...
 
-
-@runtime_checkable
-class NoiseOfCounts(Protocol):
-    """A model whose counts have noise of a public size."""
-
     @property
     def noise_of_count(self) -> tuple[float, float] | None:
         """Standard deviation of the noise of one noisy count, and the largest weight; None if it is confidential."""
@@ -147,21 +142,11 @@ class DonorRecords(Protocol):
 
 @runtime_checkable
 class FromDonors(Protocol):
-    """A model whose synthetic records are made from a release's donors or points."""
+    """A model whose synthetic records, distributions and sizes of cells follow from a release's donors and sums."""
 
     def donor_records(self, release: ReleaseView, stratum: int) -> DonorRecords: ...
 
-
-@runtime_checkable
-class DistributedByPoints(Protocol):
-    """A model whose distribution functions need the points of a release."""
-
     def distribution(self, release: ReleaseView, stratum: int) -> Distributed: ...
-
-
-@runtime_checkable
-class SizedBySums(Protocol):
-    """A model whose released parameters give the sizes of cells."""
 
     def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
         """The number of sample records of every frame row, (row,), from the written parameters."""
@@ -213,20 +198,15 @@ class DrawnTogether(NamedTuple):
 
 
 @runtime_checkable
-class SharesErrors(Resampled, Protocol):
-    """A model whose errors may be in part those of an earlier release."""
+class KnowsSamples(Resampled, Protocol):
+    """A model that knows how records vary within cells, and which errors two releases share."""
+
+    def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
+        """What records alone tell of the samples that `resampled` draws with the same generator."""
+        ...
 
     def drawn_with(
         self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
     ) -> DrawnTogether | None:
         """Draws of both; None if no shared error is known."""
-        ...
-
-
-@runtime_checkable
-class KnowsSamples(Resampled, Protocol):
-    """A model that knows how records vary within cells."""
-
-    def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-        """What records alone tell of the samples that `resampled` draws with the same generator."""
         ...

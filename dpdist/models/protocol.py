@@ -165,16 +165,6 @@ def redrawing(model: Exact, draws: int, stream: Callable[[], np.random.Generator
     return lambda statistics: model.draw(statistics, draws, stream())
 
 
-@runtime_checkable
-class ManySums(Protocol):
-    """A model whose passes sum many tables at once, of which some are chosen later."""
-
-    @property
-    def most_sums(self) -> int:
-        """The largest number of figures of a pass, or a bound on it. It follows from the job alone."""
-        ...
-
-
 class Cost(NamedTuple):
     """What a run takes of a usual machine: processor seconds of all processes, those of them that workers can share, and
     bytes of the largest process."""

@@ -22,7 +22,8 @@ from dpdist.core.records import Frame, Ints
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import Additive, ManySums
+from dpdist.models.outputs import CodedRecords
+from dpdist.models.protocol import Additive
 from dpdist.storage.arrays import RaggedAxis
 
 STRATUM_SECONDS = 0.045
@@ -179,7 +180,7 @@ class Layout:
         further = len(job.outcomes) - 1
         largest = max(parameters) * (2 + further) // 2 + further
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
-        sums = BYTES_PER_SUM * first.most_sums if isinstance(first, ManySums) else 0
+        sums = BYTES_PER_SUM * first.most_sums if isinstance(first, CodedRecords) else 0
         batch = 1 if bin_strata == 1 or job.mechanism.fallback == "proper_prior" else BATCH_STRATA
         return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record, sums, batch)
 

@@ -14,7 +14,7 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.models.outputs import NoiseOfCounts
+from dpdist.models.outputs import NoisedFigures
 from dpdist.planning.plan import Plan
 
 
@@ -35,7 +35,7 @@ class TableNoise(NamedTuple):
 def noise_of_counts(plan: Plan) -> list[TableNoise]:
     """The noise of every table's counts; empty if it does not follow from public facts, or sizes are secret."""
     job, frame, model = plan.job, plan.frame, plan.model
-    if not isinstance(model, NoiseOfCounts) or job.sizes_secret or not job.strict or model.noise_of_count is None:
+    if not isinstance(model, NoisedFigures) or job.sizes_secret or not job.strict or model.noise_of_count is None:
         return []
     deviation, most = model.noise_of_count
     base, noises = frame.group(job.cell_columns)[0], []

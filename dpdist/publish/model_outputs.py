@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from dpdist.estimation.history import CELL
 from dpdist.job import DesignEffect
 from dpdist.mechanisms.figures import Figures, measured_of
-from dpdist.models.outputs import DesignEffectOf, ModelTable, TablesBeside
+from dpdist.models.outputs import CodedRecords, DesignEffectOf, ModelTable
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
@@ -117,7 +117,7 @@ def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
     frame, effect = released.frame, _within(released.design_effects, released.frame.strata)
     for stratum in range(len(frame.stratum_labels)):
         model, first = released.model(stratum), frame.rows_of(stratum).start
-        if not isinstance(model, TablesBeside):
+        if not isinstance(model, CodedRecords):
             return []
         levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
         theta = released.theta(model, stratum, 0)

@@ -40,8 +40,8 @@ from dpdist.job.families import family_facts
 from dpdist.job.former import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.on_reference import LearnsFromTotals, OnDistributions, OnDonors
-from dpdist.models.outputs import SizedBySums
+from dpdist.models.on_reference import LearnsFromRecords, OnDistributions
+from dpdist.models.outputs import FromDonors
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.queries import record_epsilon
@@ -193,7 +193,7 @@ class ReleasedObject:
         label = self.frame.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
-        if isinstance(model, OnDonors) and label in self.donors:
+        if isinstance(model, LearnsFromRecords) and label in self.donors:
             return model.with_donors(replace(self.donors[label], history=self.history.get(label, ())[:-1]))
         return model.within(self.facts[label]) if isinstance(model, OnDistributions) else model
 
@@ -260,10 +260,9 @@ def with_totals(released: ReleasedObject) -> ReleasedObject:
     history = dict[str, tuple[PeriodTotals, ...]]()
     for stratum, label in enumerate(released.frame.stratum_labels):
         model = builder_of(released.job).build(released.job, released.frame, released.frame.rows_of(stratum))
+        assert isinstance(model, LearnsFromRecords)
         if label in released.donors:
-            assert isinstance(model, OnDonors)
             model = model.with_donors(released.donors[label])
-        assert isinstance(model, LearnsFromTotals)
         if periods := model.history(released.theta(model, stratum, 0)):
             history[label] = periods
     return replace(released, history=history)
@@ -291,7 +290,7 @@ def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, A
     if not job.sizes_in_sums:
         return frame
     model = builder_of(job).build(job, frame, slice(0, len(frame)))
-    assert isinstance(model, SizedBySums)
+    assert isinstance(model, FromDonors)
     return replace(frame, count=model.sizes_of_rows(sets[0][POOLED]))
 
 

@@ -21,7 +21,7 @@ from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromTotals, facts_of
+from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromRecords, facts_of
 from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
@@ -74,7 +74,7 @@ class LearnOne:
         key, sampler = fit.reference_key, reference_sampler(fit.job, fit.sampler)
         current = int(fit.frame.stratum_count[stratum])
         try:
-            if isinstance(model, LearnsFromTotals):
+            if isinstance(model, LearnsFromRecords):
                 model = model.with_history(fit.history(stratum))
             records = fit.reference_records(stratum)
             copied = fit.copied(records)
