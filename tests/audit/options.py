@@ -25,7 +25,9 @@ from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.query import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy import noise
+from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.sampling import sampler_of
 from dpdist.testing.losses import taken_in
 
@@ -263,7 +265,16 @@ def farthest(option: Option) -> Compared:
     return max(_pairs(option.job, base, tried(option.job, False), taken_in), key=lambda pair: pair.loss)
 
 
-def _pairs(job: Job, base: Records, single: Records, intake: Any) -> Iterator[Compared]:
+def worst_exchange(option: Option) -> float:
+    """The largest loss of an exchange at the same predictors over what the release states of it."""
+    job, total = option.job, mechanism_of(option.job).promise(option.job).total
+    assert isinstance(total, Strict | Concentrated)
+    stated = total.substitution_rho if isinstance(total, Concentrated) else total.substitution_epsilon
+    pairs = _pairs(job, next(bases(job)), tried(job, False), taken_in, exchange=True)
+    return max(pair.loss for pair in pairs) / float(stated)
+
+
+def _pairs(job: Job, base: Records, single: Records, intake: Any, exchange: bool = False) -> Iterator[Compared]:
     """Pairs of files: the base with one of the records, and without it or with another one.
 
     Under a privacy unit that record stands there as often as a unit's records count: k like ones move sums the farthest.
@@ -273,7 +284,7 @@ def _pairs(job: Job, base: Records, single: Records, intake: Any) -> Iterator[Co
     path = Measuring.of(job, model, learned, sampler, base)
     files = [joined(base, *[alone.part(k, k + 1)] * job.most_records) for k in range(len(alone))]
     found = [Measuring.of(job, model, learned, sampler, file, path) for file in files]
-    if job.budget.adjacency != "substitution":
+    if job.budget.adjacency != "substitution" and not exchange:
         yield from (Compared(one, path) for one in found)
         return
     for one, other in product(range(len(found)), repeat=2):

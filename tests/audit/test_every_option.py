@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
-from options import ALL, KINDS, PLAIN, Option, options, strict_specs, worst
+from options import ALL, KINDS, PLAIN, Option, options, strict_specs, worst, worst_exchange
 
 from dpdist.audit.likelihood_ratios import log_mass
 from dpdist.confidential.records import Records
@@ -84,6 +84,13 @@ def test_no_option_costs_more_than_is_claimed(mechanism: str, kind: str) -> None
     for option in claimed(mechanism, kind):
         table[mechanism, kind, option.said] = ratio = worst(option)
         assert LEAST.get(mechanism, 0.94) <= ratio <= 1.0 + ROUNDING, option
+        assert mechanism_of(option.job).promise(option.job).total.epsilon == option.job.budget.epsilon
+
+
+@pytest.mark.parametrize("mechanism", PLAIN)
+def test_an_exchange_costs_no_more_than_a_release_of_other_neighbours_states(mechanism: str) -> None:
+    (plain, *_) = claimed(mechanism, "zero_out")
+    assert 0.25 <= worst_exchange(plain) <= 1.0 + ROUNDING
 
 
 @pytest.mark.slow
