@@ -25,6 +25,7 @@ REMOVED = "weight_regularisation"
 NAMES = (*ALIASES, REMOVED)
 STATISTICS = ("reference_cells", "package", "cell_sums", "regularised_cells")
 """Names of their statistics, which earliest jobs state as `model.family`."""
+NO_MORE = "'{}' is no mechanism since dpdist 0.3"
 DROPPED = {
     ("mechanism", "strategy"): "what is published is measured",
     ("mechanism", "shrinkage"): "the posterior shrinks as far as noise asks",
@@ -72,7 +73,7 @@ def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Cautio
     name = mechanism.get("name") if isinstance(mechanism, dict) else None
     if name == REMOVED:
         where = ("mechanism", "name")
-        fault = f"'{REMOVED}' is no mechanism since dpdist 0.3"
+        fault = NO_MORE.format(REMOVED)
         raise JobError(
             source,
             [

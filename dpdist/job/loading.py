@@ -22,7 +22,7 @@ from dpdist.core.formats import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.design import COLUMN, read_weights
-from dpdist.job.former import in_present_form
+from dpdist.job.former import NO_MORE, PRESENT, Former, in_present_form
 from dpdist.job.recode import declared_levels, left_over, level_text, recode_of, recoded_weights
 from dpdist.job.table_entries import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
@@ -113,6 +113,10 @@ def job_of(job: JobLike) -> Job:
     text, are relative to the working folder. Raises `JobError`.
     """
     if isinstance(job, Job):
+        if isinstance(job.mechanism, Former):
+            raise JobError(
+                "job", [Problem("mechanism.name", NO_MORE.format(job.mechanism.name), PRESENT, f"take {PRESENT}")]
+            )
         return job
     if isinstance(job, Mapping):
         return freeze(Resolved(_plain(job)))

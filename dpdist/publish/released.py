@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -210,6 +211,9 @@ def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
     before, after = released.job.public, job.public
     if "publish" not in job.model_fields_set:
         after = after | {"publish": before["publish"]}
+    if (share := _share(released.job)) is not None and share == _share(job):
+        # Without a stated part, histograms follow the budget.
+        after = after | {"reference": before["reference"]}
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
     cost = UNDO.format(epsilon=budget_text(job.budget.epsilon), adjacency=job.budget.adjacency)
     problems = [
@@ -225,6 +229,15 @@ def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
         raise JobError("of what was released", problems)
     restated = Job.model_validate(before | {name: after[name] for name in FREE})
     return replace(released, job=restated.model_copy(update={"runtime": job.runtime}))
+
+
+def _share(job: Job) -> Fraction | None:
+    """The part of the budget that histograms alone take; None with another reference."""
+    if not job.on_histograms:
+        return None
+    assert job.reference is not None
+    assert job.reference.paid is not None
+    return job.reference.paid.epsilon / job.budget.epsilon
 
 
 def _underivable(released: Job, job: Job) -> str:

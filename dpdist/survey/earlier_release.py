@@ -181,7 +181,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     if other.mechanism.states_totals and not job.mechanism.states_totals:
         fault = f"it is a release of '{other.mechanism.name}', which '{job.mechanism.name}' cannot use"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
-    if job.strata and job.mechanism.states_totals and not earlier.history:
+    if job.strata and earlier.points is not None:
         fault = "its points are those of the whole file, and the job has strata"
         yield Problem(where, fault, "a release of mechanism tables, or a job without strata", "name a public file")
     same = {

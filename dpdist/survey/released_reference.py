@@ -270,9 +270,10 @@ def _refuse_unsigned(folder: Path, signer: str) -> None:
 def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     if unnamed := [name for name in (STATEMENT, JOB, PROMISE, "released/frame.parquet") if name not in files]:
         raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
-    totals = f"released/{HISTORY}" in files
-    if not totals and f"released/{REFERENCE_FILE}" not in files:
-        allowed = "one of mechanism tables, or of reference_tables in dpdist 0.2"
+    # Packages of tables of dpdist 0.2 have their reference's records, and state no totals.
+    totals, records_alone = f"released/{HISTORY}" in files, f"released/{DONORS}" in files
+    if not totals and not records_alone and f"released/{REFERENCE_FILE}" not in files:
+        allowed = "one of mechanism tables, or of reference_tables or table_package in dpdist 0.2"
         raise Damaged(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
     promise, statement = read_object(folder, PROMISE), read_object(folder, STATEMENT)
     refuse_format(STATEMENT, statement.get("format"), STATEMENT_FORMAT)
@@ -288,23 +289,29 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     _check_chain(spent, links)
     frame = read_frame(folder, "released/frame.parquet", job)
     began, records = (folder, digest, job, links, spent.reference.beginning), int(frame.count.sum())
-    if not totals:
+    if not totals and not records_alone:
         return EarlierRelease(*began, read_points(folder, f"released/{REFERENCE_FILE}", job), records)
-    history = read_history(folder, f"released/{HISTORY}", len(job.cell_columns), len(job.outcomes))
+    history: History = {}
+    if totals:
+        history = read_history(folder, f"released/{HISTORY}", len(job.cell_columns), len(job.outcomes))
     return EarlierRelease(*began, None, records, _sample(folder, job, frame, history), history)
 
 
 def _sample(folder: Path, job: Job, frame: Frame, history: History) -> AbsentRecords:
     """The released records of the chain's first reference, which are checked against the job's public domains."""
-    name, columns = f"released/{DONORS}", job.reference_columns
+    name, columns = f"released/{DONORS}", tuple(dict.fromkeys([*job.strata, *job.cell_columns]))
     try:
         parts, donors = list[AbsentRecords](), dict[str, Donors]()
-        if all(law_of(periods) is not None for periods in history.values()):
+        if history and all(law_of(periods) is not None for periods in history.values()):
             donors = dict.fromkeys(frame.stratum_labels, Donors.none(len(job.outcomes)))
         else:
             donors = donors_from_table(pq.read_table(regular(folder, name)), job.outcomes)
         for stratum, label in enumerate(frame.stratum_labels):
-            part = donors[label].by_levels(job.cell_columns, history[label][-1].codes)
+            rows = np.column_stack(
+                [np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in job.cell_columns)]
+            )
+            cells = np.unique(rows[frame.rows_of(stratum), 1:], axis=0)
+            part = donors[label].by_levels(job.cell_columns, history[label][-1].codes if history else cells)
             row = frame.rows_of(stratum).start
             levels = {name: np.full(len(part.weight), frame.codes[name][row]) for name in frame.strata}
             levels |= dict(zip(part.columns, part.codes.T, strict=True))

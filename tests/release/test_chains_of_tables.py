@@ -13,12 +13,14 @@ from public_files import public_files
 from sized_package import people, sized_job
 
 import dpdist
-from dpdist.core.errors import WorkspaceError
+from dpdist.core.errors import JobError, WorkspaceError
+from dpdist.estimation.frame_table import read_job
 from dpdist.job.budget import epsilon_of
 from dpdist.mechanisms.tables import cells, limits, system
 from dpdist.opening.verifying import problems
 from dpdist.quality.predicted.prediction import predicted
 
+PACKAGE = Path(__file__).parents[1] / "fixtures" / "0.2" / "package"
 LEVELS, RECORDS = (3, 4, 2), 3_000
 LAPLACE: dict[str, Any] = {"epsilon": "2", "adjacency": "substitution"}
 ZCDP: dict[str, Any] = {"rho": "1/2", "delta": "1e-6", "adjacency": "substitution"}
@@ -146,3 +148,46 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
         dpdist.publish(first)
     assert public_files(first) == before
     cells._system_of.cache_clear()
+
+
+def test_a_package_of_an_earlier_version_brings_the_records_of_its_reference(tmp_path: Path) -> None:
+    """Its reference had the records of `people` under seed 2: errors are predicted as from this file. Control: another."""
+    found = list[pd.Series]()
+    people((2, 3), 400, 1, 2).to_parquet(tmp_path / "same.parquet")
+    people((2, 3), 400, 1, 9).to_parquet(tmp_path / "other.parquet")
+    references = (
+        {"release": str(PACKAGE)},
+        *({"path": str(tmp_path / f"{name}.parquet"), "period": "2022"} for name in ("same", "other")),
+    )
+    for number, reference in enumerate(references):
+        folder = tmp_path / f"package{number}"
+        folder.mkdir()
+        path = sized_job(folder, (2, 3), [["c0", "c1"]], 400, reference=reference, period="2025")
+        people((2, 3), 400, 1, 5).to_parquet(folder / "current.parquet")
+        prediction = predicted(dpdist.plan(path))
+        assert prediction.why == ""
+        found.append(prediction.rows["error"])
+    assert found[0].to_numpy() == pytest.approx(found[1].to_numpy(), rel=1e-6)
+    assert found[0].to_numpy() != pytest.approx(found[2].to_numpy(), rel=1e-3)
+    dpdist.run(tmp_path / "package0" / "job.json", tmp_path / "ws")
+    assert problems(tmp_path / "ws" / "public") == []
+    assert [one["period"] for one in told(tmp_path / "ws")["reference"]["chain"]] == ["2024"]
+
+
+def test_another_budget_is_named_without_the_histograms_that_follow_it(tmp_path: Path) -> None:
+    """Control: another part of it for histograms is named, too."""
+    first = run(tmp_path, 1, {"histogram": {"epsilon": "1/3"}})
+    path, job = tmp_path / "job1" / "job.json", json.loads((tmp_path / "job1" / "job.json").read_text())
+    for epsilon, named in (("1/2", ["budget"]), ("1/4", ["budget", "reference"])):
+        other = {"budget": {**LAPLACE, "epsilon": "3"}, "reference": {"histogram": {"epsilon": epsilon}}}
+        path.write_text(json.dumps(job | other))
+        with pytest.raises(JobError) as refused:
+            dpdist.publish(first, job=path)
+        assert [one.where for one in refused.value.problems] == named
+
+
+def test_a_stored_job_of_a_former_mechanism_is_refused_by_name(tmp_path: Path) -> None:
+    job = read_job(PACKAGE, "released/job.json")
+    for use in (dpdist.validate, dpdist.plan, lambda job: dpdist.run(job, tmp_path / "ws")):
+        with pytest.raises(JobError, match=r"'table_package' is no mechanism since dpdist 0\.3"):
+            use(job)
