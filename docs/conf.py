@@ -59,7 +59,8 @@ def as_fields(_app: Any, _kind: str, _name: str, _object: Any, _options: Any, li
         elif "{}" in field and (parts := re.fullmatch(r"([\w.*, ]+?) : (.+)", line)):
             kept.append(field.format(parts[1]) + parts[2])
         else:
-            kept.append(field + line if "{}" not in field and not kept[-1].startswith(field) else f"    {line}")
+            first = "{}" not in field and not any(known.startswith(field) for known in kept)
+            kept.append(field + line if first else f"    {line}")
     lines[:] = kept
 
 
