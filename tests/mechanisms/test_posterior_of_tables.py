@@ -228,7 +228,7 @@ def test_a_large_family_with_a_diagonal_of_its_own_has_the_same_effects(seed: in
     for one, other in zip(found, dense, strict=True):
         if isinstance(one, random_effects.Loadings):
             factors, right = (load @ np.eye(load.shape[1]) for load in (one, other))
-            assert factors @ factors.T == pytest.approx(right @ right.T, abs=1e-10)
+            np.testing.assert_allclose(factors @ factors.T, right @ right.T, atol=1e-10)
             values, adding = rng.normal(size=(rows, 3)), scipy.sparse.csr_array(rng.integers(0, 2, (5, rows)).astype(float))
             assert one.back(values) == pytest.approx(factors.T @ values)
             assert one.rows(adding) == pytest.approx(adding @ factors)
@@ -236,7 +236,7 @@ def test_a_large_family_with_a_diagonal_of_its_own_has_the_same_effects(seed: in
             both = one.beside(other.scaled(np.arange(rows) / rows))
             together = both @ np.eye(both.shape[1])
             weighted = right * (np.arange(rows) / rows)[:, None]
-            assert together @ together.T == pytest.approx(factors @ factors.T + weighted @ weighted.T, abs=1e-10)
+            np.testing.assert_allclose(together @ together.T, factors @ factors.T + weighted @ weighted.T, atol=1e-10)
             apart = replace(one, root=one.root[len(one.lone) :], lone=one.lone[:0], design=one.design[:, len(one.lone) :])
             less = apart @ np.eye(apart.shape[1])
             assert np.abs(less @ less.T - right @ right.T).max() > 1e-3

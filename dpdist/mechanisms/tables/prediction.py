@@ -22,9 +22,9 @@ from dpdist.mechanisms.tables.random_effects import (
     MOST_INFLUENCE,
     Loadings,
     RandomEffects,
-    cell_index,
     components,
     corrected,
+    crosses,
     effects_of,
     families,
 )
@@ -258,8 +258,8 @@ class _Cells(NamedTuple):
     design: scipy.sparse.csr_array
     families: list[Ints]
     """Cells of columns first, then of tables and pairs of columns."""
-    tables: list[Ints]
-    """Cells of every table, that of fewest cells first."""
+    crosses: list[Ints]
+    """Cells of up to three columns."""
     columns: int
 
     @classmethod
@@ -274,11 +274,8 @@ class _Cells(NamedTuple):
         rank[order] = np.arange(len(order))
         size = number[order][: int((number > 0).sum())].astype(np.float64)
         every = every[order]
-        of_tables = sorted(
-            (cell_index(every[:, list(by)]) for by in {tuple(by) for by in tables}), key=lambda cell: int(cell.max())
-        )
         design, index = one_hot(every, sizes), families(tables, every)
-        return cls(rank[place], rank[of_file], size, design, index, of_tables, every.shape[1])
+        return cls(rank[place], rank[of_file], size, design, index, crosses(every, len(records)), every.shape[1])
 
     def added(self, values: Floats) -> Floats:
         """Sums of records' values by cell with records, (cell,)."""
@@ -363,7 +360,7 @@ def _coordinate(
     if outcome is None:
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
     ratio = np.ones(len(place)) if given is None else weight / given.means[place]
-    effects, own = corrected(effects, z, ratio, place, half, cells.tables, cells.families)
+    effects, own = corrected(effects, z, ratio, (relative_to * unit)[place], place, half, cells.crosses, cells.families)
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
     own_part = np.minimum(effects.influence[place], MOST_INFLUENCE)

@@ -29,6 +29,12 @@ ROUNDS = 3
 """Rounds of the moment equations of variance components."""
 MOST_INFLUENCE = 0.99
 """Largest influence of a record on its own prediction that is taken out."""
+MOST_CHOOSING = 20_000
+"""Records, spread over the file, that say which crosses of columns show effects."""
+MOST_CROSSES, MOST_CROSSED = 100, 10_000
+"""Numbers of crosses of columns that are looked at, and of cells that one may have."""
+LEAST_GAIN = 1e-3
+"""Log likelihood of a record that a cross of columns has to add."""
 LEAST_OWN = 1e-4
 """Smallest variance of a record about its cell's mean, relative to that of records of the same prediction."""
 
@@ -153,6 +159,19 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
             break
         kept.append(index)
     return kept
+
+
+def crosses(codes: Ints, records: int) -> list[Ints]:
+    """Cells of up to three columns, each as an index over all rows of `codes`, those of fewest cells first.
+
+    A cell has two of the `records` or more on average, and effects are as many as those of columns and tables may be.
+    """
+    levels = np.array([int(column.max(initial=0)) + 1 for column in codes.T])
+    sets = [by for size in (1, 2, 3) for by in combinations(range(codes.shape[1]), size)]
+    sets = [by for by in sets if len(by) < codes.shape[1] and math.prod(levels[list(by)].tolist()) <= MOST_CROSSED]
+    of_cells = sorted((cell_index(codes[:, list(by)]) for by in sets[:MOST_CROSSES]), key=lambda cell: int(cell.max()))
+    most = min(records // 2, most_effects(len(codes)))
+    return [cell for cell in of_cells if int(cell.max()) < most]
 
 
 def cell_index(codes: Ints) -> Ints:
@@ -289,59 +308,112 @@ def _log_sizes(cell: Ints, size: Floats, cells: int, least: float) -> tuple[Floa
 
 
 def corrected(
-    effects: RandomEffects, z: Floats, ratio: Floats, place: Ints, half: Ints, tables: Sequence[Ints], index: Sequence[Ints]
+    effects: RandomEffects,
+    z: Floats,
+    ratio: Floats,
+    size: Floats,
+    place: Ints,
+    half: Ints,
+    crosses: Sequence[Ints],
+    index: Sequence[Ints],
 ) -> tuple[RandomEffects, Floats]:
     """Effects after what they leave of cells whose records vary little, and records' variances about cells' means, (cell,).
 
-    One variance for all records shrinks such cells too much. By table, that of fewest cells first, a cell's mean remainder
-    counts by the precision that its own records show, if means of both halves of records agree. An effect moves a record's
-    residual `z` by its `ratio`, (record,): that of its weight to the predicted one.
+    One variance for all records shrinks such cells too much. By cross of columns, the one first whose means of one half of
+    the records explain most of the other half, a cell's mean remainder counts by the precision that its own records show.
+    Cells themselves come last. An effect moves a record's residual `z` by its `ratio`, (record,): that of its weight to the
+    predicted one. `size` (record,) is what a residual of 1 adds to the total.
     """
     shift, loading, alone, influence = effects
-    for family in tables:
+    some = slice(None, None, -(-len(z) // MOST_CHOOSING))
+    left, gains = list(crosses), np.full(len(crosses), np.inf)
+    while True:
+        remainder, fresh = z - ratio * shift[place], np.zeros(len(left), dtype=bool)
+        while left and not fresh[first := int(gains.argmax())]:
+            # Gains fall as others are chosen, so that most need not be found again.
+            gains[first] = _explained(left[first][place[some]], remainder[some], ratio[some], half[some])
+            fresh[first] = True
+        more = bool(left) and gains[first] > LEAST_GAIN
+        family = left.pop(first) if more else np.arange(len(shift))
         cell, count = family[place], int(family.max()) + 1
-        remainder = z - ratio * shift[place]
-        of_halves = [_precise(cell[some], remainder[some], ratio[some], count) for some in (half == 0, half == 1)]
-        between = _between(*of_halves)
-        if between > 0.0:
-            mean, error = _precise(cell, remainder, ratio, count)
-            trust = between / (between + error)
-            shift = shift + (trust * mean)[family]
-            deviation = np.where(trust > 0.0, trust * np.sqrt(np.minimum(error, 1e300)), 0.0)
-            block = (deviation[family], (np.arange(len(family)), family))
-            noise = scipy.sparse.csr_array(block, shape=(len(family), count))
-            of_cells = Loadings(noise, np.ones(count), np.zeros((count, 0)), deviation[family] ** 2)
-            loading = loading.scaled(np.sqrt(1.0 - trust**2)[family]).beside(of_cells)
-            number = np.maximum(np.bincount(cell, minlength=count), 1)
-            influence = influence + (1.0 - influence) * (trust / number)[family][: len(influence)]
-            # A mean over several cells mends the errors of each by its part of the records.
-            part = np.bincount(place, minlength=len(family)) / number[family]
-            alone = alone * np.sqrt(1.0 - part * (trust**2)[family])
+        between = _between(*_of_halves(cell, remainder, ratio, half, count))
+        own = _Means.of(cell, remainder, ratio, count)
+        trust, number = between / (between + own.error + 1e-300), np.maximum(own.number, 1.0)
+        shift, variance = shift + (trust * own.mean)[family], trust * (1.0 - trust) * between
+        influence = influence + (1.0 - influence) * (trust / number)[family][: len(influence)]
+        loading = loading.scaled(np.sqrt(1.0 - trust**2)[family])
+        # A mean over several cells mends the errors of each by its part of the records.
+        part = np.bincount(place, minlength=len(family)) / number[family]
+        alone = alone * np.sqrt(np.maximum(1.0 - part * (trust**2)[family], 0.0))
+        if not more:
+            alone = np.hypot(alone, np.sqrt(variance))
+            break
+        gains = np.delete(gains, first)
+        block = (np.sqrt(variance)[family], (np.arange(len(family)), family))
+        noise = scipy.sparse.csr_array(block, shape=(len(family), count))
+        loading = loading.beside(Loadings(noise, np.ones(count), np.zeros((count, 0)), variance[family]))
     residuals = (z - ratio * shift[place]) / (1.0 - np.minimum(influence[place], MOST_INFLUENCE))
-    return RandomEffects(shift, loading, alone, influence), own_variances(residuals, place, index, len(shift))
+    variances = own_variances(residuals, place, index, len(shift))
+    # Where laws are skewed, precision goes with small means. So the total is fitted again, by the cells that show least.
+    shift = shift + float(size @ residuals) / max(float(size @ (ratio * variances[place])), 1e-300) * variances
+    return RandomEffects(shift, loading, alone, influence), variances
 
 
-def _precise(cell: Ints, remainder: Floats, ratio: Floats, cells: int) -> tuple[Floats, Floats]:
-    """Means of cells, and their variances by what records differ from them; infinite without a record."""
-    number = np.bincount(cell, minlength=cells).astype(np.float64)
-    total = np.bincount(cell, weights=ratio, minlength=cells)
-    present = total > 0.0
-    total = np.where(present, total, 1.0)
-    mean = np.bincount(cell, weights=remainder, minlength=cells) / total
-    of_record = number[cell]
-    about = (remainder - ratio * mean[cell]) * np.sqrt(of_record / np.maximum(of_record - 1.0, 1.0))
-    own = own_variances(np.where(of_record > 1.0, about, remainder), cell, [np.arange(cells)], cells)
-    return mean, np.where(present, own * number / total**2, np.inf)
+class _Means(NamedTuple):
+    """Cells' mean remainders by some of the records, (cell,) each."""
+
+    mean: Floats
+    own: Floats
+    """Variances of a record about its cell's mean, by what records differ from it; infinite without a record."""
+    total: Floats
+    """Sums of records' ratios."""
+    number: Floats
+
+    @classmethod
+    def of(cls, cell: Ints, remainder: Floats, ratio: Floats, cells: int) -> _Means:
+        number = np.bincount(cell, minlength=cells).astype(np.float64)
+        total = np.bincount(cell, weights=ratio, minlength=cells)
+        present = total > 0.0
+        mean = np.bincount(cell, weights=remainder, minlength=cells) / np.where(present, total, 1.0)
+        of_record = number[cell]
+        about = (remainder - ratio * mean[cell]) * np.sqrt(of_record / np.maximum(of_record - 1.0, 1.0))
+        own = own_variances(np.where(of_record > 1.0, about, remainder), cell, [np.arange(cells)], cells)
+        return cls(mean, np.where(present, own, np.inf), total.astype(np.float64), number)
+
+    @property
+    def error(self) -> Floats:
+        """Variances of means, (cell,)."""
+        return np.asarray(self.own * np.maximum(self.number, 1.0) / np.where(self.total > 0.0, self.total, 1.0) ** 2)
 
 
-def _between(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> float:
+def _of_halves(cell: Ints, remainder: Floats, ratio: Floats, half: Ints, cells: int) -> list[_Means]:
+    return [_Means.of(cell[side], remainder[side], ratio[side], cells) for side in (half == 0, half == 1)]
+
+
+def _explained(cell: Ints, remainder: Floats, ratio: Floats, half: Ints) -> float:
+    """Log likelihood that effects by one half of the records add for a record of the other half, on average.
+
+    The law has heavy tails and the cells' scales by the first half: cells of small errors count as much as others.
+    """
+    cells = int(cell.max(initial=0)) + 1
+    of_halves = _of_halves(cell, remainder, ratio, half, cells)
+    between, gain = _between(*of_halves), 0.0
+    for side, opposite in zip((half == 0, half == 1), reversed(of_halves), strict=True):
+        effect = between / (between + opposite.error + 1e-300) * opposite.mean
+        before, own = remainder[side], opposite.own[cell[side]]
+        after = before - ratio[side] * effect[cell[side]]
+        gain += float((np.log1p(before**2 / own) - np.log1p(after**2 / own)).sum())
+    return gain / len(cell)
+
+
+def _between(one: _Means, other: _Means) -> float:
     """The variance of true means, by products of those of both halves, in which precise cells count most.
 
     A half's precision goes with its mean where laws are skewed, but not with the other half's.
     """
-    errors = np.stack([one[1], other[1]])
+    errors = np.stack([one.error, other.error])
     both = np.isfinite(errors).all(axis=0)
-    product, errors, between = (one[0] * other[0])[both], errors[:, both], 0.0
+    product, errors, between = (one.mean * other.mean)[both], errors[:, both], 0.0
     for _ in range(ROUNDS):
         worth = (1.0 / np.maximum(between + errors, 1e-12) ** 2).sum(axis=0)
         between = max(float(worth @ product) / max(float(worth.sum()), 1e-300), 0.0)
