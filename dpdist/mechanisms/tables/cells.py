@@ -421,7 +421,7 @@ class ResidualCells(PublicModel):
             weight = self.calibration(system, noisy).factors[0] * means[:, 0]
             size = np.maximum(np.rint(count / weight), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
-        values["limits"] = _sizes_of(self._limits_in_turn(system, noisy))
+        values["limits"] = self._sizes_of(self._limits_in_turn(system, noisy))
         values["drift"] = np.array(posterior.prior.drift[-1])
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
         values |= {"size": size} if self.secret else {}
@@ -486,9 +486,13 @@ class ResidualCells(PublicModel):
         them for sums of something else.
         """
         limits = self.knowing(theta)._limits_in_turn(self.knowing(theta).released_system(theta), theta["noisy"][0])
-        if not np.allclose(_sizes_of(limits), theta["limits"][0], rtol=ALIKE, atol=0.0):
+        if not np.allclose(self._sizes_of(limits), theta["limits"][0], rtol=ALIKE, atol=0.0):
             raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
         return limits
+
+    def _sizes_of(self, limits: Sequence[TableLimits]) -> Floats:
+        """Mean limits over cells, (measurement, coordinate): of weights, if these are measured, and of outcomes."""
+        return np.array([one.scale[:, not self.weighted :].mean(axis=0) for one in limits])
 
     def _limits_in_turn(self, system: TableSystem, noisy: Floats) -> tuple[TableLimits, ...]:
         calibration = self.calibration(system, noisy)
@@ -730,11 +734,6 @@ def _posterior_of(problem: _Problem) -> Posterior:
     assert problem.theta is not None
     problem.model.released_limits(problem.theta)
     return problem.model._posterior(problem.model.released_system(problem.theta), problem.theta["noisy"][0])[0]
-
-
-def _sizes_of(limits: Sequence[TableLimits]) -> Floats:
-    """Mean limits of weights and outcomes over a measurement's cells, (measurement, 1 + outcome)."""
-    return np.array([one.scale.mean(axis=0) for one in limits])
 
 
 def weight_bounds(job: Job) -> tuple[float, float]:
