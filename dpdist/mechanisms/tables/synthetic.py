@@ -214,12 +214,6 @@ class Transported:
         low, top = self.cells.bounds[outcome]
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, np.clip(shares, 0.0, 1.0)))
 
-    def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """`until` for other means, (pair,): `mean` (row,) are the mean outcomes of the stratum's frame rows."""
-        means = np.zeros((1, len(self.standing), 1 + len(self.points)))
-        means[0, self.cells.design.pattern, 1 + outcome] = mean
-        return np.asarray(self.until(Draws({"means": means}), row, value, outcome)[0])
-
     def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
         """Shares of the weight at or below the values, after the points' move to other means; (draw, pair)."""
         before = self._means[outcome, cell]

@@ -6,7 +6,6 @@ combinations cost nothing. The rows of a table's published cells are in the orde
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -118,11 +117,6 @@ class Workload:
     def summing(self, by: Sequence[int]) -> scipy.sparse.csr_array:
         """Adds base cells up to the occurring combinations of these columns, (group, cell)."""
         return indicator(self.groups(by))
-
-    def published_cells(self, table: WorkloadTable) -> int:
-        """The number of a table's published cells, margins included."""
-        kept = dict(table.universe)
-        return math.prod(len(kept.get(column, range(self.sizes[column]))) + table.margins for column in table.by)
 
     def published(self, table: WorkloadTable) -> AddedCells:
         """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last.
