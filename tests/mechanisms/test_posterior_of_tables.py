@@ -41,7 +41,7 @@ def observed(of: Posterior, rng: np.random.Generator, sides: int = 1) -> Floats:
 
 @pytest.mark.parametrize(("seed", "epsilon"), [(0, 0.1), (1, 1.0), (2, 4.0), (3, 64.0), (4, 1e4)])
 def test_conjugate_gradients_have_the_dense_estimates(seed: int, epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows and base cells to 1e-8 of a posterior standard deviation. Control: a loose tolerance errs by far more."""
+    """All rows to 1e-7 of a posterior standard deviation, which rounding takes at ε = 10,000. Control: a loose tolerance."""
     dense = posterior_of(seed, epsilon)
     values = observed(dense, np.random.default_rng(seed))[:, 0]
     right, errors = dense.estimate(values), np.sqrt(dense.variances(dense.rows))
@@ -53,7 +53,7 @@ def test_conjugate_gradients_have_the_dense_estimates(seed: int, epsilon: float,
     def distance(z: Floats) -> float:
         return float((np.abs(posterior.seen(few.rows, (z - right)[..., None])[:, 0]) / errors).max())
 
-    assert distance(found) <= 1e-8
+    assert distance(found) <= (1e-7 if epsilon > 100.0 else 1e-10)
     loose = few.prior.spread_out(few.rows, few.solve(values, 0.1))
     assert distance(loose) > 1e-5
 
