@@ -19,7 +19,6 @@ FORWARD = '<!doctype html><html lang="en"><title>dpdist</title><meta http-equiv=
 MOVED = {
     "explanation/five-questions.html": "promises.html#questions-about-surveys",
     "explanation/noise-once.html": "promises.html#noise-is-drawn-once",
-    "explanation/scaling.html": "../how-to/cluster.html",
 }
 """Pages of earlier versions, and where their content is now, as seen from there."""
 

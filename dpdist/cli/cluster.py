@@ -176,6 +176,7 @@ def manifests(
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""
     from dpdist.cli.manifests import ManifestPlace, head, objects_of, text
+    from dpdist.core.errors import WorkspaceError
     from dpdist.core.files import write_text
     from dpdist.job.loading import freeze, resolve
     from dpdist.job.yaml_lines import flow
@@ -190,6 +191,8 @@ def manifests(
             resolved = resolved.with_settings([f"input.path={flow(str(input))}", "input.simulate=null"])
         objects, content = objects_of(plan, resolved, place, job_in_claim=job_file is not None)
         if job_file is not None and content is not None:
+            if Path(job).resolve() == job_file.resolve():
+                raise WorkspaceError(str(job_file), "the job is read from it", "name another file")
             write_text(job_file, content)
         print(text(objects, head(plan.job, resolved, place, job_file)), end="")
 

@@ -287,11 +287,6 @@ class Noisy(MechanismSpec):
 
     adds_noise: ClassVar[bool] = True
 
-    @classmethod
-    def has_statistic(cls, name: StatisticName) -> bool:
-        """True if tables may have the statistic under the mechanism."""
-        return cls.gives is None or name in cls.gives
-
     def clips(self, job: JobView) -> bool:
         """True if weights are terms of the sums, so that values must be clipped at public bounds; subclasses may
         differ.

@@ -126,7 +126,7 @@ def _version(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chained(*statements: Mapping[str, Any]) -> tuple[str, ...]:
     """Moves the sums over a chain to the top level of the statements; returns their names."""
-    names = ("chain_epsilon", "chain_substitution_epsilon", "chain_rho", "chain_substitution_rho")
+    names = ("chain_epsilon", "chain_substitution_epsilon", "chain_rho", "chain_substitution_rho", "chain_delta")
     for statement in statements:
         assert isinstance(statement, dict)
         statement |= {name: statement["reference"][name] for name in names if name in statement.get("reference", {})}

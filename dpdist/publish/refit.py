@@ -149,7 +149,7 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
 
 
 def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[RefitExpectations]:
-    """RefitExpectations of every outcome in a stratum; NaN if there are no laws."""
+    """Expectations of every outcome in a stratum; NaN if there are no laws."""
     rows, outcomes = released.frame.rows_of(stratum), range(len(released.job.outcomes))
     if laws is None:
         missing = np.full((1, rows.stop - rows.start), np.nan)

@@ -28,6 +28,8 @@ from dpdist.publish.tables import NUMBERS
 
 GRADE, CHANGED = "grade", ("before", "after")
 ONE_OF_EACH = "one release of every period"
+OWN_COLUMNS = frozenset(("period", "table", "release", "period_before", "period_after", GRADE, *FIGURES))
+"""Columns of a series beside those of its tables."""
 
 
 class Period(NamedTuple):
@@ -87,7 +89,7 @@ class Series:
         rows = self.rows
         rows = rows[rows["table"] == name]
         number = {period.name: k for k, period in enumerate(self.periods)}
-        rows = rows.assign(order=-rows["period"].map(number)).sort_values("order", kind="stable")
+        rows = rows.iloc[np.argsort(-rows["period"].map(number).to_numpy(), kind="stable")]
         cells = rows[list(self._latest(name).by)].itertuples(index=False, name=None)
         return list(dict.fromkeys(cells))
 
@@ -185,7 +187,7 @@ def _has(period: Period, name: str, statistic: Statistic) -> bool:
 def _changed_columns(before: Period, after: Period) -> Iterator[str]:
     """Differences of public definitions that may break a series."""
     where = f"between {before.name} and {after.name}"
-    for name in before.job.columns.keys() & after.job.columns.keys():
+    for name in (name for name in before.job.columns if name in after.job.columns):
         one, other = before.job.columns[name], after.job.columns[name]
         gone, new = (
             [str(level) for level in a.levels or () if level not in (b.levels or ())]
@@ -196,6 +198,8 @@ def _changed_columns(before: Period, after: Period) -> Iterator[str]:
             yield f"column '{name}' changed levels {where}: {'; '.join(changes)}"
         if one.bounds != other.bounds and name in (*before.job.outcomes, *after.job.outcomes):
             yield f"column '{name}' changed bounds {where}"
+    if before.job.presentation.estimator != after.job.presentation.estimator:
+        yield f"the printed estimator changed {where}, and changes are those of the later one"
     if before.job.universe != after.job.universe:
         yield f"the universe changed {where}"
     for key in ("mechanism", "budget"):
@@ -230,7 +234,7 @@ def series_of(releases: Sequence[Release]) -> Series:
     Raises
     ------
     AnalysisError : there are fewer than two releases, of several datasets, two of one period, one that is not for
-        publication, or no two of them have a table in common.
+        publication, a table is by a column of one of `OWN_COLUMNS`, or no two have a table in common.
     """
     if len(releases) < 2:
         raise AnalysisError("a series of one release", "two releases or more", "name those of further periods")
@@ -247,6 +251,12 @@ def series_of(releases: Sequence[Release]) -> Series:
             raise AnalysisError(fault, "releases of one dataset", "name those of one dataset")
     by_name = dict[str, Period]()
     for period in periods:
+        for table in period.job.tables:
+            if taken := sorted(OWN_COLUMNS.intersection(table.by)):
+                fault = f"table '{table.name}' of {period.release} is by '{taken[0]}', a name of a series' own columns"
+                raise AnalysisError(
+                    fault, "tables by columns of other names", "rename the column, or leave the release out"
+                )
         if (other := by_name.setdefault(period.name, period)) is not period:
             fault = f"{other.release} and {period.release} are both of {period.name}"
             raise AnalysisError(fault, ONE_OF_EACH, "of a corrected release, name the correction alone")

@@ -6,8 +6,9 @@ the variance of a change is T − N + T' − N' + D, the variances of both figur
 covariance is (S + S' − D)/2. S exceeds N where noise hides how far a period has drifted. Where the later release learned
 from the earlier one, the earlier N and S have the variance by its sample, too.
 
-Statistics other than counts, means and totals, and releases without a common reference, are taken for independent. Shared
-errors move both periods alike, so this overstates the error of a change.
+Statistics other than counts, means and totals, releases with strata, and releases without a common reference are taken for
+independent. Shared errors move both periods alike, so this overstates the error of a change, but where noise hides drift
+from both of them it understates it.
 """
 
 from __future__ import annotations

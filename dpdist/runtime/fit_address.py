@@ -18,7 +18,7 @@ from dpdist.core.records import Floats, Frame, Ints
 from dpdist.engine.protocol import Learned, Noise, Rounds
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.estimation.frame_table import frame_from_table
-from dpdist.estimation.history import PeriodTotals, read_history
+from dpdist.estimation.history import History, PeriodTotals, read_history
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -118,7 +118,7 @@ class Fit:
         """
         if not self.job.mechanism.fills_empty_cells:
             return None
-        return AbsentRecords.from_table(read_table(self.space.absent), self.job.outcomes).within(
+        return self._absent.within(
             {name: int(self.frame.codes[name][self.frame.rows_of(stratum).start]) for name in self.frame.strata}
         )
 
@@ -126,9 +126,16 @@ class Fit:
         """A stratum's totals of earlier periods, if the reference is a release that states them."""
         if not (self.job.carries and self.job.mechanism.states_totals):
             return ()
+        return self._history.get(self.frame.stratum_labels[stratum], ())
+
+    @cached_property
+    def _absent(self) -> AbsentRecords:
+        return AbsentRecords.from_table(read_table(self.space.absent), self.job.outcomes)
+
+    @cached_property
+    def _history(self) -> History:
         path = self.space.history
-        every = read_history(path.parent, path.name, len(self.job.cell_columns), len(self.job.outcomes))
-        return every.get(self.frame.stratum_labels[stratum], ())
+        return read_history(path.parent, path.name, len(self.job.cell_columns), len(self.job.outcomes))
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
         """Returns a function that gives a stratum's noise for a request: the stored noise, or new noise that it stores.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 STORES_FORM = 2
 """The form of the stores of draws. Strata with draws in stores of an earlier form are fitted again, from the same key."""
-LEARNED_FORM = 3
+LEARNED_FORM = 4
 """The form of what was learned from a reference.
 Results of an earlier form are learned again, with the same values, from public data.
 """

@@ -5,16 +5,11 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import scipy
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dpdist.core.records import Floats
 from dpdist.quality.utility import ecdf
@@ -22,6 +17,11 @@ from dpdist.studies.file import kind_of
 from dpdist.studies.kinds.protocol import Caption
 from dpdist.studies.kinds.simulation_settings import DATA
 from dpdist.studies.settings import FigureKind, Study, StudyFigure
+
+if TYPE_CHECKING:  # an extra, which studies without figures do not need
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure as Canvas
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
 """Okabe and Ito's colours, which most colour-blind readers can distinguish. The data themselves are drawn in grey."""
@@ -125,6 +125,8 @@ POINTS_SHOWN = 1_500
 
 def draw(figure: StudyFigure, material: StudyMaterial, number: int) -> str:
     """An SVG element for a page."""
+    import matplotlib as mpl
+
     with mpl.rc_context(STYLE | {"svg.hashsalt": f"dpdist-{number}"}):
         canvas = _KINDS[figure.kind](figure, material)
         written = io.StringIO()
@@ -171,6 +173,8 @@ def by_size(figure: StudyFigure, material: StudyMaterial) -> Canvas:
 
 def ecdfs(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Distribution functions of data and synthetic records, and their differences."""
+    from matplotlib.figure import Figure as Canvas
+
     panels, cases = panels_of(figure, material), material.cases(figure)
     canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = canvas.subplots(2, len(panels), sharey="row", squeeze=False, height_ratios=(3, 2))
@@ -232,6 +236,8 @@ def weights_and_bounds(figure: StudyFigure, material: StudyMaterial) -> Canvas:
 
 def densities(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Kernel estimates up to the data's 99 %, as in [G], figure 9."""
+    from matplotlib.ticker import FuncFormatter
+
     places = panels_of(figure, material)
     canvas, axes = canvas_of(len(places), 2, 3.6)
     for axis, (case, epsilon) in zip(axes, places, strict=True):
@@ -296,6 +302,8 @@ def panels_of(figure: StudyFigure, material: StudyMaterial) -> list[tuple[str, s
 def canvas_of(
     number: int, columns: int, height: float = 2.9, sharex: bool = False, sharey: bool = False
 ) -> tuple[Canvas, list[Axes]]:
+    from matplotlib.figure import Figure as Canvas
+
     columns = min(number, columns)
     rows = -(-number // columns)
     width = WIDTH if columns > 1 else 0.55 * WIDTH
@@ -334,6 +342,8 @@ def row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> N
 
 def plain_numbers(axis: Axis, low: float, high: float) -> None:
     """Labels a logarithmic axis by numbers, not by powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50.0 * low else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -220,7 +220,8 @@ def rehearse(
     with (
         scratch() as folder,
         resumable(out, identity, listener) as results,
-        executor(job.runtime, chains, folder, listener) as workers,
+        # Trials read files of this machine, which a cluster's workers need not see.
+        executor(job.runtime.model_copy(update={"scheduler": None}), chains, folder, listener) as workers,
     ):
         runs = Runs(folder, results, out / CSV, workers)
         findings = tried(job, thirds, public_reference(job, public), runs, listener, chains)
@@ -311,7 +312,7 @@ def tried(
     """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
     splits = splits_of(thirds, 0, runs.folder)
     wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
-    found = dict[int, Trial]()
+    found, not_run = dict[int, Trial](), dict[int, RefusedCandidate]()
     with stage(listener, "rehearse", len(wanted)) as tick:
         for number in runs.each([_wanted(trying, splits, 0, 0) for trying in wanted]):
             trying = wanted[number]
@@ -321,8 +322,9 @@ def tried(
                 found[number] = runs.trial(trying, splits, 0, 0)
                 runs.show([found[k] for k in sorted(found)])
             except DpdistError as error:
-                refused.append(RefusedCandidate(trying.label, in_one_line(error)))
+                not_run[number] = RefusedCandidate(trying.label, in_one_line(error))
             tick(1)
+    refused += [not_run[number] for number in sorted(not_run)]
     trials = [found[number] for number in sorted(found)]
     if not trials:
         reasons = "; ".join(f"{refusal.label}: {refusal.reason}" for refusal in refused[:3])

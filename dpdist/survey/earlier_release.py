@@ -177,7 +177,7 @@ def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
 
 def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Problem]:
     where, other = "reference.release", earlier.job
-    columns = [*job.cell_columns, *job.outcomes]
+    columns = dict.fromkeys([*job.strata, *job.cell_columns, *job.outcomes])
     if other.mechanism.states_totals and not job.mechanism.states_totals:
         fault = f"it is a release of '{other.mechanism.name}', which '{job.mechanism.name}' cannot use"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")

@@ -43,6 +43,8 @@ from dpdist.job.reference import HistogramReference
 from dpdist.job.values import Budget, Name
 
 JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"
+COSTS = ("epsilon", "substitution_epsilon", "rho", "substitution_rho", "delta")
+"""Names of losses, of a release and of a chain."""
 LONGEST = 1000
 """Largest number of releases of a chain."""
 NUMBER = re.compile(r"\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,2})?|\d{1,60}/\d{1,60}")
@@ -142,8 +144,7 @@ class Link(Costs):
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        of_costs = ("epsilon", "substitution_epsilon", "rho", "substitution_rho", "delta")
-        order = ("dataset", "period", "adjacency", *of_costs, "histogram", "manifest")
+        order = ("dataset", "period", "adjacency", *COSTS, "histogram", "manifest")
         stored = self.model_dump(mode="json", exclude_none=True) | {"delta": budget_text(self.delta)}
         return {name: stored[name] for name in order if name in stored}
 
@@ -166,6 +167,7 @@ class Before(Root):
     chain_substitution_epsilon: Total | None = None
     chain_rho: Total | None = None
     chain_substitution_rho: Total | None = None
+    chain_delta: Total | None = None
     chain: Annotated[tuple[Link, ...], Field(min_length=1), BeforeValidator(_not_too_long)] | None = None
     root: Root | None = None
 
@@ -176,7 +178,7 @@ class Before(Root):
     @model_validator(mode="after")
     def _continued(self) -> Self:
         if self.chain is None:
-            if any(one is not None for one in (self.root, self.chain_epsilon, self.chain_substitution_epsilon)):
+            if self.root is not None or any(getattr(self, f"chain_{name}") is not None for name in COSTS):
                 raise ValueError("a sum or a root without a chain")
             return self
         if self.root is None:
@@ -230,7 +232,7 @@ class EarlierRelease:
 def composed(chain: Sequence[Costs]) -> dict[str, Fraction]:
     """The privacy losses of a person in all files of the chain, by name: sums of ε, or of ρ if a release is under zCDP.
 
-    ε then follows from ρ at the last such release's δ.
+    ε then follows from ρ at the last such release's δ, which is stated with it.
     """
     deltas = [one.delta for one in chain if one.delta]
     if not deltas:
@@ -238,7 +240,7 @@ def composed(chain: Sequence[Costs]) -> dict[str, Fraction]:
         return {name: sum((getattr(one, name) for one in chain), Fraction(0)) for name in names}
     rho, exchanged = (sum(losses, Fraction(0)) for losses in zip(*(one.concentrated for one in chain), strict=True))
     of_epsilon = {"epsilon": epsilon_of(rho, deltas[-1]), "substitution_epsilon": epsilon_of(exchanged, deltas[-1])}
-    return of_epsilon | {"rho": rho, "substitution_rho": exchanged}
+    return of_epsilon | {"rho": rho, "substitution_rho": exchanged, "delta": deltas[-1]}
 
 
 def read_earlier(folder: Path, signer: str | None = None) -> EarlierRelease:
@@ -377,8 +379,9 @@ def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
         raise Damaged(PROMISE, "its chain has several adjacencies", "one adjacency along a chain")
     if spent.reference.chain is None:
         return
-    for name, total in composed(links).items():
-        stated = getattr(spent.reference, f"chain_{name}")
+    sums = composed(links)
+    for name in COSTS:
+        stated, total = getattr(spent.reference, f"chain_{name}"), sums.get(name)
         if stated != total:
             fault = f"chain_{name} {stated}, where its releases add up to {total}"
             raise Damaged(PROMISE, printable(fault, 200), "the sum over the chain's releases")

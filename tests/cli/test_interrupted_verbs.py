@@ -23,6 +23,7 @@ ARGUMENTS = {
     "sign": "work --key key",
     "keygen": "key",
     "diff": "a b",
+    "series": "a b --out c",
     "approve": "work --reason checked",
     "validate": "job.yaml",
     "plan": "job.yaml",

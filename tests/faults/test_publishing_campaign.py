@@ -48,12 +48,14 @@ def test_kills_while_batches_are_published_leave_the_same_bytes_and_one_charge(
     try:
         for name in ("scheduler", "one", "two"):
             start(cluster, name)
-        while victims:
+        for _ in range(2 * KILLS):
+            if not victims:
+                break
             shutil.rmtree(workspace)
             shutil.copytree(base, workspace)
             shutil.rmtree(begun)
             left = min(AT_ONCE, len(victims))
-            while True:
+            for _ in range(2 * AT_ONCE):
                 for name in {"scheduler", "one", "two"} - {n for n, p in cluster.processes.items() if p.poll() is None}:
                     start(cluster, name)
                 one = Run(job, workspace, *cluster.driver)
@@ -71,8 +73,11 @@ def test_kills_while_batches_are_published_leave_the_same_bytes_and_one_charge(
                         start(cluster, victim)
                     if victim in ("driver", "scheduler"):
                         break
-                if one.end().code == 0:
+                ended = one.end()
+                if ended.code == 0:
                     break
+            else:
+                raise AssertionError(ended.text)
             assert public_bytes(workspace) == peace
         print(f"kills: {dict(killed)}")
     finally:

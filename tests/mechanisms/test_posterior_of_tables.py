@@ -41,7 +41,7 @@ def observed(of: Posterior, rng: np.random.Generator, sides: int = 1) -> Floats:
 
 @pytest.mark.parametrize(("seed", "epsilon"), [(0, 0.1), (1, 1.0), (2, 4.0), (3, 64.0), (4, 1e4)])
 def test_conjugate_gradients_have_the_dense_estimates(seed: int, epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows to 1e-7 of a posterior standard deviation, which rounding takes at ε = 10,000. Control: a loose tolerance."""
+    """All rows to 1e-7 of a posterior standard deviation, which rounding takes at ε = 10,000. Control: a loose one."""
     dense = posterior_of(seed, epsilon)
     values = observed(dense, np.random.default_rng(seed))[:, 0]
     right, errors = dense.estimate(values), np.sqrt(dense.variances(dense.rows))

@@ -13,14 +13,14 @@ from public_files import public_files
 from sized_package import people, sized_job
 
 import dpdist
-from dpdist.core.errors import JobError, WorkspaceError
+from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.estimation.frame_table import read_job
 from dpdist.job.budget import epsilon_of
 from dpdist.mechanisms.tables import cells, limits, system
 from dpdist.opening.verifying import problems
 from dpdist.quality.predicted.prediction import predicted
 
-PACKAGE = Path(__file__).parents[1] / "fixtures" / "0.2" / "package"
+PACKAGE = Path(__file__).parents[1] / "fixtures" / "package_of_0_2"
 LEVELS, RECORDS = (3, 4, 2), 3_000
 LAPLACE: dict[str, Any] = {"epsilon": "2", "adjacency": "substitution"}
 ZCDP: dict[str, Any] = {"rho": "1/2", "delta": "1e-6", "adjacency": "substitution"}
@@ -85,6 +85,21 @@ def test_strata_have_totals_of_their_own(tmp_path: Path) -> None:
     assert far(second, 2) < 5.0 < far(second, 8)
 
 
+def test_strata_of_other_levels_are_refused(tmp_path: Path) -> None:
+    """The levels of c2 in another order: its totals would be those of the other stratum."""
+    first, tables = begun(tmp_path, strata=["c2"]), [["c0", "c1"], ["c1", "c2"]]
+    job = tmp_path / "other"
+    job.mkdir()
+    keys = {"mechanism": {"name": "tables"}, "reference": first, "period": "2022", "budget": LAPLACE, "strata": ["c2"]}
+    path = sized_job(job, LEVELS, tables, RECORDS, **keys)
+    survey(2).to_parquet(job / "current.parquet")
+    text = json.loads(path.read_text())
+    text["columns"]["c2"]["levels"].reverse()
+    path.write_text(json.dumps(text))
+    with pytest.raises(DataError, match=r"columns\.c2"):
+        dpdist.run(path, tmp_path / "ws-other")
+
+
 def test_losses_under_zcdp_add_up_in_rho(tmp_path: Path) -> None:
     """A release under pure ε = 2 is 2-zCDP. Control: the ε of both do not add up to the chain's."""
     second = run(tmp_path, 2, begun(tmp_path), **GAUSSIAN, budget=ZCDP)
@@ -93,6 +108,7 @@ def test_losses_under_zcdp_add_up_in_rho(tmp_path: Path) -> None:
     for workspace, rho in ((second, Fraction(5, 2)), (third, Fraction(3))):
         reference = told(workspace)["reference"]
         assert Fraction(reference["chain_rho"]) == Fraction(reference["chain_substitution_rho"]) == rho
+        assert Fraction(reference["chain_delta"]) == delta
         assert Fraction(reference["chain_epsilon"]) == epsilon_of(rho, delta)
         assert Fraction(reference["chain_epsilon"]) != 2 + epsilon_of(Fraction(1, 2), delta)
         assert problems(workspace / "public") == []

@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.progress import silent
+from dpdist.job import Runtime
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
+from dpdist.runtime.executors import Serial
 from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, recommended, rehearse, small
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_thirds import FileThirds, beside_truth, in_thirds, public_reference, public_source
@@ -225,7 +227,9 @@ class Drawn(Runs):
 def test_no_candidate_is_best_by_its_first_draw_alone() -> None:
     """A lucky first draw keeps the others out of reach until its further draws. Control: one far off is drawn once."""
     found = [made_up("lucky", True, 0.1, 1.0), made_up("patient", True, 0.3, 1.0), made_up("far", True, 5.0, 1.0)]
-    trials = drawn_again(found, [], Drawn(Path(), cast(Results, None), Path()), silent)
+    trials = drawn_again(
+        found, [cast(FileThirds, None)], Drawn(Path(), cast(Results, None), Path(), Serial(Runtime())), silent
+    )
     assert [one.draws for one in trials] == [DRAWS, DRAWS, 1]
     assert first_of(trials) == "patient"
 

@@ -66,7 +66,8 @@ def common_history(later: Estimated, earlier: Estimated) -> tuple[PeriodTotals, 
     else:
         return None
     by_period = {one.period: one for one in periods}
-    return periods if all(_same(one, by_period[one.period]) for one in later.history) else None
+    shared = all(one.period in by_period and _same(one, by_period[one.period]) for one in later.history)
+    return periods if shared else None
 
 
 def learned_from(later: Estimated, earlier: Estimated) -> bool:

@@ -166,9 +166,11 @@ def crosses(codes: Ints, records: int) -> list[Ints]:
 
     A cell has two of the `records` or more on average, and effects are as many as those of columns and tables may be.
     """
-    levels = np.array([int(column.max(initial=0)) + 1 for column in codes.T])
-    sets = [by for size in (1, 2, 3) for by in combinations(range(codes.shape[1]), size)]
-    sets = [by for by in sets if len(by) < codes.shape[1] and math.prod(levels[list(by)].tolist()) <= MOST_CROSSED]
+    levels = [int(column.max(initial=0)) + 1 for column in codes.T]
+    number = {
+        by: math.prod(levels[k] for k in by) for size in (1, 2, 3) for by in combinations(range(codes.shape[1]), size)
+    }
+    sets = [by for by in sorted(number, key=number.__getitem__) if len(by) < codes.shape[1] and number[by] <= MOST_CROSSED]
     of_cells = sorted((cell_index(codes[:, list(by)]) for by in sets[:MOST_CROSSES]), key=lambda cell: int(cell.max()))
     most = min(records // 2, most_effects(len(codes)))
     return [cell for cell in of_cells if int(cell.max()) < most]
@@ -355,7 +357,9 @@ def corrected(
     residuals = (z - ratio * shift[place]) / (1.0 - np.minimum(influence[place], MOST_INFLUENCE))
     variances = own_variances(residuals, place, index, len(shift))
     # Where laws are skewed, precision goes with small means. So the total is fitted again, by the cells that show least.
-    shift = shift + float(size @ residuals) / max(float(size @ (ratio * variances[place])), 1e-300) * variances
+    shift = (
+        shift + float(size @ (z - ratio * shift[place])) / max(float(size @ (ratio * variances[place])), 1e-300) * variances
+    )
     return RandomEffects(shift, loading, alone, influence), variances
 
 

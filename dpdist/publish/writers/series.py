@@ -33,7 +33,7 @@ from dpdist.publish.printed_tables import (
     rounded,
 )
 from dpdist.publish.series import Series
-from dpdist.publish.swapping import aside, swap_in
+from dpdist.publish.swapping import aside, recover, swap_in
 from dpdist.publish.writers.csv_tables import for_spreadsheets
 from dpdist.publish.writers.page import HEAVIEST_OF_MANY, MOST_FIGURES_OF_MANY, environment, shown_tables
 from dpdist.publish.writers.workbook import write_workbook
@@ -60,8 +60,12 @@ FILES = {
 def write_series(folder: Path, series: Series) -> None:
     """Writes the folder aside, then swaps it in. The same releases give the same bytes.
 
-    Raises `WorkspaceError` if the folder has other files than those of a series.
+    Raises `WorkspaceError` if the folder is the current one, or has other files than those of a series.
     """
+    folder = folder.resolve()
+    if folder == Path.cwd():
+        raise WorkspaceError(str(folder), "it is the current folder, which cannot be replaced", "name another folder")
+    recover(folder)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / CONTENTS).is_file())):
         raise WorkspaceError(str(folder), "it is there, and no series", "name another folder")
     building = aside(folder)
