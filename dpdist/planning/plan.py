@@ -119,11 +119,11 @@ def _entries(ratios_of: dict[Key, list[float]]) -> Iterator[DesignEffect]:
         yield DesignEffect(effect=min(effect, float(LARGEST_EFFECT)), statistics=(statistic,), outcome=outcome, by=by)
 
 
-START_SECONDS = 1.2
+START_SECONDS = 0.9
 """Seconds for imports, checks and the pages of a release, whatever its size."""
 DASK_SECONDS = 2.0
 """Seconds for the start of a scheduler and a worker."""
-REFIT_SECONDS = 0.006
+REFIT_SECONDS = 0.004
 """Seconds for the standard errors of a stratum: a repeated search on a synthetic sample."""
 SYNTHESIS_SECONDS = 0.001
 """Seconds for the synthetic records of a stratum in one set."""
