@@ -214,7 +214,7 @@ def _range(one: Floats, other: Floats) -> float:
     return float(np.ptp(one[both] - other[both])) if both.any() else 0.0
 
 
-class Costs(NamedTuple):
+class LargestCost(NamedTuple):
     """The largest cost of neighbouring files, what the job's budget pays for, and in which unit both are."""
 
     largest: float
@@ -222,7 +222,7 @@ class Costs(NamedTuple):
     unit: str
 
 
-def costs(case: Captured, mechanism: Any = None) -> Costs | None:
+def costs(case: Captured, mechanism: Any = None) -> LargestCost | None:
     """The largest cost of neighbouring files; None if a mechanism asks for no noise."""
     job = case.job
     base = answered(case, case.records, exactly(), mechanism)
@@ -233,7 +233,7 @@ def costs(case: Captured, mechanism: Any = None) -> Costs | None:
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
     largest = max(spent(queries[one], queries[other]) for one, other in pairs)
     budget = float(job.rho.release if gaussian else job.budget.epsilon - job.epsilon.frame)
-    return Costs(largest, budget, "rho" if gaussian else "epsilon")
+    return LargestCost(largest, budget, "rho" if gaussian else "epsilon")
 
 
 def overspent(name: str, case: Captured, mechanism: Any = None) -> list[str]:
@@ -242,7 +242,7 @@ def overspent(name: str, case: Captured, mechanism: Any = None) -> list[str]:
     return [] if spending is None else _over(name, spending)
 
 
-def _over(name: str, spending: Costs) -> list[str]:
+def _over(name: str, spending: LargestCost) -> list[str]:
     if spending.largest <= spending.budget * (1.0 + ROUNDING):
         return []
     return [

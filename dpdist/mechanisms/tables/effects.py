@@ -132,7 +132,7 @@ def _within(values: Floats, effects: Floats, count: Floats, scaling: bool) -> fl
     return float(np.clip(1.0 - between / every, LEAST_PART, 1.0)) if every > 0.0 else 1.0
 
 
-class CellSums(NamedTuple):
+class NoisyCellSums(NamedTuple):
     """Noisy residual sums of rows that add up cells: means about which outcomes were taken (row, outcome), sums about a
     prediction, and variances of their errors, (row, 1 + outcome). `adding` is (row, cell).
     """
@@ -157,7 +157,7 @@ def predicted_by_sums(
     count: Floats,
     lowest: Floats,
     highest: Floats,
-    measured: CellSums,
+    measured: NoisyCellSums,
     known: bool,
     others: Sequence[ReferenceSample] = (),
 ) -> Told:

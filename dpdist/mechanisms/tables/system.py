@@ -25,7 +25,7 @@ from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.core.sharing import shared
 from dpdist.estimation.history import PeriodTotals
-from dpdist.mechanisms.tables.effects import CellSums, Families, Told, predicted_by_sums
+from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, Told, predicted_by_sums
 from dpdist.mechanisms.tables.limits import (
     PLANNED_DRIFT,
     STEPS_WIDER,
@@ -575,7 +575,7 @@ class TableSystem:
         every = list(self.residuals(calibrated, limits, sums))
         adding = [scipy.sparse.csr_array((np.ones(len(base)), (one.cell, base))) for one, *_ in every]
         columns = (np.concatenate(parts) for parts in zip(*((one.mean, *rest) for one, *rest in every), strict=True))
-        measured = CellSums(scipy.sparse.vstack(adding).tocsr(), *columns)
+        measured = NoisyCellSums(scipy.sparse.vstack(adding).tocsr(), *columns)
         ends = self.lowest, self.highest
         known = self.weight is not None
         before = self.reference, self.prediction, families, self.count
@@ -822,7 +822,7 @@ def united(codes: Ints, others: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
     return np.concatenate([codes, every[further]]), [number[one] for one in rest]
 
 
-def _cell_sums(period: PeriodTotals, cross: Ints, prediction: Prediction) -> CellSums:
+def _cell_sums(period: PeriodTotals, cross: Ints, prediction: Prediction) -> NoisyCellSums:
     """A period's totals about a prediction at crosses; `cross` are those of the period's base cells."""
     base, row = np.tile(np.arange(len(cross)), len(period.row)), period.row.ravel()
     rows, means = len(period.total), prediction.means[cross]
@@ -830,4 +830,4 @@ def _cell_sums(period: PeriodTotals, cross: Ints, prediction: Prediction) -> Cel
     weight = period.count * means[:, 0]
     columns = [weight[base], *(weight[base, None] * (means[base, 1:] - period.about[row])).T]
     predicted = np.column_stack([np.bincount(row, weights=column, minlength=rows) for column in columns])
-    return CellSums(adding, period.about, period.total - predicted, period.variance)
+    return NoisyCellSums(adding, period.about, period.total - predicted, period.variance)
