@@ -53,7 +53,7 @@ import json, os, random, signal, sys, time
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 from dpdist.job import Limits
-from dpdist.ledger import migrations
+from dpdist.ledger import database
 from dpdist.ledger.book import Ledger
 
 place = sys.argv[1]
@@ -85,14 +85,14 @@ while kills < 50:
     after = Ledger(place).entries()
     assert after[: len(before)] == before
     with engine.connect() as link:
-        schema = migrations.schema_of(link)
-    assert (schema == migrations.NEWEST) == (len(after) > len(before)), "the step and the entry are one transaction"
+        schema = database.schema_of(link)
+    assert (schema == database.NEWEST) == (len(after) > len(before)), "the step and the entry are one transaction"
     assert status in (0, -signal.SIGALRM), status
     if status:
         kills += 1
         schemas.append(schema)
     earlier()
-print(json.dumps({"kills": kills, "whole": schemas.count(migrations.NEWEST), "problems": len(Ledger(place).problems())}))
+print(json.dumps({"kills": kills, "whole": schemas.count(database.NEWEST), "problems": len(Ledger(place).problems())}))
 """
 """Writers that a timer kills anywhere, inside COMMIT too; each begins from the earlier schema."""
 

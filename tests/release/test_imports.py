@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -59,9 +61,12 @@ def test_publish_is_the_verb_whatever_was_imported_of_the_folder() -> None:
 
 
 def unresolved(text: str) -> set[str]:
-    """Names that a module's text imports from the package, and that are not there."""
+    """Names that a module's text imports from the package, and that are not there; its programs for other processes, too."""
     found = set[str]()
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\nfrom dpdist" in node.value:
+            with suppress(SyntaxError):
+                found |= unresolved(dedent(node.value))
         if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == "dpdist":
             found |= {f"{node.module}.{alias.name}" for alias in node.names if not there(str(node.module), alias.name)}
     return found
@@ -78,6 +83,7 @@ def test_every_name_that_is_imported_from_the_package_is_there() -> None:
     """Also in studies and examples that no test runs. Control: a name and a module that are gone."""
     assert unresolved("from dpdist.publish.folder import REACH") == {"dpdist.publish.folder.REACH"}
     assert unresolved("from dpdist.gone import name") == {"dpdist.gone.name"}
+    assert unresolved('PROGRAM = """\nfrom dpdist.gone import name\n"""') == {"dpdist.gone.name"}
     root = Path(__file__).parents[2]
     files = [path for folder in ("dpdist", "tests", "docs") for path in (root / folder).rglob("*.py")]
     assert len(files) > 400
