@@ -127,8 +127,8 @@ def _run(
     refuse_unreachable(job, plan.frame)
     if counted:
         refuse_small_counts(job, plan.small_counts)
-        for one in cautions(plan, workspace=space.place):
-            listener(Event("note", "plan", note=str(one)))
+        for caution in cautions(plan, workspace=space.place):
+            listener(Event("note", "plan", note=str(caution)))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference | readers_in_identity(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
@@ -162,7 +162,7 @@ def _run(
                     meter.settle(key)
                 with _publishing(workers, space, released) as on_batches:
                     released = released if gates is None else _accepted(space, plan, released, *gates, listener, on_batches)
-                    _publish(space, released, listener, held=_held_at_first(space, job), on_batches=on_batches)
+                    _publish(space, released, listener, waits=_held_at_first(space, job), on_batches=on_batches)
             meter.name_release(key, listener)
             with private():
                 evaluate(space, plan, key, listener)
@@ -196,9 +196,9 @@ def _accepted(
     published = dict[str, pd.DataFrame]()
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
         if not space.finished(ACCEPTED):
-            publish_folder(released, made := Path(scratch) / "public", listener, by_batch=on_batches)
+            publish_folder(released, folder := Path(scratch) / "public", listener, by_batch=on_batches)
             published = {
-                table.name: pd.read_parquet(made / "tables" / f"{table.name}.parquet") for table in plan.job.tables
+                table.name: pd.read_parquet(folder / "tables" / f"{table.name}.parquet") for table in plan.job.tables
             }
         measured = measure(space, plan.job, plan.frame, sums, published, noise)
     refuse_unmet(measured)
@@ -235,7 +235,7 @@ def protect(
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple(Parameters({label: thetas[k] for label, thetas in released.items()}) for k in range(job.synthetic_sets))
     misfits = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
-    texts = (one.text for one in (*job.of_alias, *design_left_out(job), *misfits))
+    texts = (caution.text for caution in (*job.of_alias, *design_left_out(job), *misfits))
     promise = replace(plan.promise, cautions=(*plan.promise.cautions, *texts))
     promise = replace(promise, assumptions=(*promise.assumptions, *read_by(plan)))
     statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})
@@ -276,20 +276,22 @@ def publish(
     with Workspace.opened(workspace) as space, space.publishing(), single_threaded():
         with publishing(space.public):
             recover(space.held)
-            made = space.newest
-            if (made / MANIFEST).exists():
-                refuse_unverified(made, made_again=True)
-            released = read_released(made / "released")
+            folder = space.newest
+            if (folder / MANIFEST).exists():
+                refuse_unverified(folder, made_again=True)
+            released = read_released(folder / "released")
             released = released if job is None else derived(released, job_of(job))
             refuse_formats(released.job.dataset, released.job.presentation)
         charged = Charged.of(space)
-        on_a_verdict = released.job.held_on_a_verdict and made == space.held  # which was given when the records were there
-        held = on_a_verdict or released.job.approval is not None
+        on_a_verdict = (
+            released.job.held_on_a_verdict and folder == space.held
+        )  # which was given when the records were there
+        waits = on_a_verdict or released.job.approval is not None
         with (
             executor(released.job.runtime, shared=space.shared, listener=listener) as workers,
             _publishing(workers, space, released) as on_batches,
         ):
-            _publish(space, released, listener, held, on_batches)
+            _publish(space, released, listener, waits, on_batches)
         if charged is not None:
             charged.name_again(listener)
         if page:
@@ -304,20 +306,24 @@ def _held_at_first(space: Workspace, job: Job) -> bool:
     return job.approval is not None or (job.held_on_a_verdict and not space.replayed)
 
 
-def _publish(space: Workspace, released: ReleasedObject, listener: Listener, held: bool, on_batches: ByBatch) -> None:
+def _publish(space: Workspace, released: ReleasedObject, listener: Listener, waits: bool, on_batches: ByBatch) -> None:
     """Writes the public folder; or, where the release is held, `held/`, which only its owner can read.
 
     A held release that was approved before is published.
     """
-    folder = space.held if held else space.public
+    folder = space.held if waits else space.public
     if space.keyed:
         cautions = [SIMULATED.replace("\n", " ").strip(), *released.promise["cautions"]]
-        whole = released.job.model_copy(update={"withhold_above": None})  # a study judges what a release would withhold
-        released = replace(released, job=whole, promise={**released.promise, "cautions": list(dict.fromkeys(cautions))})
+        unfiltered = released.job.model_copy(
+            update={"withhold_above": None}
+        )  # a study judges what a release would withhold
+        released = replace(
+            released, job=unfiltered, promise={**released.promise, "cautions": list(dict.fromkeys(cautions))}
+        )
     with publishing(folder):
-        with private() if held or space.keyed else nullcontext():
-            unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""
+        with private() if waits or space.keyed else nullcontext():
+            unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if waits else ""
             publish_folder(released, folder, listener, unfit, on_batches)
         space.store.show(folder)
-        if held and not space.replayed:
+        if waits and not space.replayed:
             publish_approved(space)

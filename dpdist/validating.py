@@ -38,9 +38,9 @@ def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> 
     'doctorates'
     """
     frozen = job_of(job)
-    made = make_plan(frozen, input, guarded(frozen, listener))
-    refuse_unreachable(frozen, made.frame)
-    return made
+    found_plan = make_plan(frozen, input, guarded(frozen, listener))
+    refuse_unreachable(frozen, found_plan.frame)
+    return found_plan
 
 
 def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:

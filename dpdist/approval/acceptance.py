@@ -113,16 +113,16 @@ def measure(
     noise: Floats,
 ) -> list[GateResult]:
     """Measures the noisy value of every gate, once. `published` holds the release's tables by name."""
-    kept = space.confidential / f"{ACCEPTED}.json"
+    measure_path = space.confidential / f"{ACCEPTED}.json"
     if not space.finished(ACCEPTED):
         assert job.accept is not None
         results = [
             gate_value(job, gate, frame, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
         ]
-        write_json(kept, [asdict(result) for result in results])
-        space.mark(ACCEPTED, [kept])
-    space.store.take(kept)
-    return [GateResult(**result) for result in json.loads(kept.read_text(encoding="utf-8"))]
+        write_json(measure_path, [asdict(result) for result in results])
+        space.mark(ACCEPTED, [measure_path])
+    space.store.take(measure_path)
+    return [GateResult(**result) for result in json.loads(measure_path.read_text(encoding="utf-8"))]
 
 
 def refuse_unmet(measured: Iterable[GateResult]) -> None:

@@ -53,13 +53,13 @@ def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
     with _held(workspace, reason, name) as (space, manifest):
         if _published(space) is None:
             _refuse_unlisted(space, name)
-            made = space.held / MANIFEST
+            manifest_path = space.held / MANIFEST
             if key is None:
                 material_of(space)  # whoever approves without a key decides on the verdict: there must be one
-                _decide(space, manifest["release"], "approved", reason, manifest=sha256(made))
+                _decide(space, manifest["release"], "approved", reason, manifest=sha256(manifest_path))
             else:
                 comment = " ".join(f"{name}:{manifest[name]}" for name in ("dataset", "period", "release"))
-                signature = key.sign(made.read_bytes(), f"{comment} approved")
+                signature = key.sign(manifest_path.read_bytes(), f"{comment} approved")
                 _decide(space, manifest["release"], "approved", reason, key=name, signature=signature)
         publish_approved(space)
         return space.shown(space.public) if not space.store.shared else str(space.public)
@@ -91,9 +91,9 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
             fault = "it repeats another run's draws, which are not for publication"
             raise WorkspaceError(space.place, fault, "approve the run that it repeats", 2)
         with space.publishing(replacing=True), publishing(space.held):
-            made = space.public if key is not None and _published(space) == key else space.held
-            refuse_unverified(made)
-            yield space, read_object(made, MANIFEST)
+            folder = space.public if key is not None and _published(space) == key else space.held
+            refuse_unverified(folder)
+            yield space, read_object(folder, MANIFEST)
 
 
 def _published(space: Workspace) -> str | None:
@@ -105,8 +105,8 @@ def _published(space: Workspace) -> str | None:
     approvals = [decision for decision in decisions(space) if decision["decision"] == "approved"]
     if not approvals or not space.store.take(space.public / MANIFEST):
         return None
-    manifest, held = (space.public / MANIFEST).read_bytes(), space.held / MANIFEST
-    if held.exists() and held.read_bytes() != manifest:
+    manifest, held_path = (space.public / MANIFEST).read_bytes(), space.held / MANIFEST
+    if held_path.exists() and held_path.read_bytes() != manifest:
         return None
     if "signature" not in approvals[-1]:
         return UNSIGNED if approvals[-1].get("manifest") == sha256(space.public / MANIFEST) else None
@@ -189,13 +189,13 @@ def _last_decision(space: Workspace) -> dict[str, Any] | None:
 
 def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
     """Raises `WorkspaceError` if a decision does not belong to the held manifest, by signature or checksum."""
-    made = space.held / MANIFEST
+    manifest_path = space.held / MANIFEST
     if "signature" not in decision and "key" not in decision:
-        if decision.get("manifest") != sha256(made):
+        if decision.get("manifest") != sha256(manifest_path):
             raise space.damaged(space.decisions, "is damaged: its checksum is not of the release")
         return
     try:
-        PublicKey.parse(decision["key"]).check(made.read_bytes(), decision["signature"])
+        PublicKey.parse(decision["key"]).check(manifest_path.read_bytes(), decision["signature"])
     except (SignatureError, KeyError, ValueError):
         raise space.damaged(space.decisions, "is damaged: its signature is not of the release") from None
 
@@ -216,13 +216,13 @@ def _move_to_public(space: Workspace, signature: str | None, shown: bool = False
 
 
 def _copy_in(held: Path, public: Path, signature: str | None) -> None:
-    made = aside(public)
-    shutil.rmtree(made, ignore_errors=True)
-    shutil.copytree(held, made, ignore=shutil.ignore_patterns(UNFIT))
+    partial = aside(public)
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(held, partial, ignore=shutil.ignore_patterns(UNFIT))
     if signature is not None:
-        write_text(made / SIGNATURE, signature)
-    shared(made)
-    swap_in(made, public)
+        write_text(partial / SIGNATURE, signature)
+    shared(partial)
+    swap_in(partial, public)
 
 
 def _refuse_unlisted(space: Workspace, key: str) -> None:

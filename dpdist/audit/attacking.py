@@ -123,15 +123,15 @@ def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.G
     """Compares the distances to members with the distances to an equal number of others; a tie counts one half."""
     number = min(len(members.codes), len(others.codes), MOST)
     mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
-    made = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
-    distance = np.concatenate([distances(made, mine), distances(made, theirs)], axis=1)
+    sample = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
+    distance = np.concatenate([distances(sample, mine), distances(sample, theirs)], axis=1)
     closest = distance.min(axis=1, keepdims=True)
     closest_ones = distance <= closest
     inside = np.arange(2 * number) < number
 
     def share(label: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-        one, other = closest_ones[:, label].any(axis=1), closest_ones[:, ~label].any(axis=1)
-        return float((one / (one.astype(float) + other)).mean())
+        of_label, other = closest_ones[:, label].any(axis=1), closest_ones[:, ~label].any(axis=1)
+        return float((of_label / (of_label.astype(float) + other)).mean())
 
     observed, random = share(inside), [share(rng.permutation(inside)) for _ in range(LABELS)]
     chance = (1 + sum(by_chance >= observed for by_chance in random)) / (LABELS + 1)
@@ -184,13 +184,13 @@ def membership(synthetic: Points, members: Points, others: Points, rng: np.rando
     """
     order = rng.permutation(len(others.codes))
     population, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
-    made = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
+    sample = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
     one, other = _paired(members, rest, rng)
     if not len(one):
         return Membership(0, 0, 0.0)
     scores = [
         np.log(np.maximum(distances(points, population).min(axis=1), LEAST_DISTANCE))
-        - np.log(np.maximum(distances(points, made).min(axis=1), LEAST_DISTANCE))
+        - np.log(np.maximum(distances(points, sample).min(axis=1), LEAST_DISTANCE))
         for points in (members.take(one), rest.take(other))
     ]
     margin = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(one))
@@ -215,14 +215,14 @@ def _paired(members: Points, others: Points, rng: np.random.Generator) -> tuple[
     of_members, of_others = np.split(cell, [len(members.codes)])
     pairs_by_cell = list[tuple[Ints, Ints]]()
     for number in np.intersect1d(of_members, of_others):
-        one, other = (rng.permutation(np.flatnonzero(cells == number)) for cells in (of_members, of_others))
-        pairs = min(len(one), len(other))
-        pairs_by_cell.append((one[:pairs], other[:pairs]))
+        member, other = (rng.permutation(np.flatnonzero(cells == number)) for cells in (of_members, of_others))
+        pairs = min(len(member), len(other))
+        pairs_by_cell.append((member[:pairs], other[:pairs]))
     if not pairs_by_cell:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    kept = rng.permutation(sum(len(one) for one, _ in pairs_by_cell))[:MOST]
-    one, other = (np.concatenate([pair[k] for pair in pairs_by_cell])[kept] for k in range(2))
-    return one, other
+    picked = rng.permutation(sum(len(member) for member, _ in pairs_by_cell))[:MOST]
+    member, other = (np.concatenate([pair[k] for pair in pairs_by_cell])[picked] for k in range(2))
+    return member, other
 
 
 ATTACKS = {
@@ -271,13 +271,13 @@ def _attacked(space: Workspace, holdout: Input, listener: Listener) -> Confident
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         others = _points(job, census.frame, [place(job.by_record, source, census, Path(folder))], names)
     members = _points(job, fit.frame, list(each_block(space.records)), names)
-    made = _synthetic(job, sets, names)
+    records = _synthetic(job, sets, names)
     reference = np.concatenate([members.values, others.values])
-    files = [Points(points.codes, scaled(points.values, reference)) for points in (made, members, others)]
+    files = [Points(points.codes, scaled(points.values, reference)) for points in (records, members, others)]
     rows = list[tuple[str, str, float, float, bool]]()
     with stage(listener, "audit", 3) as tick:
-        for one in (_nearest, _singled, _membership):
-            rows += one(job, files, Key.from_os().generator("attack"))
+        for attack in (_nearest, _singled, _membership):
+            rows += attack(job, files, Key.from_os().generator("attack"))
             tick(1)
     results = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
     keep_audit(space, "attacks", results)

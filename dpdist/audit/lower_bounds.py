@@ -173,10 +173,10 @@ def _of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Flo
 
 def filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
     """Pads rows with 0 to one length. Runs that choose different tables release different numbers of figures."""
-    made = np.zeros((len(rows), max(least, *map(len, rows))))
-    for row, values in zip(made, rows, strict=True):
+    padded = np.zeros((len(rows), max(least, *map(len, rows))))
+    for row, values in zip(padded, rows, strict=True):
         row[: len(values)] = values
-    return made
+    return padded
 
 
 def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Codes, key: Key) -> Floats:

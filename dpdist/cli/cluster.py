@@ -82,8 +82,8 @@ def certs(
     from dpdist.runtime.tls import AUTHORITY, make_certificates
 
     def act() -> None:
-        for made in make_certificates(folder, days, new_authority):
-            out.print(str(made), markup=False)
+        for certificate in make_certificates(folder, days, new_authority):
+            out.print(str(certificate), markup=False)
         out.print(f"Keep {folder / AUTHORITY} where no machine of the cluster reads it.", markup=False)
 
     guarded(act)

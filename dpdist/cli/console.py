@@ -116,7 +116,7 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         results = list[Any]()
         try:
-            as_interrupt(lambda: results.append(super(Verbs, self).invoke(ctx)), kept=(typer.Exit,))
+            as_interrupt(lambda: results.append(super(Verbs, self).invoke(ctx)), exempt=(typer.Exit,))
         except KeyboardInterrupt:
             raise _interrupted(" before it began") from None
         return results[0]

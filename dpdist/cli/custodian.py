@@ -76,8 +76,8 @@ def verdict_head(verdict: Overall) -> RenderableType:
 def _truth(rows: pd.DataFrame) -> Iterator[str]:
     judged = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
     if judged.any():
-        held = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])
-        yield f"90 % intervals hold {np.mean(held[judged]):.2f} of {int(judged.sum())} figures of the simulated truth"
+        covers = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])
+        yield f"90 % intervals hold {np.mean(covers[judged]):.2f} of {int(judged.sum())} figures of the simulated truth"
 
 
 class Evaluated:

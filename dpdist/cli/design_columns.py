@@ -74,14 +74,14 @@ class DesignColumns:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Returns the settings of `survey`. Replicate weights are left out if nobody stated their method."""
-        made: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
+        settings: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
         if self.weights is not None:
-            made["design_weights"] = {"by": list(self.strata), "path": self.weights}
+            settings["design_weights"] = {"by": list(self.strata), "path": self.weights}
         if self.replicates is not None and self.kind is not None:
             constant = {"fay": self.fay} if self.fay is not None else {}
             columns = {"prefix": self.replicates.prefix, "number": len(self.replicates.columns)}
-            return made | {"replicate_weights": {"kind": self.kind, **constant, **columns}}
-        return made | ({"psu": self.psu} if self.psu is not None else {})
+            return settings | {"replicate_weights": {"kind": self.kind, **constant, **columns}}
+        return settings | ({"psu": self.psu} if self.psu is not None else {})
 
 
 class Options(NamedTuple):
@@ -94,10 +94,10 @@ class Options(NamedTuple):
     fay: float | None = None
 
 
-def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -> DesignColumns:
+def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path) -> DesignColumns:
     """Returns the design by the options, the answers, or the names of columns. Raises `JobError` for an unknown column."""
     likely = by_name(names)
-    strata, psu, prefix = given.strata, given.psu, given.replicates
+    strata, psu, prefix = options.strata, options.psu, options.replicates
     if asks and strata is None:
         answer = str(
             typer.prompt("Columns of design strata, with commas (or none)", default=", ".join(likely.strata) or NONE)
@@ -115,7 +115,7 @@ def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -
         raise JobError(
             str(job), [Problem("--replicate-weights", "the file has no such columns", wanted, "name their prefix")]
         )
-    kind, fay = _method(given, asks, job)
+    kind, fay = _method(options, asks, job)
     for option, name in (*(("--design-strata", column) for column in chosen), ("--psu", unit)):
         if name is not None and name not in names:
             near = get_close_matches(name, list(names), n=1)
@@ -125,8 +125,8 @@ def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -
     return DesignColumns(chosen, unit, again, kind, fay)
 
 
-def _method(given: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
-    kind, fay = given.kind if given.kind is not None or given.fay is None else FAY, given.fay
+def _method(options: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
+    kind, fay = options.kind if options.kind is not None or options.fay is None else FAY, options.fay
     if kind is not None and kind not in KINDS:
         near = get_close_matches(kind, KINDS, n=1)
         remedy = f"did you mean '{near[0]}'?" if near else "take one of these"

@@ -118,11 +118,11 @@ class Draft:
         if self.outcome is not None:
             domain = self.domains.get(self.outcome)
             coded = domain is not None and bool(domain.of_outcome().texts)
-            whole = ", whole: true" if self.counts_codes and not coded else ""
+            whole_key = ", whole: true" if self.counts_codes and not coded else ""
             clip = ", outside: clip" if self.spec.adds_noise and not coded else ""
             holes = domain is not None and domain.holes
             drop = ", missing: drop" if holes and not self.spec.adds_noise else ""
-            yield self._line(self.outcome, "bounds: […, …]", whole + clip + drop)
+            yield self._line(self.outcome, "bounds: […, …]", whole_key + clip + drop)
             if holes:
                 yield WITHOUT_OUTCOME if drop else f"  {KEPT_OUTCOME.format(flow(self.outcome))}"
         if self.weight is not None and self.clips_weights:
@@ -268,28 +268,28 @@ def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
 
 
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
-    whole = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
-    if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
-        return {"range": [whole[0], whole[-1]]}
+    integers = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
+    if len(integers) == len(levels) >= LONG_RANGE and integers == list(range(integers[0], integers[0] + len(integers))):
+        return {"range": [integers[0], integers[-1]]}
     return list(levels)
 
 
 def _gaps(levels: tuple[Level, ...]) -> list[int]:
     """The whole numbers between the levels that are no levels; none of levels that are other than whole numbers."""
-    whole = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
-    if not whole or len(whole) < len(levels) or max(whole) - min(whole) > len(whole) + MOST_GAPS:
+    integers = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
+    if not integers or len(integers) < len(levels) or max(integers) - min(integers) > len(integers) + MOST_GAPS:
         return []
-    return sorted(set(range(min(whole), max(whole))) - set(whole))
+    return sorted(set(range(min(integers), max(integers))) - set(integers))
 
 
 def _plain(domain: ColumnDomain) -> tuple[float, ...]:
     return tuple(int(bound) if float(bound).is_integer() else bound for bound in domain.bounds or ())
 
 
-def categories(domains: Mapping[str, ColumnDomain], taken: set[str | None]) -> list[str]:
+def categories(domains: Mapping[str, ColumnDomain], names_in_use: set[str | None]) -> list[str]:
     """Returns the categories that have few levels, and so may be columns of a table."""
     return [
         name
         for name, domain in domains.items()
-        if name not in taken and domain.levels is not None and 2 <= len(domain.levels) <= MOST_CELLS_OF_A_COLUMN
+        if name not in names_in_use and domain.levels is not None and 2 <= len(domain.levels) <= MOST_CELLS_OF_A_COLUMN
     ]

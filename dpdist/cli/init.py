@@ -111,13 +111,13 @@ def init(
             guessed = seen(sources[file], [name for name in columns if name not in domains], "", in_order=False)
         both = domains | guessed
         facts_of_reference = _of_reference(chosen, of, provenance, asks)
-        given = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
-        design = chosen_design(list(columns), given, asks, to)
-        left = {name: kind for name, kind in columns.items() if name not in design.names}
+        options = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
+        design = chosen_design(list(columns), options, asks, to)
+        remaining = {name: kind for name, kind in columns.items() if name not in design.names}
         named_by = by or list(dict.fromkeys(chain.from_iterable(tables)))
-        number, weights = _roles(columns, left, both, outcome, weight, named_by, asks, to)
+        number, weights = _roles(columns, remaining, both, outcome, weight, named_by, asks, to)
         read = shown or (file if confidential else None)
-        across = tuple(named_by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
+        across = tuple(named_by or _by(both, remaining, {number, weights}, None if read is None else sources[read], asks))
         with_records = _records(records, mechanism, asks)
         method = _mechanism(mechanism, with_records, chosen, both.get(number or ""), to)
         design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
@@ -171,8 +171,8 @@ def public_weights(
         question = "A public CSV file of each design stratum's weight (its path, or none)"
         typed = str(typer.prompt(question, default=NONE))
         answer = None if typed == NONE else Path(typed)
-    made = _from(to, answer, {})
-    return None if made is None else made["path"]
+    draft = _from(to, answer, {})
+    return None if draft is None else draft["path"]
 
 
 def _tables(table: list[str] | None, by: list[str] | None, to: Path) -> tuple[tuple[str, ...], ...]:
@@ -180,7 +180,7 @@ def _tables(table: list[str] | None, by: list[str] | None, to: Path) -> tuple[tu
     if table and by:
         fault, remedy = "columns of one table, and several tables", "name one table by --by, or name every table by --table"
         raise JobError(str(to), [Problem("--table", fault, "--by or --table", remedy)])
-    return tuple(tuple(name.strip() for name in one.split(",") if name.strip()) for one in table or ())
+    return tuple(tuple(name.strip() for name in option.split(",") if name.strip()) for option in table or ())
 
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
@@ -207,14 +207,14 @@ def _of_reference(path: Path | None, period: str | None, provenance: str | None,
 def _by(
     domains: Mapping[str, ColumnDomain],
     columns: Mapping[str, str],
-    taken: set[str | None],
+    in_use: set[str | None],
     source: Source | None,
     asks: bool,
 ) -> list[str]:
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 
-    few = categories({name: domains[name] for name in columns if name in domains}, taken)
+    few = categories({name: domains[name] for name in columns if name in domains}, in_use)
     there = [name for name in few if source is not None and name in source.columns]
     same = nested(source, there[0], there[1:]) if source is not None and there else set()
     likely = [name for name in few if name not in same][:2]
@@ -279,7 +279,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
 
 def _roles(
     columns: Mapping[str, str],
-    left: Mapping[str, str],
+    remaining: Mapping[str, str],
     domains: Mapping[str, ColumnDomain],
     outcome: str | None,
     weight: str | None,
@@ -289,17 +289,17 @@ def _roles(
 ) -> tuple[str | None, str | None]:
     """Returns the columns of outcome and weight: from the options, the user's answers, or the only choice.
 
-    The choice is among the columns `left`, which have no part in the design.
+    The choice is among the columns `remaining`, which have no part in the design.
     """
-    likely = [name for name in left if WEIGHT.search(name)]
+    likely = [name for name in remaining if WEIGHT.search(name)]
     if weight is None:
         weight = likely[0] if len(likely) == 1 else None
         weight = str(typer.prompt("The column of sampling weights (or none)", default=weight or NONE)) if asks else weight
     weight = None if weight == NONE else weight
-    numbers = [n for n in left if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
+    numbers = [n for n in remaining if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
     if outcome is None:
         outcome = numbers[0] if len(numbers) == 1 else None
-        candidates = [name for name in numbers or left if name != weight]
+        candidates = [name for name in numbers or remaining if name != weight]
         question = (
             f"The outcome, a sensitive number (of {', '.join(candidates[:10])}{', …' if len(candidates) > 10 else ''})"
         )
@@ -382,8 +382,8 @@ def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="The code i
             remedy = f"did you mean '{near[0]}'?" if near else "take a code as it stands behind a caution"
             raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
         kind = KINDS[code]
-        given = "before a run" if kind.stage == "plan" else "before a run and with the release"
-        for line in (f"{code}, given {given}", *kind.shown):
+        stage = "before a run" if kind.stage == "plan" else "before a run and with the release"
+        for line in (f"{code}, given {stage}", *kind.shown):
             out.print(line, markup=False)
 
     guarded(act)

@@ -44,33 +44,33 @@ def render(folder: Path) -> Objects:
     for name in kustomization.get("resources", []):
         path = folder / name
         objects += render(path) if path.is_dir() else documents(path.read_text())
-    for one in kustomization.get("configMapGenerator", []):
+    for manifest in kustomization.get("configMapGenerator", []):
         assert kustomization["generatorOptions"] == {"disableNameSuffixHash": True}
-        data = {name: (folder / name).read_text() for name in one["files"]}
-        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": one["name"]}, "data": data})
-    for one in kustomization.get("patches", []):
-        for patch in documents((folder / one["path"]).read_text()):
+        data = {name: (folder / name).read_text() for name in manifest["files"]}
+        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": manifest["name"]}, "data": data})
+    for manifest in kustomization.get("patches", []):
+        for patch in documents((folder / manifest["path"]).read_text()):
             apply(patch, objects)
     for image in kustomization.get("images", []):
         _name_images(objects, image)
-    for one in objects:
-        if "namespace" in kustomization and one["kind"] not in CLUSTERED:
-            one["metadata"]["namespace"] = kustomization["namespace"]
+    for manifest in objects:
+        if "namespace" in kustomization and manifest["kind"] not in CLUSTERED:
+            manifest["metadata"]["namespace"] = kustomization["namespace"]
     return objects
 
 
 def pick(objects: Objects, kind: str, name: str) -> dict[str, Any]:
-    (one,) = [one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name]
-    return one
+    (manifest,) = [manifest for manifest in objects if manifest["kind"] == kind and manifest["metadata"]["name"] == name]
+    return manifest
 
 
-def _identity(one: dict[str, Any]) -> tuple[str, str, str]:
-    return one["apiVersion"], one["kind"], one["metadata"]["name"]
+def _identity(manifest: dict[str, Any]) -> tuple[str, str, str]:
+    return manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
 
 
 def apply(patch: dict[str, Any], objects: Objects) -> None:
     """Merges a patch into the object that it names, or deletes that object."""
-    (target,) = [k for k, one in enumerate(objects) if _identity(one) == _identity(patch)]
+    (target,) = [k for k, manifest in enumerate(objects) if _identity(manifest) == _identity(patch)]
     if patch.get("$patch") == "delete":
         del objects[target]
     else:
@@ -84,10 +84,10 @@ def _patched(old: Any, new: Any, name: str = "") -> Any:
         result |= {k: _patched(old.get(k), v, k) for k, v in new.items() if v is not None}
         return result
     if isinstance(old, list) and isinstance(new, list) and name in LISTS:
-        key, left = LISTS[name], {entry[LISTS[name]]: entry for entry in old}
+        key, by_name = LISTS[name], {entry[LISTS[name]]: entry for entry in old}
         for entry in new:
-            left[entry[key]] = _patched(left.get(entry[key], {}), entry)
-        return list(left.values())
+            by_name[entry[key]] = _patched(by_name.get(entry[key], {}), entry)
+        return list(by_name.values())
     return copy.deepcopy(new)
 
 
@@ -266,8 +266,8 @@ def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace, job_in_clai
     _driver(objects, plan, place)
     replicas = pick(objects, "Deployment", "dpdist-worker")["spec"]["replicas"]
     pick(objects, "ResourceQuota", "dpdist")["spec"]["hard"]["pods"] = str(ceil(1.25 * replicas) + SPARE_PODS)
-    for one in objects:
-        _placed(one, place)
+    for manifest in objects:
+        _placed(manifest, place)
     return Manifests(objects, written(job) if job_in_claim else None)
 
 
@@ -298,8 +298,10 @@ def job_in_cluster(resolved: Resolved, folder: str = "") -> tuple[dict[str, Any]
         if isinstance(part, dict) and isinstance(named := part.get(key), str):
             files[Path(named).name] = (resolved.folder / named).read_text(encoding="utf-8")
             job[section] = part | {key: folder + Path(named).name}
-    kept = {key: value for key, value in job.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")}
-    job["runtime"] = kept | {"executor": "dask"}
+    settings = {
+        key: value for key, value in job.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")
+    }
+    job["runtime"] = settings | {"executor": "dask"}
     return job, files
 
 
@@ -319,30 +321,30 @@ def _storage(objects: Objects, plan: Plan, place: ManifestPlace, needs_input: bo
             claim["storageClassName"] = place.storage_class
         return
     way = pick(objects, "NetworkPolicy", "store")["spec"]["egress"][0]
-    way["to"] = [{"ipBlock": {"cidr": one}} for one in place.store]
+    way["to"] = [{"ipBlock": {"cidr": block}} for block in place.store]
     way["ports"] = [{"protocol": "TCP", "port": place.store_port}]
     for role in ("driver", "worker"):
         spec = _pod(objects, role)
-        one = spec["containers"][0]
+        block = spec["containers"][0]
         variables = {"AWS_REGION": place.region} | ({"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {})
-        one["env"] = [e for e in one["env"] if e["name"] not in variables] + [
+        block["env"] = [e for e in block["env"] if e["name"] not in variables] + [
             {"name": k, "value": v} for k, v in variables.items()
         ]
-        one["resources"]["requests"]["ephemeral-storage"] = f"{workspace_bytes(plan) // 2**30 + 1}Gi"
+        block["resources"]["requests"]["ephemeral-storage"] = f"{workspace_bytes(plan) // 2**30 + 1}Gi"
         (scratch,) = [volume for volume in spec["volumes"] if volume["name"] == "workspace"]
         scratch["emptyDir"] = {"sizeLimit": size}
 
 
 def _driver(objects: Objects, plan: Plan, place: ManifestPlace) -> None:
     spec = _pod(objects, "driver")
-    one = spec["containers"][0]
-    one["args"][one["args"].index("--workspace") + 1] = place.workspace
+    container = spec["containers"][0]
+    container["args"][container["args"].index("--workspace") + 1] = place.workspace
     memory = f"{driver_memory(plan) // 2**20}Mi"
     for kind in ("requests", "limits"):
-        one["resources"][kind]["memory"] = memory
+        container["resources"][kind]["memory"] = memory
     if place.ledger is None:
         return _unmount(spec, "ledger")
-    one["env"].append({"name": "DPDIST_LEDGER", "value": f"@{LEDGER}/url"})
+    container["env"].append({"name": "DPDIST_LEDGER", "value": f"@{LEDGER}/url"})
     address, port = place.ledger.rsplit(":", 1)
     return objects.append(
         {
@@ -360,8 +362,8 @@ def _driver(objects: Objects, plan: Plan, place: ManifestPlace) -> None:
 
 def _take_job_from_claim(objects: Objects, has_files: bool) -> None:
     spec = _pod(objects, "driver")
-    one = spec["containers"][0]
-    one["args"][one["args"].index(f"{BESIDE_JOB}/{JOB}")] = f"{INPUT}/{JOB}"
+    container = spec["containers"][0]
+    container["args"][container["args"].index(f"{BESIDE_JOB}/{JOB}")] = f"{INPUT}/{JOB}"
     if not has_files:
         objects.remove(pick(objects, "ConfigMap", "dpdist-job"))
         _unmount(spec, "job")
@@ -374,17 +376,17 @@ def _pod(objects: Objects, role: str) -> dict[str, Any]:
 
 
 def _unmount(spec: dict[str, Any], volume: str) -> None:
-    spec["volumes"] = [one for one in spec["volumes"] if one["name"] != volume]
-    one = spec["containers"][0]
-    one["volumeMounts"] = [mount for mount in one["volumeMounts"] if mount["name"] != volume]
+    spec["volumes"] = [entry for entry in spec["volumes"] if entry["name"] != volume]
+    entry = spec["containers"][0]
+    entry["volumeMounts"] = [mount for mount in entry["volumeMounts"] if mount["name"] != volume]
 
 
-def _placed(one: dict[str, Any], place: ManifestPlace) -> None:
-    if one["kind"] == "Namespace":
-        one["metadata"]["name"] = place.namespace
+def _placed(entry: dict[str, Any], place: ManifestPlace) -> None:
+    if entry["kind"] == "Namespace":
+        entry["metadata"]["name"] = place.namespace
     else:
-        one["metadata"]["namespace"] = place.namespace
-    for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+        entry["metadata"]["namespace"] = place.namespace
+    for container in entry.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
         container["image"] = place.image
 
 
@@ -404,8 +406,10 @@ def head(job: Job, resolved: Resolved, place: ManifestPlace, job_file: Path | No
 
 def job_bytes(objects: Objects) -> int:
     """Returns the bytes of the ConfigMap with the job, if there is one."""
-    maps = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "dpdist-job")]
-    return sum(len(content.encode()) for one in maps for content in one["data"].values())
+    maps = [
+        manifest for manifest in objects if (manifest["kind"], manifest["metadata"]["name"]) == ("ConfigMap", "dpdist-job")
+    ]
+    return sum(len(content.encode()) for manifest in maps for content in manifest["data"].values())
 
 
 def text(objects: Objects, heading: str) -> str:
@@ -421,14 +425,14 @@ def _network(address: str) -> bool:
         return False
 
 
-def _url(given: str) -> bool:
+def _url(location: str) -> bool:
     try:
-        url = urlsplit(given)
+        url = urlsplit(location)
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         return False
 
 
-def _ledger_of(given: str) -> bool:
-    address, _, port = given.rpartition(":")
+def _ledger_of(location: str) -> bool:
+    address, _, port = location.rpartition(":")
     return _network(address) and port.isdecimal() and 0 < int(port) < 65536

@@ -211,15 +211,15 @@ def observed(
     `root` is the workspace, or a function that returns it as soon as the job's period is known.
     """
     run = uuid4().hex[:12]
-    with ExitStack() as kept:
+    with ExitStack() as resources:
         status, figures, lines, trace = Status(root if callable(root) else lambda: root, run), None, None, None
         if log is not None:
-            lines = JsonLog(kept.enter_context(_opened(log)), run)
+            lines = JsonLog(resources.enter_context(_opened(log)), run)
         if metrics is not None:
             figures = Metrics()
-            kept.enter_context(_served(metrics, figures.registry))
+            resources.enter_context(_served(metrics, figures.registry))
         if traces is not None:
-            trace = kept.enter_context(traced(traces, run, listener))
+            trace = resources.enter_context(traced(traces, run, listener))
         sinks = [status.hear, *(sink.hear for sink in (figures, lines, trace) if sink)]
 
         ended = "finished"

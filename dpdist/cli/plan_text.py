@@ -103,10 +103,10 @@ def for_custodian(plan: Plan) -> dict[str, str]:
 def plan_json(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternative] = ()) -> dict[str, Any]:
     """The plan as JSON values: predicted errors, the curve over ε, the guarantee, the account and cautions."""
     curve = [
-        {"epsilon": epsilon, "table": one.table, "statistic": one.name, "outcome": one.outcome}
-        | {"median": number(one.median), "relative": number(one.relative), "better": number(one.better)}
+        {"epsilon": epsilon, "table": row.table, "statistic": row.name, "outcome": row.outcome}
+        | {"median": number(row.median), "relative": number(row.relative), "better": number(row.better)}
         for epsilon in prediction.epsilons
-        for one in prediction.statistics(epsilon)
+        for row in prediction.statistics(epsilon)
     ]
     statement = promised(plan.promise, {})
     return {

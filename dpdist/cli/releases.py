@@ -66,15 +66,15 @@ def validate(
 
             plan = validate_job(loaded(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)
-            found = cautions(plan)
+            cautions_found = cautions(plan)
         if as_json:
             shares = {"clipped": clipped(plan)} if clipped(plan) else {}
-            answer({"valid": True, **account, **shares, **described(found)})
+            answer({"valid": True, **account, **shares, **described(cautions_found)})
         elif not quiet:
             out.print(valid_text(plan))
             for name, line in {**for_custodian(plan), **account}.items():
                 out.print(f"{name}: {line}", markup=False)
-            for caution in found:
+            for caution in cautions_found:
                 out.print(f"caution: {caution} [{caution.code}]", markup=False)
 
     guarded(act, show_values, as_json, ANEW)
@@ -194,16 +194,16 @@ def run(
         custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
         if not quiet and not as_json:
             beside(lambda: out.print(reporting.released_line(folder), markup=False), "the release could not be shown", "")
-        _for_custodian(folder, made=True, verdict=custodian_reads)
+        _for_custodian(folder, announced=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
             again = f"`dpdist report {folder}` shows it"
             beside(lambda: out.print(reporting.run_text(folder)), "the release could not be shown", again)
-        held = placed.held_on_a_verdict and public.held
+        waits = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
-            _last_line(folder, held, custodian_reads)
-        if held:
+            _last_line(folder, waits, custodian_reads)
+        if waits:
             ended.append(REFUSED)
 
     ended = list[int]()
@@ -262,7 +262,7 @@ def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
     out.print(f"Next: {shown} on its accuracy, which is confidential; then publish {workspace}/public", markup=False)
 
 
-def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) -> None:
+def _for_custodian(workspace: str, announced: bool = False, verdict: bool = False) -> None:
     """Writes the page for the custodian, if an evaluation was made, and shows the verdict on request.
 
     A failure here does not affect the release.
@@ -273,7 +273,7 @@ def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) ->
 
     def act() -> None:
         with custodian.evaluated(workspace) as evaluation:
-            if made or evaluation.exists:
+            if announced or evaluation.exists:
                 beside(evaluation.write_page, NO_PAGE, page)
             if verdict:
                 again = f"`dpdist report {workspace} --confidential` shows it"
@@ -282,8 +282,8 @@ def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) ->
     beside(act, NO_PAGE, page)
 
 
-def _ended(made: Release) -> dict[str, str]:
-    return {"event": "held" if made.held else "done", "held" if made.held else "public": str(made)}
+def _ended(release: Release) -> dict[str, str]:
+    return {"event": "held" if release.held else "done", "held" if release.held else "public": str(release)}
 
 
 def report(

@@ -62,9 +62,9 @@ def released_line(workspace: str | Path) -> str:
         statement, tables = _statement(space), len(list((space.newest / "tables").glob("*.parquet")))
         sets, shown = int(statement["synthetic_sets"]), promise(statement)["guarantee"]
         parts = [f"{tables:,} table{'s'[: tables != 1]}", f"{sets} set{'s'[: sets != 1]} of synthetic records"]
-        made = " and ".join(part for part, number in zip(parts, (tables, sets), strict=True) if number) or "nothing"
+        contents = " and ".join(part for part, number in zip(parts, (tables, sets), strict=True) if number) or "nothing"
         verb = "Held" if _is_held(space) else "Released"
-        return f"{verb} {statement['dataset']} {statement['period']}: {made} ({shown})"
+        return f"{verb} {statement['dataset']} {statement['period']}: {contents} ({shown})"
 
 
 def run_text(workspace: str | Path) -> RenderableType:

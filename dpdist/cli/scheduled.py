@@ -76,8 +76,8 @@ def settings_of(
     if PERIOD not in workspace:
         fault, allowed = "one folder for every period", f"a folder whose name has {PERIOD}"
         problems.append(Problem("--workspace", fault, allowed, f"write --workspace 'releases/{PERIOD}'"))
-    given = resolve(job, settings).keys.get("input")
-    path = input or (given.get("path") if isinstance(given, dict) else None)
+    source = resolve(job, settings).keys.get("input")
+    path = input or (source.get("path") if isinstance(source, dict) else None)
     if path is not None and PERIOD not in str(path):
         fault = "one file for every period: its records would be released, and charged, again"
         remedy = f"name the file of the period, as survey-{PERIOD}.parquet"

@@ -32,23 +32,23 @@ def series(
 
     def act() -> None:
         try:
-            found = series_of([open_release(place) for place in places])
-            write_series(to, found)
+            product = series_of([open_release(place) for place in places])
+            write_series(to, product)
         except DpdistError as error:
             error.exit_code = TROUBLE
             raise
-        significant = int(found.changes["significant"].astype(bool).sum())
+        significant = int(product.changes["significant"].astype(bool).sum())
         if as_json:
-            told = {
-                "periods": [period.name for period in found.periods],
-                "tables": list(found.tables),
-                "notes": found.notes,
+            summary = {
+                "periods": [period.name for period in product.periods],
+                "tables": list(product.tables),
+                "notes": product.notes,
             }
-            answer({**told, "figures": len(found.rows), "changes": len(found.changes), "significant": significant})
+            answer({**summary, "figures": len(product.rows), "changes": len(product.changes), "significant": significant})
             return
-        periods = f"{len(found.periods)} periods, {len(found.tables)} tables, {len(found.rows):,} figures"
-        out.print(f"{periods}; {significant:,} of {len(found.changes):,} changes significant at 90 %", markup=False)
-        for note in found.notes:
+        periods = f"{len(product.periods)} periods, {len(product.tables)} tables, {len(product.rows):,} figures"
+        out.print(f"{periods}; {significant:,} of {len(product.changes):,} changes significant at 90 %", markup=False)
+        for note in product.notes:
             out.print(f"note: {note}", markup=False)
         out.print(f"Next: open {to / 'index.html'}", markup=False)
 

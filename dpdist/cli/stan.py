@@ -42,8 +42,8 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
 
     def act() -> None:
         for program in programs or list(shipped_programs()):
-            made = stan.executable(program, cast(stan.ToolchainName, toolchain), _tell)
-            out.print(f"{made.program}: {made.path}", markup=False)
+            executable = stan.executable(program, cast(stan.ToolchainName, toolchain), _tell)
+            out.print(f"{executable.program}: {executable.path}", markup=False)
 
     guarded(act)
 
@@ -81,9 +81,9 @@ def _drawn(toolchain: stan.ToolchainName) -> str:
         program = Path(folder) / "small.stan"
         program.write_text(_SMALL)
         began = time.monotonic()
-        made = stan.executable(program, toolchain, _tell)
+        executable = stan.executable(program, toolchain, _tell)
         compiled = time.monotonic()
-        fit(made, {}, StanSettings(), 1, Path(folder))
+        fit(executable, {}, StanSettings(), 1, Path(folder))
         return f"compiled in {compiled - began:.1f} s, 4,000 draws in {1000 * (time.monotonic() - compiled):.0f} ms"
 
 

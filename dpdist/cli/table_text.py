@@ -88,15 +88,16 @@ def _head(name: str, cells: Sequence[str]) -> tuple[str, int]:
 def figures(values: pd.Series[float], instead: Sequence[str] | None = None) -> list[str]:
     """Formats a column's figures: as whole numbers if one is large, else with four digits; a word for a missing figure."""
     numbers = values.to_numpy(dtype=float)
-    whole = bool((np.abs(numbers[np.isfinite(numbers)]) >= WHOLE).any())
+    integers = bool((np.abs(numbers[np.isfinite(numbers)]) >= WHOLE).any())
     words = [MISSING] * len(numbers) if instead is None else instead
     return [
-        word if np.isnan(number) else _figure(number, whole) for number, word in zip(numbers.tolist(), words, strict=True)
+        word if np.isnan(number) else _figure(number, integers)
+        for number, word in zip(numbers.tolist(), words, strict=True)
     ]
 
 
-def _figure(number: float, whole: bool) -> str:
-    if not whole:
+def _figure(number: float, integer: bool) -> str:
+    if not integer:
         return f"{number:,.4g}"
     return "<1" if 0 < number < 0.5 else f"{number:,.0f}"
 

@@ -141,13 +141,18 @@ def calibrate(
             from dpdist.job.loading import load_job
             from dpdist.quality.calibrate import calibrate as calibrate_job
 
-            made = calibrate_job(
+            calibration = calibrate_job(
                 load_job(job, settings), out_file, reference, cast(Measure, measure), replicates, listener, period
             )
         if as_json:
-            print(json.dumps({"event": "done", "file": str(out_file), "tried": made.tried, "loss": made.loss}))
+            print(
+                json.dumps({"event": "done", "file": str(out_file), "tried": calibration.tried, "loss": calibration.loss})
+            )
         elif not quiet:
-            out.print(f"Calibrated in {made.tried} tries, {made.measure} {made.loss:g}: {out_file}", markup=False)
+            out.print(
+                f"Calibrated in {calibration.tried} tries, {calibration.measure} {calibration.loss:g}: {out_file}",
+                markup=False,
+            )
 
     guarded(act, show_values=True, as_json=as_json, afterwards=ANEW)
 
@@ -216,30 +221,30 @@ def rehearse(
             if Path(job).resolve() == (to / RECOMMENDED).resolve():
                 remedy = "choose another folder, or rename the job file"
                 raise WorkspaceError(str(to), f"the rehearsal would replace its own job file, {RECOMMENDED}", remedy, 2)
-            made = rehearse_job(load_job(job, settings), to, public, records, listener, chains=chains)
+            rehearsal = rehearse_job(load_job(job, settings), to, public, records, listener, chains=chains)
         if as_json:
-            best = {"good": made.good, "mechanism": made.best.candidate.label}
+            best = {"good": rehearsal.good, "mechanism": rehearsal.best.candidate.label}
             print(json.dumps({"event": "done", "page": str(to / "index.html"), **best}))
         if quiet or as_json:
             return
-        for trial in made.trials:
+        for trial in rehearsal.trials:
             drawn = f"{trial.draws} draw{'s' if trial.draws > 1 else ''}"
             errors = f"score {trial.score:.2f} ({drawn}), median error {trial.error:.2f} direct SE, "
             covered = f"coverage of the truth {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s a draw"
             out.print(f"{trial.candidate.label} ({trial.candidate.guarantee}): {errors}{covered}", markup=False)
         out.print("A score of at most 1 is good enough (rule: on the page).", markup=False)
-        out.print(f"{made.verdict}: {made.best.candidate.label}", markup=False)
-        if (again := made.confirmed) is not None:
+        out.print(f"{rehearsal.verdict}: {rehearsal.best.candidate.label}", markup=False)
+        if (again := rehearsal.confirmed) is not None:
             errors = f"score {again.score:.2f}, median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
             out.print(f"On the other third: {errors}", markup=False)
-        for line in advice(made):
+        for line in advice(rehearsal):
             out.print(f"What to change: {line}", markup=False)
-        for line in made.best.candidate.changed:
+        for line in rehearsal.best.candidate.changed:
             out.print(f"Changed: {line}", markup=False)
-        if made.caution:
-            out.print(f"caution: in the public file {made.caution}", markup=False)
-        if made.unjudged:
-            out.print(f"not judged: {made.unjudged}", markup=False)
+        if rehearsal.caution:
+            out.print(f"caution: in the public file {rehearsal.caution}", markup=False)
+        if rehearsal.unjudged:
+            out.print(f"not judged: {rehearsal.unjudged}", markup=False)
         out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
 
     guarded(act, show_values=True, as_json=as_json, afterwards=RESUMES)

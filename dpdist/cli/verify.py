@@ -97,10 +97,10 @@ def keygen(
         public = file.with_name(f"{file.name}.pub")
         if there := [path for path in (file, public) if path.exists()]:
             raise DpdistError(f"{there[0]}: it is there already\n    remedy:  choose another name")
-        made = SecretKey.from_os()
-        write_text(file, made.text, mode=0o600)
-        write_text(public, made.public.text)
-        out.print(f"secret key (guard it): {file}\npublic key {made.public.name}: {public}", markup=False)
+        secret = SecretKey.from_os()
+        write_text(file, secret.text, mode=0o600)
+        write_text(public, secret.public.text)
+        out.print(f"secret key (guard it): {file}\npublic key {secret.public.name}: {public}", markup=False)
 
     guarded(act)
 

@@ -31,7 +31,7 @@ class CautionKind(NamedTuple):
     def shown(self) -> list[str]:
         """Its sentences for a reader who has no case at hand: parameters stand in capitals."""
         parts = (
-            re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), part) for part in (self.text, self.remedy, self.about)
+            re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), part) for part in (self.text, self.remedy, self.about)
         )
         return [part.replace("{{", "{").replace("}}", "}") for part in parts if part]
 
@@ -217,7 +217,7 @@ class Caution:
 def described(cautions: Iterable[Caution]) -> dict[str, list[str]]:
     """Texts and codes as JSON values, in the same order; without cautions no codes."""
     every = list(cautions)
-    return {"cautions": [*map(str, every)]} | ({"caution_codes": [one.code for one in every]} if every else {})
+    return {"cautions": [*map(str, every)]} | ({"caution_codes": [caution.code for caution in every]} if every else {})
 
 
 @cache

@@ -36,11 +36,11 @@ def _parts(value: object) -> Iterator[bytes]:
         for name in ("shape", "data", "indices", "indptr"):
             yield from _parts(getattr(value, name))
     elif isinstance(value, np.ndarray | np.generic):
-        whole = np.ascontiguousarray(value)
-        if whole.dtype.hasobject:
+        contiguous = np.ascontiguousarray(value)
+        if contiguous.dtype.hasobject:
             raise TypeError("an array of objects has no checksum of its content")
-        yield f"{whole.dtype.str} {np.shape(value)}".encode()
-        yield whole.tobytes()
+        yield f"{contiguous.dtype.str} {np.shape(value)}".encode()
+        yield contiguous.tobytes()
     elif isinstance(value, Mapping):
         yield from _several([item for key in sorted(value) for item in (key, value[key])])
     elif isinstance(value, tuple | list | range):
@@ -53,5 +53,5 @@ def _parts(value: object) -> Iterator[bytes]:
 
 def _several(values: list[object] | tuple[object, ...] | range) -> Iterator[bytes]:
     yield str(len(values)).encode()
-    for one in values:
-        yield from _parts(one)
+    for value in values:
+        yield from _parts(value)

@@ -113,23 +113,23 @@ class Scratch:
         top = Path(os.environ.get("DPDIST_SCRATCH") or tempfile.gettempdir())
         sweep(top)
         while True:
-            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
-            lock = FileLock(made / _LOCK)
+            directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
+            lock = FileLock(directory / _LOCK)
             with suppress(Timeout, FileNotFoundError):  # another process removed the folder meanwhile
                 lock.acquire(timeout=0)
                 break
-        self.folder = made / "workspace"
+        self.folder = directory / "workspace"
         self.folder.mkdir()
-        self.remove = weakref.finalize(self, _remove, made, lock, os.getpid())
+        self.remove = weakref.finalize(self, _remove, directory, lock, os.getpid())
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    made = Scratch()
+    folder = Scratch()
     try:
-        yield made.folder
+        yield folder.folder
     finally:
-        made.remove()
+        folder.remove()
 
 
 def sweep(top: Path) -> None:

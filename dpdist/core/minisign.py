@@ -78,7 +78,7 @@ class PublicKey:
 
     def check(self, data: bytes, signature: str) -> str:
         """Returns the signed comment. Raises `SignatureError` unless the signature is of `data` and by this key."""
-        raw, comment, whole = _parsed(signature)
+        raw, comment, global_signature = _parsed(signature)
         if raw[2:10] != self.number:
             fault = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
             raise SignatureError(fault, "take the key of whoever should have signed")
@@ -86,7 +86,7 @@ class PublicKey:
         try:
             public = Ed25519PublicKey.from_public_bytes(self.key)
             public.verify(raw[10:], signed)
-            public.verify(whole, raw[10:] + comment.encode())
+            public.verify(global_signature, raw[10:] + comment.encode())
         except (InvalidSignature, ValueError):
             raise SignatureError(
                 "the signature is not of this file", "do not trust the folder: ask who signed it"
@@ -133,9 +133,9 @@ class SecretKey:
 
     def sign(self, data: bytes, comment: str) -> str:
         """The text of a signature's file."""
-        one = self._secret_key.sign(_digest(data))
-        whole = self._secret_key.sign(one + comment.encode())
-        lines = [base64.b64encode(part).decode() for part in (HASHED + self.number + one, whole)]
+        signature = self._secret_key.sign(_digest(data))
+        global_signature = self._secret_key.sign(signature + comment.encode())
+        lines = [base64.b64encode(part).decode() for part in (HASHED + self.number + signature, global_signature)]
         return f"{_UNTRUSTED}signature from dpdist\n{lines[0]}\n{_TRUSTED}{comment}\n{lines[1]}\n"
 
     @property
@@ -164,9 +164,9 @@ def _digest(data: bytes) -> bytes:
 def _parsed(signature: str) -> tuple[bytes, str, bytes]:
     lines = signature.split("\n")
     if len(lines) >= 4 and lines[0].startswith(_UNTRUSTED) and lines[2].startswith(_TRUSTED):
-        raw, whole = _decoded(lines[1], 74), _decoded(lines[3], 64)
-        if raw is not None and whole is not None and raw[:2] in (PLAIN, HASHED):
-            return raw, lines[2].removeprefix(_TRUSTED), whole
+        raw, global_signature = _decoded(lines[1], 74), _decoded(lines[3], 64)
+        if raw is not None and global_signature is not None and raw[:2] in (PLAIN, HASHED):
+            return raw, lines[2].removeprefix(_TRUSTED), global_signature
     raise SignatureError("no signature of minisign's", "sign the folder again, or restore it from a copy")
 
 

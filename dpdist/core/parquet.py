@@ -36,12 +36,12 @@ def batches(file: pq.ParquetFile, columns: Sequence[str] | None = None, most: in
 class ParquetTables(Mapping[str, pd.DataFrame]):
     """The tables of a folder. Each access reads a table anew, so callers do not see each other's changes."""
 
-    def __init__(self, folder: Path, what: str, kept: object = None):
-        """Parameters: `what` names the tables in messages, in the plural; `kept` is an object that must not be deleted.
+    def __init__(self, folder: Path, what: str, owner: object = None):
+        """Parameters: `what` names the tables in messages, in the plural; `owner` is an object that must not be deleted.
 
-        The folder may exist only as long as `kept` does.
+        The folder may exist only as long as `owner` does.
         """
-        self._kept = kept
+        self._kept = owner
         self._paths, self._what = {path.stem: path for path in sorted(folder.glob("*.parquet"))}, what
 
     def __getitem__(self, name: str) -> pd.DataFrame:

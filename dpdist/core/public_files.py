@@ -61,8 +61,8 @@ def printable(text: object, most: int = 80) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    one = error.errors(include_input=False, include_url=False)[0]
-    return f"{printable('.'.join(map(str, one['loc'])) or 'the whole')}: {printable(one['msg'], 200)}"
+    fault = error.errors(include_input=False, include_url=False)[0]
+    return f"{printable('.'.join(map(str, fault['loc'])) or 'the whole')}: {printable(fault['msg'], 200)}"
 
 
 def regular(folder: Path, name: str) -> Path:
@@ -199,12 +199,12 @@ def canonical(value: Mapping[str, Any]) -> bytes:
     return rfc8785.dumps(_exact(value))
 
 
-def _exact(given: Any) -> Any:
-    if isinstance(given, Mapping):
-        return {str(name): _exact(value) for name, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [_exact(value) for value in given]
-    return str(given) if isinstance(given, int) and abs(given) >= 2**53 else given
+def _exact(text: Any) -> Any:
+    if isinstance(text, Mapping):
+        return {str(name): _exact(value) for name, value in text.items()}
+    if isinstance(text, list | tuple):
+        return [_exact(value) for value in text]
+    return str(text) if isinstance(text, int) and abs(text) >= 2**53 else text
 
 
 def release_id(manifest: Mapping[str, Any]) -> str:

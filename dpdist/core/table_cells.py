@@ -95,12 +95,12 @@ def _rows_of_cells(
     frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None
 ) -> tuple[tuple[tuple[str, ...], ...], Ints, Ints]:
     """Labels of the cells of `cross`, where the rows of each begin and end, and the rows of all cells in turn."""
-    kept = {name: np.array(codes_of(frame.levels[name], levels)) for name, levels in (universe or {}).items()}
+    members = {name: np.array(codes_of(frame.levels[name], levels)) for name, levels in (universe or {}).items()}
     within = np.ones(len(frame), dtype=bool)
-    for name, codes in kept.items():
+    for name, codes in members.items():
         within &= np.isin(frame.codes[name], codes)
     inside = np.flatnonzero(within)
-    levels = [kept.get(name, np.arange(len(frame.levels[name]))) for name in by]
+    levels = [members.get(name, np.arange(len(frame.levels[name]))) for name in by]
     texts = [[*(str(frame.levels[name][k]) for k in of), *[TOTAL] * margins] for name, of in zip(by, levels, strict=True)]
     places = [np.searchsorted(of, frame.codes[name][inside]) for name, of in zip(by, levels, strict=True)]
     cells = list[Ints]()
@@ -115,9 +115,9 @@ def _rows_of_cells(
     return labels, ends, inside[order % len(inside)] if len(inside) else inside
 
 
-def codes_of(levels: Sequence[object], kept: Sequence[object]) -> tuple[int, ...]:
+def codes_of(levels: Sequence[object], subset: Sequence[object]) -> tuple[int, ...]:
     """Positions of the kept levels among all, in the order of all."""
-    texts = set(map(str, kept))
+    texts = set(map(str, subset))
     return tuple(code for code, level in enumerate(levels) if str(level) in texts)
 
 

@@ -137,10 +137,10 @@ def run_rounds(
     if it is given.
     """
     carries: list[Carry] = [{} for _ in blocks]
-    kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
+    by_block = [Unrecorded()] * len(blocks) if recorders is None else recorders
 
     def visit(request: Pass) -> Floats:
-        return visit_blocks(request, blocks, carries, kept)
+        return visit_blocks(request, blocks, carries, by_block)
 
     return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, answer)
 

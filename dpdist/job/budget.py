@@ -60,11 +60,11 @@ def _least(of: Callable[[float], float], guess: float) -> float:
     golden = (sqrt(5.0) - 1.0) / 2.0
     low, high = log(guess) - WIDTH, log(guess) + WIDTH
     for _ in range(SECTIONS):
-        one, two = high - golden * (high - low), low + golden * (high - low)
-        if of(exp(one)) < of(exp(two)):
+        lower, two = high - golden * (high - low), low + golden * (high - low)
+        if of(exp(lower)) < of(exp(two)):
             high = two
         else:
-            low = one
+            low = lower
     return of(exp((low + high) / 2.0))
 
 
@@ -96,18 +96,18 @@ class ReleaseBudget(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _epsilon_of_rho(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or given.get("rho") is None:
-            return given
-        if given.get("delta") is None:
+    def _epsilon_of_rho(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("rho") is None:
+            return value
+        if value.get("delta") is None:
             raise ValueError("rho needs a delta, at which epsilon is told: add delta, below one over the records")
         stated = {
-            name: TypeAdapter(kind).validate_python(given[name]) for name, kind in (("rho", Budget), ("delta", Delta))
+            name: TypeAdapter(kind).validate_python(value[name]) for name, kind in (("rho", Budget), ("delta", Delta))
         }
         epsilon = epsilon_of(stated["rho"], stated["delta"])
-        if given.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
+        if value.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
             raise ValueError("epsilon follows from rho and delta: leave it out, or state epsilon and delta alone")
-        return given | {"epsilon": epsilon}
+        return value | {"epsilon": epsilon}
 
     @property
     def concentrated(self) -> Fraction:

@@ -176,8 +176,8 @@ class DesignEffect(Frozen):
         return f"{self.effect:.3g} ({what}, {cells})"
 
 
-def _form_of(given: Any) -> str:
-    return REFERENCE if isinstance(given, str) else "list" if isinstance(given, list | tuple) else "number"
+def _form_of(value: Any) -> str:
+    return REFERENCE if isinstance(value, str) else "list" if isinstance(value, list | tuple) else "number"
 
 
 DesignEffects: TypeAlias = Annotated[

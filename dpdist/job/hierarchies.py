@@ -109,18 +109,18 @@ def nestings(
 
     `levels` are the levels of the columns. Raises `JobError` if a level belongs to two levels of the coarser column.
     """
-    public, made = tuple(frames), []
+    public, nested = tuple(frames), []
     for name, hierarchy in hierarchies.items():
         parents = []
         for fine, coarse in hierarchy.steps:
-            held = [frame for frame in public if {fine, coarse} <= frame.codes.keys()]
+            holding = [frame for frame in public if {fine, coarse} <= frame.codes.keys()]
             try:
-                parents.append(parents_in(held, fine, coarse, hierarchy.stated(levels, fine, coarse)))
+                parents.append(parents_in(holding, fine, coarse, hierarchy.stated(levels, fine, coarse)))
             except UnnestedError as error:
-                swapped = not hierarchy.within and _nested(held, levels, coarse, fine)
+                swapped = not hierarchy.within and _nested(holding, levels, coarse, fine)
                 raise _not_nested(dataset, name, error, fine in hierarchy.within, swapped) from None
-        made.append(Nesting(name, hierarchy.columns, tuple(parents)))
-    return tuple(made)
+        nested.append(Nesting(name, hierarchy.columns, tuple(parents)))
+    return tuple(nested)
 
 
 def _nested(frames: Sequence[Frame], levels: Mapping[str, Sequence[Level]], fine: str, coarse: str) -> bool:
@@ -132,8 +132,8 @@ def _nested(frames: Sequence[Frame], levels: Mapping[str, Sequence[Level]], fine
 
 
 def _not_nested(dataset: str, name: str, error: UnnestedError, stated: bool, swapped: bool) -> JobError:
-    fine, coarse, (one, other) = error.fine, error.coarse, error.both
-    first = f"{coarse} '{one}' by the job" if stated else f"{coarse} '{one}'"
+    fine, coarse, (_, other) = error.fine, error.coarse, error.both
+    first = f"{coarse} '{_}' by the job" if stated else f"{coarse} '{_}'"
     fault = f"{fine} '{error.level}' lies in {first}, and public records have it in '{other}', too"
     allowed = f"one level of {coarse} for every level of {fine}"
     remedy = "correct the map, or the records; or leave the column out of the hierarchy"

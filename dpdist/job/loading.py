@@ -282,12 +282,12 @@ def differences(base: Keys, over: Keys, where: Where) -> Iterator[Where]:
             yield (*where, key)
 
 
-def _plain(given: Any) -> Any:
-    if isinstance(given, Mapping):
-        return {key: _plain(content) for key, content in given.items()}
-    if isinstance(given, list | tuple):
-        return [_plain(item) for item in given]
-    return str(given) if isinstance(given, Path) else given
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(content) for key, content in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Resolved:
@@ -304,10 +304,10 @@ def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) ->
         moved = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
     origins = {where: f"{name}, {line}" if line.startswith("line") else line for where, line in base.lines.items()}
     over = {where for where in lines if not isinstance(_content(keys, where), dict)}
-    kept = {where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))}
+    standing = {where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))}
     open_in_base = tuple(replace(problem, places=(f"{name}, {problem.places[0]}",)) for problem in base.to_do)
     laid = _laid_over(moved, rest)
-    return Resolved(laid, kept | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
+    return Resolved(laid, standing | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
 
 
 def _base_file(
@@ -409,8 +409,8 @@ def _replaced(content: Any, where: Where, new: Any, depth: int, source: str) -> 
         fault = f"a value that has no key '{key}' within it"
         raise _refusal(source, here, fault, "a mapping of keys", f"set {dotted(here)} itself", (SET,))
     below = _replaced((content or {}).get(key), where, new, depth + 1, source)
-    kept = {name: part for name, part in (content or {}).items() if name != key or below is not None}
-    return kept | ({key: below} if below is not None else {})
+    remaining = {name: part for name, part in (content or {}).items() if name != key or below is not None}
+    return remaining | ({key: below} if below is not None else {})
 
 
 def _with_program(job: Resolved) -> Keys:
@@ -459,10 +459,10 @@ def _with_recode(job: Resolved) -> Keys:
 
 def _with_weights(job: Resolved) -> Keys:
     where, recode = ("survey", "design_weights"), recode_of(job.keys)
-    given = _content(job.keys, where)
-    if not isinstance(given, dict):
+    content = _content(job.keys, where)
+    if not isinstance(content, dict):
         return job.keys
-    name, weights, by = given.get("path"), given.get("weights"), given.get("by")
+    name, weights, by = content.get("path"), content.get("weights"), content.get("by")
     by = [by] if isinstance(by, str) else by or []
     if not isinstance(name, str) and not (isinstance(weights, dict) and recode):
         return job.keys
@@ -470,14 +470,14 @@ def _with_weights(job: Resolved) -> Keys:
     try:
         if name is not None and weights is not None:
             raise ValueError("it stands beside weights")
-        listed: Keys = read_weights(job.folder / name, by) if name is not None else given["weights"]
+        listed: Keys = read_weights(job.folder / name, by) if name is not None else content["weights"]
         weights = recoded_weights(listed, by, recode)
     except (OSError, ValueError, TypeError) as error:
         fault = str(error) if type(error) is ValueError else f"it cannot be read ({type(error).__name__})"
         key: Where = (*where, "path" if name is not None else "weights")
         fault = f"'{name}': {fault}" if name is not None else fault
         raise _refusal(job.source, key, fault, allowed, "correct it", place(key, job.lines)) from None
-    read = {key: value for key, value in given.items() if key != "path"} | {"weights": weights}
+    read = {key: value for key, value in content.items() if key != "path"} | {"weights": weights}
     return job.keys | {"survey": job.keys["survey"] | {"design_weights": read}}
 
 
@@ -501,8 +501,8 @@ def _with_calibration(job: Resolved) -> Keys:
     rule = weights.get("rule") if isinstance(weights, dict) else weights
     tuned = calibration.mechanism
     same = mechanism.get("name") == tuned.name and rule in (None, tuned.weights.rule)
-    kept = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
-    completed = tuned.model_dump(mode="json") | kept if same else mechanism
+    settings = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
+    completed = tuned.model_dump(mode="json") | settings if same else mechanism
     return keys | {"calibration": calibration.model_dump(mode="json"), "mechanism": completed}
 
 

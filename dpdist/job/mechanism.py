@@ -207,8 +207,8 @@ class MechanismSpec(Frozen):
         if not self.weighs and weights.rule != "none":
             fault = f"'{self.name}' leaves every privacy weight at 1"
             yield Contradiction(("mechanism", "weights"), fault, "leave weights out")
-        given = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
-        for name, value in given.items():
+        options = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
+        for name, value in options.items():
             if value and name not in constants:
                 a = "radius" if name == "radius" else f"constant {name}"
                 yield Contradiction(("mechanism", "weights", name), f"'{weights.rule}' has no {a}", f"leave {name} out")
@@ -224,9 +224,11 @@ class MechanismSpec(Frozen):
             yield Contradiction(("mechanism", "fallback"), fault, "take refuse")
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
             fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
-            kept = "keep these records (zeros may stay, impute what is missing), or name a universe that no outcome decides"
+            remedy_text = (
+                "keep these records (zeros may stay, impute what is missing), or name a universe that no outcome decides"
+            )
             public = "where that number is public anyway, leave them out of the file and state that under assumed_public"
-            yield Contradiction(("columns", rule.partition(":")[0]), fault, f"{kept}; {public}")
+            yield Contradiction(("columns", rule.partition(":")[0]), fault, f"{remedy_text}; {public}")
 
 
 class FixedWeights(MechanismSpec):
@@ -247,8 +249,8 @@ class FixedWeights(MechanismSpec):
         weights = rule_of(section.get("weights", "linear")) if isinstance(section, dict) else None
         if not isinstance(weights, dict):
             return section
-        given = {key: value for key, value in weights.items() if key != "c" or value is not None}
-        return section | {"weights": cls.own_weights | given}
+        options = {key: value for key, value in weights.items() if key != "c" or value is not None}
+        return section | {"weights": cls.own_weights | options}
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         if "c" in self.weights.facts.constants:

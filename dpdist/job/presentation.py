@@ -168,10 +168,11 @@ class Presentation(Frozen):
 
     def within(self, universe: Mapping[str, Sequence[object]]) -> str:
         """A table's universe in words, as in "status: employed or retired; sex: female"; "" for all records."""
-        kept = (
-            (self.label(name), " or ".join(self.level(name, one) for one in levels)) for name, levels in universe.items()
+        clauses = (
+            (self.label(name), " or ".join(self.level(name, level) for level in levels))
+            for name, levels in universe.items()
         )
-        return "; ".join(f"{label}: {levels}" for label, levels in kept)
+        return "; ".join(f"{label}: {levels}" for label, levels in clauses)
 
     def with_unit(self, column: str) -> str:
         unit = self.column(column).unit

@@ -60,8 +60,8 @@ def left_over(keys: dict[str, Any]) -> dict[str, Any]:
     labelled: Any = (keys.get("presentation") or {}).get("columns")
     for name, merges in recode_of(keys).items():
         if levels := declared_levels(keys, name):
-            left = [level for level in levels if level_text(level) not in merges]
-            columns = columns | {name: columns[name] | {"levels": left}}
+            unmerged = [level for level in levels if level_text(level) not in merges]
+            columns = columns | {name: columns[name] | {"levels": unmerged}}
         try:
             labels = {level: label for level, label in labelled[name]["levels"].items() if str(level) not in merges}
             labelled = labelled | {name: labelled[name] | {"levels": labels}}

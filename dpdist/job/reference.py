@@ -175,21 +175,21 @@ FORMS: dict[str, type[ReferenceForm]] = {
 """Forms by the key that identifies them. The first of several keys decides, because a release may also have a histogram."""
 
 
-def form_of(given: Any) -> str:
+def form_of(value: Any) -> str:
     """The key that identifies the form of a mapping. A misspelt key counts as the nearest known one."""
-    if isinstance(given, ReferenceForm):
-        return next(name for name, form in FORMS.items() if isinstance(given, form))
-    if not isinstance(given, dict):
+    if isinstance(value, ReferenceForm):
+        return next(name for name, form in FORMS.items() if isinstance(value, form))
+    if not isinstance(value, dict):
         return "path"
-    near = (name for key in given if key not in KEYS for name in get_close_matches(str(key), FORMS, n=1))
-    return next((name for name in FORMS if name in given), next(near, "path"))
+    near = (name for key in value if key not in KEYS for name in get_close_matches(str(key), FORMS, n=1))
+    return next((name for name in FORMS if name in value), next(near, "path"))
 
 
-def _of_one_form(given: Any) -> Any:
+def _of_one_form(entry: Any) -> Any:
     """Removes keys that are null. Raises `ValueError` if keys of two forms are given."""
-    if not isinstance(given, dict):
-        return given
-    stated = {name: value for name, value in given.items() if value is not None}
+    if not isinstance(entry, dict):
+        return entry
+    stated = {name: value for name, value in entry.items() if value is not None}
     named = [name for name in ("path", "simulate", "release", "histogram") if name in stated]
     if len(named) > 1 and named != ["release", "histogram"]:
         fault = f"give only one of path, simulate, release and histogram, not {' and '.join(named)}"

@@ -83,22 +83,22 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
         return Problem(
             dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, origin
         )
-    given = (
+    value = (
         "inconsistent" if isinstance(error["input"], dict) and error["type"] == "value_error" else _shown(error["input"])
     )
     allowed, remedy = _in_words(error["type"], facts, message)
-    return Problem(dotted(path), given, allowed, remedy, 1, origin)
+    return Problem(dotted(path), value, allowed, remedy, 1, origin)
 
 
 _TAG = "name"
 """The key by which the members of a union are distinguished."""
 
 
-def _no_option(path: Where, given: str, expected: str, origin: tuple[str, ...]) -> Problem:
+def _no_option(path: Where, value: str, expected: str, origin: tuple[str, ...]) -> Problem:
     options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
-    near = get_close_matches(given, options, n=1, cutoff=0.4)
+    near = get_close_matches(value, options, n=1, cutoff=0.4)
     remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
-    return Problem(dotted(path), f"'{given}' is not known", expected, remedy, 1, origin)
+    return Problem(dotted(path), f"'{value}' is not known", expected, remedy, 1, origin)
 
 
 def _unknown(loc: Where, path: Where, origin: tuple[str, ...], schema: type[BaseModel]) -> Problem:
@@ -177,11 +177,11 @@ def _annotation(path: Where, schema: type[BaseModel]) -> Any:
 def _without_tags(path: Where, schema: type[BaseModel]) -> Where:
     """Turns a path of pydantic's errors into the path in the file, which does not name members of unions."""
     annotation: Any = schema
-    kept = list[str | int]()
+    path_parts = list[str | int]()
     for part in path:
-        kept += [] if part in _members(annotation) else [part]
+        path_parts += [] if part in _members(annotation) else [part]
         annotation = _within(annotation, part)
-    return tuple(kept)
+    return tuple(path_parts)
 
 
 def _within(annotation: Any, part: str | int) -> Any:

@@ -148,8 +148,8 @@ def _range(value: dict[Any, Any]) -> range:
         shown = "numbers that its texts stand for are codes: {bounds: [0, 1], codes: {'No': 0, 'Yes': 1}}"
         raise ValueError(f"of a category: a list, as in ['No', 'Yes']; of an outcome: {shown}")
     ends: Any = value.get("range")
-    whole = isinstance(ends, list | tuple) and len(ends) == 2 and all(type(end) is int for end in ends)
-    if len(value) != 1 or not whole or not ends[0] <= ends[1] < ends[0] + MOST_LEVELS:
+    integers = isinstance(ends, list | tuple) and len(ends) == 2 and all(type(end) is int for end in ends)
+    if len(value) != 1 or not integers or not ends[0] <= ends[1] < ends[0] + MOST_LEVELS:
         raise ValueError(f"a range of at most {MOST_LEVELS:,} whole numbers, both ends included: {{range: [1, 255]}}")
     return range(ends[0], ends[1] + 1)
 

@@ -251,8 +251,8 @@ class Job(BudgetShares):
         """Replaces the sampler `auto` by the one to use, because the published job and the run's identity name it."""
         if self.sampler.name == "auto":
             samplers = (samplers_of(self.family) or ("exact",)) if not self.mechanism.adds_noise else ("exact",)
-            left = [name for name in samplers if name != "exact" or not self.mechanism.clamps]
-            object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or samplers)[0]}))
+            possible = [name for name in samplers if name != "exact" or not self.mechanism.clamps]
+            object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (possible or samplers)[0]}))
         return self
 
     @model_validator(mode="after")
@@ -262,8 +262,8 @@ class Job(BudgetShares):
         They need sample sizes that are public or already measured under noise. Where gates and noisy counts leave nothing
         of the budget, `job.checks` says so.
         """
-        left = self.epsilon.release > 0
-        if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums and left:
+        funded = self.epsilon.release > 0
+        if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums and funded:
             histogram = HistogramReference(epsilon=self.epsilon.release * self.mechanism.histogram_share)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
         return self
@@ -474,8 +474,8 @@ class Job(BudgetShares):
     @property
     def by_record(self) -> Job:
         """The job for reading public files: units and declared weights are those of the confidential file."""
-        kept = {"design_weights": None, "weights_constant_in": self.survey.one_weight_in}
-        return self.model_copy(update={"privacy_unit": None, "survey": self.survey.model_copy(update=kept)})
+        settings = {"design_weights": None, "weights_constant_in": self.survey.one_weight_in}
+        return self.model_copy(update={"privacy_unit": None, "survey": self.survey.model_copy(update=settings)})
 
     @property
     def carries(self) -> bool:
@@ -573,10 +573,10 @@ class Job(BudgetShares):
         return {"third_party": self.third_party[part][1]} if part in self.third_party else {}
 
 
-def _flat(given: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    inner = given.items() if isinstance(given, dict) else enumerate(given) if isinstance(given, list) else None
-    if inner is None or not given:
-        yield ".".join(path), given
+def _flat(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else None
+    if inner is None or not content:
+        yield ".".join(path), content
     else:
         for name, value in inner:
             yield from _flat(value, (*path, str(name)))

@@ -137,8 +137,8 @@ def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterat
     limited[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
     if limits.window is not None:
         number = limits.window.periods
-        held = largest_window(sums, charge.period, number)
-        limited[f"in {number} consecutive periods"] = (limits.window.budget, held)
+        largest = largest_window(sums, charge.period, number)
+        limited[f"in {number} consecutive periods"] = (limits.window.budget, largest)
     for where, (limit, reached) in limited.items():
         if limit is not None and reached > limit:
             fault = f"this run's {symbol} = {budget_text(charge.budget)} would make {budget_text(reached)} {where}"
@@ -166,16 +166,18 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
 
 def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
     """Raises `BudgetRefused` if a charge exceeds a limit of the ledger, or one that the job states (`stated`)."""
-    every, kept = charges(entries, charge.dataset), policies(entries, charge.dataset)
-    if kept and charge.cls not in kept:
-        fault = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"
+    every, policy = charges(entries, charge.dataset), policies(entries, charge.dataset)
+    if policy and charge.cls not in policy:
+        fault = (
+            f"the ledger has limits for {', '.join(sorted(policy))} releases of this dataset, none for {charge.cls} ones"
+        )
         remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
     if (named := stated.of(charge.cls)) is None:
         fault = f"the job's ledger.limits name other classes of releases than {charge.cls}, which this run's is"
         remedy = f"state ledger.limits.{charge.cls}, or leave ledger.limits out"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
-    limits = [limit for limit in (kept.get(charge.cls), *named) if limit is not None and limit.some]
+    limits = [limit for limit in (policy.get(charge.cls), *named) if limit is not None and limit.some]
     others = sorted({charged.adjacency for charged in every if charged.cls == charge.cls} - {charge.adjacency})
     if limits and others:
         fault = f"its {charge.cls} releases were charged under adjacency {others[0]}, this one is under {charge.adjacency}"
@@ -205,10 +207,14 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
         numbers = ", ".join(map(str, sorted(versions))) or "no version"
         remedy = "correct correction.version, or name the ledger that the release was charged in"
         raise BudgetRefused(charge.dataset, fault, f"the version after one that is there: {numbers}", remedy)
-    made = releases(entries, charge.dataset, charge.period)
-    if charge.corrects not in made:
+    published = releases(entries, charge.dataset, charge.period)
+    if charge.corrects not in published:
         fault = f"correction.of: no charged release of {charge.period} has the id {charge.corrects}"
-        allowed = "one of: " + ", ".join(made) if made else "a release that the ledger names; it names none of this period"
+        allowed = (
+            "one of: " + ", ".join(published)
+            if published
+            else "a release that the ledger names; it names none of this period"
+        )
         remedy = "copy `release` from the manifest that is corrected; `dpdist publish` on its workspace enters its id"
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
@@ -216,8 +222,10 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
     """The smallest amount that limits on totals leave before this charge; None if there is no such limit."""
     spent = total(charged for charged in charges(entries, charge.dataset) if charged.account == charge.account)
-    kept = policies(entries, charge.dataset).get(charge.cls)
+    policy = policies(entries, charge.dataset).get(charge.cls)
     totals = [
-        limits.total for limits in (kept, *(stated.of(charge.cls) or ())) if limits is not None and limits.total is not None
+        limits.total
+        for limits in (policy, *(stated.of(charge.cls) or ()))
+        if limits is not None and limits.total is not None
     ]
     return min(totals) - spent if totals else None

@@ -58,15 +58,15 @@ class Ledger:
         """Charges a run, once however often this is called. Raises `BudgetRefused`, and then writes nothing."""
         with self._database.writing() as link:
             entries = self._trusted(link)
-            if (kept := _of_run(entries, charge.run, "reserve")) is None:
+            if (reserved := _of_run(entries, charge.run, "reserve")) is None:
                 refuse_correction(entries, charge)
                 refuse_excess(entries, stated, charge)
-                kept = self._append(link, entries[-1], {"kind": "reserve", **charge.content})
-            elif (earlier := Charge.of(kept)).corrects not in ("", charge.corrects):
+                reserved = self._append(link, entries[-1], {"kind": "reserve", **charge.content})
+            elif (earlier := Charge.of(reserved)).corrects not in ("", charge.corrects):
                 raise self._other("the run was charged as a correction of another release", CORRECTS)
             elif replace(earlier, job=charge.job, corrects=charge.corrects) != charge:
                 raise self._other("the run was charged another cost")
-            return Receipt(str(entries[0].content["ledger"]), kept.number, kept.sha256)
+            return Receipt(str(entries[0].content["ledger"]), reserved.number, reserved.sha256)
 
     def settle(self, charge: Charge, noise: str) -> None:
         """Records, once, that a charged run has made its release. `noise` is the checksum of the run's stored noise.
@@ -80,10 +80,10 @@ class Ledger:
             if reserved is None:
                 raise self._other("the run was never charged in it")
             settlement = {"kind": "settle", "run": charge.run, "dataset": charge.dataset, "period": charge.period}
-            kept = _of_run(entries, charge.run, "settle")
-            if kept is None:
+            settled = _of_run(entries, charge.run, "settle")
+            if settled is None:
                 self._append(link, entries[-1], {**settlement, "reserve": reserved.number, "noise": noise})
-            elif kept.content["noise"] != noise:
+            elif settled.content["noise"] != noise:
                 raise self._other("another copy of this workspace has released other noise under the same charge")
 
     def name_release(self, run: str, release: str) -> None:

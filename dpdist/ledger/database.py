@@ -177,10 +177,10 @@ class Database:
                 with link.execution_options(dpdist_writes=True).begin():
                     if self._engine.dialect.name == "postgresql":
                         link.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-                    made = begin and not inspect(link).has_table(ENTRIES.name)
-                    if made:
+                    fresh = begin and not inspect(link).has_table(ENTRIES.name)
+                    if fresh:
                         self._make(link)
-                    migrate(link, self.name, None if made else self.file)
+                    migrate(link, self.name, None if fresh else self.file)
                     yield link
 
     def _refuse_none(self, link: Connection) -> None:
@@ -217,7 +217,7 @@ class Database:
 def rows(link: Connection) -> list[LedgerRow]:
     """All entries in order, as they are stored."""
     stored = link.execute(select(ENTRIES).order_by(ENTRIES.c.number)).mappings()
-    return [LedgerRow(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in stored]
+    return [LedgerRow(row["number"], row["entry"], row["sha256"], {name: row[name] for name in COLUMNS}) for row in stored]
 
 
 def append(link: Connection, entry: Entry) -> None:

@@ -53,9 +53,9 @@ class LedgerRow:
 def following(last: Entry | None, line: Mapping[str, Any]) -> Entry:
     """The entry that follows `last`, with the given content."""
     number, previous = (0, BEFORE_THE_FIRST) if last is None else (last.number + 1, last.sha256)
-    whole = {**line, "number": number, "previous": previous}
-    text = rfc8785.dumps(whole)
-    return Entry(whole, text.decode(), hashlib.sha256(text).hexdigest())
+    entry = {**line, "number": number, "previous": previous}
+    text = rfc8785.dumps(entry)
+    return Entry(entry, text.decode(), hashlib.sha256(text).hexdigest())
 
 
 def damage(rows: Iterable[LedgerRow]) -> Iterator[str]:

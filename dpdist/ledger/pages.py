@@ -128,13 +128,13 @@ def pages(entries: Sequence[Entry]) -> list[Page]:
     """A page for every account with charges, in the order of first charges."""
     settled = frozenset(str(entry.content["run"]) for entry in entries if entry.kind == "settle")
     datasets = dict.fromkeys(str(entry.content["dataset"]) for entry in entries if entry.kind == "reserve")
-    made = []
+    found_pages = []
     for dataset in datasets:
-        every, kept = charges(entries, dataset), policies(entries, dataset)
+        every, limits = charges(entries, dataset), policies(entries, dataset)
         for account in dict.fromkeys(charge.account for charge in every):
             charged = tuple(charge for charge in every if charge.account == account)
-            made.append(Page(dataset, charged, settled, kept.get(account[0], Limits())))
-    return made
+            found_pages.append(Page(dataset, charged, settled, limits.get(account[0], Limits())))
+    return found_pages
 
 
 def exported(entries: Sequence[Entry]) -> str:

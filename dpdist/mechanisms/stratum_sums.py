@@ -127,7 +127,7 @@ def within_loss(rounds: Rounds, listed: Sequence[NoisyQuery]) -> Rounds:
     an exchange.
     """
     kinds: tuple[Neighbour, ...] = get_args(Neighbour)
-    left, reply, begun = {kind: lost(listed, kind) for kind in kinds}, None, set[str]()
+    remaining, reply, begun = {kind: lost(listed, kind) for kind in kinds}, None, set[str]()
     while True:
         try:
             request = rounds.send(reply)
@@ -141,8 +141,8 @@ def within_loss(rounds: Rounds, listed: Sequence[NoisyQuery]) -> Rounds:
             if stated.times == 0 and stated.name not in begun:
                 raise LossExceeded(f"a part of query '{stated.name}' is asked for before the part that states its loss")
             begun.add(stated.name)
-            left = {kind: allowed - stated.loss(kind) for kind, allowed in left.items()}
-            if min(left.values()) < 0:
+            remaining = {kind: allowed - stated.loss(kind) for kind, allowed in remaining.items()}
+            if min(remaining.values()) < 0:
                 raise LossExceeded(f"query '{stated.name}' exceeds the promise: list it, and how often, in queries()")
         reply = yield request
 

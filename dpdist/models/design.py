@@ -43,8 +43,8 @@ def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
     names = predictor_names(frame, predictors)
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[p][rows] for p in predictors])
     sizes = tuple(len(frame.levels[name]) for name in predictors)
-    kept, matrix, pattern = _of_codes(codes.astype(np.int32).tobytes(), sizes)
-    return Design(names, kept, matrix, pattern, rows.start)
+    columns, matrix, pattern = _of_codes(codes.astype(np.int32).tobytes(), sizes)
+    return Design(names, columns, matrix, pattern, rows.start)
 
 
 @lru_cache(maxsize=64)
@@ -56,10 +56,10 @@ def _of_codes(codes: bytes, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], Fl
     for position, size in enumerate(sizes, start=1):
         columns += [(distinct[:, position] == level).astype(float) for level in range(1, size)]
     full = np.column_stack(columns)
-    kept = _independent(full)
-    matrix, of_row = full[:, kept], pattern.reshape(-1).astype(np.int32)
+    independent = _independent(full)
+    matrix, of_row = full[:, independent], pattern.reshape(-1).astype(np.int32)
     matrix.flags.writeable = of_row.flags.writeable = False
-    return kept, matrix, of_row
+    return independent, matrix, of_row
 
 
 def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
@@ -93,8 +93,8 @@ def counted_again(cells: Design, counts: Floats) -> Floats:
     The counts are (draw, row) for the frame rows of the stratum.
     """
     rows = np.arange(len(cells.pattern))
-    held = scipy.sparse.csr_array((np.ones(len(rows)), (cells.pattern, rows)))
-    summed: Floats = np.asarray((held @ counts.T).T)
+    incidence = scipy.sparse.csr_array((np.ones(len(rows)), (cells.pattern, rows)))
+    summed: Floats = np.asarray((incidence @ counts.T).T)
     return np.maximum(summed, 1.0)
 
 
@@ -104,13 +104,13 @@ def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
 
 def _independent(matrix: Floats) -> tuple[int, ...]:
     """Positions of columns that are no linear combination of the kept columns before them (Gram–Schmidt)."""
-    kept: list[int] = []
+    columns: list[int] = []
     basis = np.empty((len(matrix), 0))
     for j, column in enumerate(matrix.T):
         residual = column - basis @ (basis.T @ column)
         residual -= basis @ (basis.T @ residual)
         norm = float(np.linalg.norm(residual))
         if norm > 1e-8 * max(1.0, float(np.linalg.norm(column))):
-            kept.append(j)
+            columns.append(j)
             basis = np.column_stack([basis, residual / norm])
-    return tuple(kept)
+    return tuple(columns)

@@ -106,11 +106,11 @@ class RegressionModel(OutcomeModel):
     def coefficients(self) -> Parameter:
         return Parameter("coefficients", (("predictor", self.design.names),))
 
-    def with_aliased(self, kept: Floats) -> Floats:
+    def with_aliased(self, coefficients: Floats) -> Floats:
         """Coefficients (draw, predictor) of all predictors; NaN for those that the stratum does not identify."""
-        whole = np.full((len(kept), len(self.design.names)), np.nan)
-        whole[:, self.design.kept] = kept
-        return whole
+        full = np.full((len(coefficients), len(self.design.names)), np.nan)
+        full[:, self.design.kept] = coefficients
+        return full
 
     def location(self, draws: Draws) -> Floats:
         """x'coefficients of every pattern, (draw, pattern)."""
@@ -126,8 +126,8 @@ class RegressionModel(OutcomeModel):
 
     def design_data(self) -> dict[str, Any]:
         """A Stan program's data of the patterns."""
-        patterns, kept = self.design.matrix.shape
-        return {"P": patterns, "K": kept, "X": self.design.matrix.tolist()}
+        patterns, columns = self.design.matrix.shape
+        return {"P": patterns, "K": columns, "X": self.design.matrix.tolist()}
 
 
 def whole(bounds: tuple[float, float]) -> tuple[float, float]:

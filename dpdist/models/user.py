@@ -88,8 +88,8 @@ class User:
         )
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        kept = alpha > 0
-        return np.column_stack([records.frame, records.outcome, records.weight, alpha])[kept]
+        positive = alpha > 0
+        return np.column_stack([records.frame, records.outcome, records.weight, alpha])[positive]
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         frame, y, w, alpha = statistics.T

@@ -265,5 +265,5 @@ def _numbers_close(line: str, due: str) -> bool:
 def _decimal_close(one: str, other: str) -> bool:
     """True for two decimal numbers that are equal but for last digits; whole numbers must be equal."""
     one, other = one.replace(",", ""), other.replace(",", "")
-    whole = one.lstrip("-").isdigit() and other.lstrip("-").isdigit()
-    return not whole and abs(float(one) - float(other)) <= RELATIVE * max(abs(float(one)), abs(float(other)))
+    integers = one.lstrip("-").isdigit() and other.lstrip("-").isdigit()
+    return not integers and abs(float(one) - float(other)) <= RELATIVE * max(abs(float(one)), abs(float(other)))

@@ -60,7 +60,7 @@ def open_release(place: str | Path) -> Release:
 def release_in(space: Workspace) -> Release:
     """Opens the release that a run has just published or held."""
     if space.store.shared:
-        return Release(str(made := space.newest), lambda: made)
+        return Release(str(place := space.newest), lambda: place)
     return Release(space.shown(space.newest), _Taken(space.place, space.newest.name))
 
 

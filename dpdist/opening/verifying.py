@@ -222,8 +222,8 @@ def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
         yield "acceptance.gates", [gate.get("measured") for gate in gates], "values within the limits"
 
 
-def _objects(given: Any) -> list[dict[str, Any]]:
-    return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
+def _objects(content: Any) -> list[dict[str, Any]]:
+    return [item for item in content if isinstance(item, dict)] if isinstance(content, list) else []
 
 
 def _met(gate: Mapping[str, Any]) -> bool:

@@ -72,14 +72,14 @@ def cut(times: Sequence[float], workers: int, most: int = MOST_STRATA) -> list[r
     A stratum that takes longer than a task should take is a task alone.
     """
     longest, shortest = limits(workers)
-    left, start, filled, tasks = float(sum(times)), 0, 0.0, list[range]()
-    limit = min(longest, max(shortest, left / (AHEAD * workers)))
-    for k, one in enumerate(times):
-        if k > start and (k - start == most or filled + one > limit):
+    remaining, start, filled, tasks = float(sum(times)), 0, 0.0, list[range]()
+    limit = min(longest, max(shortest, remaining / (AHEAD * workers)))
+    for k, seconds in enumerate(times):
+        if k > start and (k - start == most or filled + seconds > limit):
             tasks.append(range(start, k))
-            left, start, filled = left - filled, k, 0.0
-            limit = min(longest, max(shortest, left / (AHEAD * workers)))
-        filled += one
+            remaining, start, filled = remaining - filled, k, 0.0
+            limit = min(longest, max(shortest, remaining / (AHEAD * workers)))
+        filled += seconds
     return [*tasks, range(start, len(times))] if times else tasks
 
 
@@ -173,7 +173,7 @@ class Layout:
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
         wanted = "never" if job.mechanism.adds_noise else wanted
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * family_facts(job).program
-        kept = wanted == "always" or (wanted == "auto" and small)
+        stores = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))
         gathered = GATHERED_BYTES if isinstance(first, Additive) and first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else MOST_STRATA
@@ -182,7 +182,7 @@ class Layout:
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
         sums = BYTES_PER_SUM * first.most_sums if isinstance(first, CodedRecords) else 0
         batch = 1 if bin_strata == 1 or job.mechanism.fallback == "proper_prior" else BATCH_STRATA
-        return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record, sums, batch)
+        return cls(frame, job.sampler.total, largest, stores, process, gathered, bin_strata, record, sums, batch)
 
     @cached_property
     def blocks(self) -> Blocks:

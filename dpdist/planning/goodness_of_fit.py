@@ -150,7 +150,7 @@ def compared(
                 errors = np.sqrt([estimate.variance for estimate in estimates])
             off = _expectations(cells, sums) - [estimate.value for estimate in estimates]
             judged = (cells.membership @ n >= FEWEST_JUDGED) & (errors > 0)
-            for statistic in (one for one in table.statistics if one.plain):
+            for statistic in (stat for stat in table.statistics if stat.plain):
                 k = STATISTICS.index(statistic.name)
                 if (statistic.variable or job.outcomes[0]) == outcome:
                     for cell in np.flatnonzero(judged[k]):

@@ -146,10 +146,10 @@ def _check_worker(plan: Plan) -> None:
 
 def _refuse_beyond(job: Job, task: str, needed: int, remedy: str) -> None:
     """Raises `JobError` if a task needs more bytes than a worker has. It leaves the amount out where sizes are secret."""
-    given = int(job.runtime.memory_per_worker)
-    if needed > given:
+    available = int(job.runtime.memory_per_worker)
+    if needed > available:
         amount = "more" if job.sizes_secret else f"{ceil(needed / 2**20):,} MiB"
-        fault = f"{task} needs {amount}, a worker has {given / 2**20:,.0f} MiB"
+        fault = f"{task} needs {amount}, a worker has {available / 2**20:,.0f} MiB"
         problem = Problem("runtime.memory_per_worker", fault, "at least that", f"set runtime.memory_per_worker, {remedy}")
         raise JobError(job.dataset, [problem])
 
@@ -278,7 +278,7 @@ def _follows_from_predictors(job: Job, model: StratumModel, census: Census, rows
         if np.isnan(y).any():
             continue
         root = np.sqrt(n)
-        left = y - x @ np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
-        if n @ left**2 <= SINGULAR * (n @ y**2):
+        residual = y - x @ np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+        if n @ residual**2 <= SINGULAR * (n @ y**2):
             return True
     return False

@@ -98,9 +98,9 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
             if shown in seen:
                 continue
             seen.add(shown)
-            whole, without = records.estimate(cells, base), alone.estimate(cells, base)
+            estimated, without = records.estimate(cells, base), alone.estimate(cells, base)
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratio, error = whole.variance / without.variance, np.sqrt(whole.variance) / np.abs(whole.value)
+                ratio, error = estimated.variance / without.variance, np.sqrt(estimated.variance) / np.abs(estimated.value)
             varies = without.variance > (NEARLY_CONSTANT * without.value) ** 2
             for cell in np.flatnonzero(enough & varies & np.isfinite(ratio)):
                 named = zip(cells.by, cells.labels[cell], strict=True)
@@ -350,12 +350,12 @@ def sizes(plan: Plan) -> dict[str, str]:
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
     job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
-    needed, given = plan.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
+    needed, available = plan.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
     store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
     return {
         STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
-        MEMORY: f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
+        MEMORY: f"{needed:,.0f} MiB at most, of {available:,.0f} MiB a worker",
         DRIVER: f"{plan.driver_bytes / 2**20:,.0f} MiB",
         **({"log-likelihood store": store if layout.log_lik else "not kept"} if job.model is not None else {}),
         **time(plan),
@@ -408,9 +408,9 @@ def first_stage(job: Job) -> dict[str, str]:
     """A line on the noisy histograms in place of a reference, if the job pays for them; else empty."""
     if job.reference is None or job.reference.paid is None:
         return {}
-    spent, left = (budget_text(epsilon) for epsilon in (job.reference.paid.epsilon, job.epsilon.tables))
+    spent, remaining = (budget_text(epsilon) for epsilon in (job.reference.paid.epsilon, job.epsilon.tables))
     how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
-    return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {left}: {how}"}
+    return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {remaining}: {how}"}
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:

@@ -141,15 +141,15 @@ def _public_counts(job: Job) -> str:
 
 def headline(job: Job) -> str:
     """One line on what is protected and what is not."""
-    kept = listed(job.protected_components)
+    components = listed(job.protected_components)
     if job.noisy_frame and job.budget.adjacency == "substitution":
-        return f"{kept} of {whom(job)}, and {_frame(job)}; published without noise: {_public_counts(job)}"
+        return f"{components} of {whom(job)}, and {_frame(job)}; published without noise: {_public_counts(job)}"
     if job.sizes_secret and job.privacy_unit is not None:
-        return f"{kept} of {whom(job)}, their table columns, their presence and the sample counts"
+        return f"{components} of {whom(job)}, their table columns, their presence and the sample counts"
     if job.sizes_secret:
-        return f"{kept} of one record, its table columns, its presence and the sample counts"
+        return f"{components} of one record, its table columns, its presence and the sample counts"
     columns = f"table columns ({', '.join(job.categories)}) and sample counts" if job.categories else "the sample count"
-    return f"{kept} of {whom(job)}; published without noise: {columns}"
+    return f"{components} of {whom(job)}; published without noise: {columns}"
 
 
 def unit(job: Job) -> str:
@@ -180,8 +180,8 @@ def domain(job: Job) -> list[str]:
 
 
 def _categories(job: Job) -> str:
-    left = [name for name in job.categories if job.columns[name].missing == "drop"]
-    dropped = f" (records without {', '.join(left)} are dropped)" if left else ""
+    dropping = [name for name in job.categories if job.columns[name].missing == "drop"]
+    dropped = f" (records without {', '.join(dropping)} are dropped)" if dropping else ""
     moved = [name for name in job.categories if job.columns[name].outside == "clip"]
     nearest = f" (whole numbers that are no level of {', '.join(moved)} count in the nearest one)" if moved else ""
     return f"{', '.join(job.categories)}: a declared level in every record{dropped}{nearest}"

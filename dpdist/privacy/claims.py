@@ -84,7 +84,7 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     if "rho" in promise:
         terms = {"epsilon": epsilon, "factor": times, "delta": promise["delta"], "rho": promise["rho"]}
         concentrated = CONCENTRATED.format(change=_change(promise, job), **terms)
-        claims = [concentrated, *(one.text for one in large_delta(job, records))]
+        claims = [concentrated, *(claim.text for claim in large_delta(job, records))]
     if promise["guarantee"] == "strict for exact draws":
         claims.append(EXACT_DRAWS)
     return " ".join([*claims, *_exchanged(promise, job), *_moves(job)])

@@ -54,12 +54,12 @@ def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
     pairs = []
     for place, count in enumerate(counts):
         for out in np.flatnonzero(count):
-            left = [c - (z == out) for z, c in enumerate(count)]
+            fewer = [c - (z == out) for z, c in enumerate(count)]
             if neighbours == "zero_out":
-                pairs.append((place, number[tuple(left)]))
+                pairs.append((place, number[tuple(fewer)]))
                 continue
             for into in range(out + 1, values):
-                pairs.append((place, number[tuple(c + (z == into) for z, c in enumerate(left))]))
+                pairs.append((place, number[tuple(c + (z == into) for z, c in enumerate(fewer))]))
     return Databases(np.array(counts, dtype=np.int64), np.array(pairs, dtype=np.int64).reshape(-1, 2))
 
 

@@ -162,10 +162,10 @@ def _projected(values: Floats, total: Ints) -> Floats:
 
 def _whole(values: Floats, total: Ints) -> Ints:
     """Rounds rows to whole numbers that sum to their totals, by largest remainders, (cell, part)."""
-    whole = np.floor(values + 1e-9).astype(np.int64)
-    left = total - whole.sum(axis=1)
-    rank = np.argsort(np.argsort(whole - values, axis=1, kind="stable"), axis=1, kind="stable")
-    return np.asarray(whole + (rank < left[:, None]), dtype=np.int64)
+    integers = np.floor(values + 1e-9).astype(np.int64)
+    remainder = total - integers.sum(axis=1)
+    rank = np.argsort(np.argsort(integers - values, axis=1, kind="stable"), axis=1, kind="stable")
+    return np.asarray(integers + (rank < remainder[:, None]), dtype=np.int64)
 
 
 def _as_tree(job: Job, frame: Frame, values: Ints) -> Ints:

@@ -131,8 +131,8 @@ class NoisyQuery:
 
 def root_above(square: Fraction) -> Fraction:
     """A multiple of 1/DIGITS that exceeds the square root by at most 1/DIGITS."""
-    whole = square * DIGITS**2
-    return Fraction(isqrt(whole.numerator // whole.denominator) + 1, DIGITS)
+    floor_root = square * DIGITS**2
+    return Fraction(isqrt(floor_root.numerator // floor_root.denominator) + 1, DIGITS)
 
 
 def neighbour_of(job: Job) -> Neighbour:

@@ -139,8 +139,8 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
         texts.append(f"The model ignores clustering by {job.survey.psu}, so these standard errors are too small.")
     elif job.survey.replicate_weights is not None:
         texts.append("The model ignores the design in the replicate weights, so these standard errors leave it out.")
-    if effects and (left := _without_effect(job, effects)):
-        texts.append(f"No design effect is known for {', '.join(left)}: their standard errors leave out clustering.")
+    if effects and (uncovered := _without_effect(job, effects)):
+        texts.append(f"No design effect is known for {', '.join(uncovered)}: their standard errors leave out clustering.")
     if job.survey.fpc:
         texts.append("Standard errors have no finite population correction.")
     return texts
@@ -153,7 +153,9 @@ def _without_effect(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
         crossed = [frozenset(columns) for size in sizes for columns in combinations(table.by, size)]
         for statistic in table.statistics:
             base = statistic.of or statistic
-            left = [names for names in crossed if not any(one.fits(names, base.name, base.variable) for one in effects)]
-            cells = "" if len(left) == len(crossed) else f" in some of {table.name}"
-            figures += [f"{statistic.text}{cells}"] if left else []
+            uncovered = [
+                names for names in crossed if not any(effect.fits(names, base.name, base.variable) for effect in effects)
+            ]
+            cells = "" if len(uncovered) == len(crossed) else f" in some of {table.name}"
+            figures += [f"{statistic.text}{cells}"] if uncovered else []
     return list(dict.fromkeys(figures))

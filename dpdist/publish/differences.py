@@ -283,10 +283,10 @@ def _of_table(before: Release, after: Release, name: str, shared: SharedErrors |
     value, error, df = (Pair(*(both[f"{used}_{end}"].to_numpy(dtype=float) for end in "ab")) for used in USED)
     variances = [error.before**2, error.after**2, np.zeros(len(both))]
     if shared is not None:
-        known, kept = shared.variances(name), both[keys].astype(object).where(both[keys].notna(), None)
-        figures = zip(kept[by].itertuples(index=False, name=None), kept["statistic"], kept["variable"], strict=True)
+        known, labels = shared.variances(name), both[keys].astype(object).where(both[keys].notna(), None)
+        figures = zip(labels[by].itertuples(index=False, name=None), labels["statistic"], labels["variable"], strict=True)
         none = SharedVariance(0.0, 0.0, 0.0)
-        more = np.array([known.get((tuple(map(str, cell)), one, about), none) for cell, one, about in figures])
+        more = np.array([known.get((tuple(map(str, cell)), statistic, about), none) for cell, statistic, about in figures])
         variances = [np.maximum(part + added, 0.0) for part, added in zip(variances[:2], more[:, :2].T, strict=True)]
         variances.append(more[:, 2])
     return both[keys].assign(**changes(value, Pair(*variances[:2]), df, variances[2]))

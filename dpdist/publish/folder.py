@@ -139,9 +139,9 @@ def _published(released: ReleasedObject, public: Path, listener: Listener, unfit
     write_registry(building / "registry.yaml", released.job, written)
     write_sdmx(building / "sdmx", released.job, tables, written)
     write_page(building / "index.html", released.job, tables, written)
-    made = manifest(building, released, written.get("withheld"))
-    (building / MANIFEST).write_bytes(made)
-    if _signed(public) and (public / MANIFEST).read_bytes() == made:
+    entries = manifest(building, released, written.get("withheld"))
+    (building / MANIFEST).write_bytes(entries)
+    if _signed(public) and (public / MANIFEST).read_bytes() == entries:
         shutil.copyfile(public / SIGNATURE, building / SIGNATURE)
     if (public / UNFIT).exists() and not unfit:
         unfit = (public / UNFIT).read_text(encoding="utf-8")
@@ -161,10 +161,10 @@ def _write_tables(
     written = []
     with stage(listener, "tables", len(released.job.tables)) as tick:
         for spec in released.job.tables:
-            made = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
-            pq.write_table(made, folder / f"{spec.name}.parquet")
-            pa_csv.write_csv(for_spreadsheets(made), folder / f"{spec.name}.csv")
-            written.append((printed_table(released.job, spec, made, frame=released.frame), made))
+            rows = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
+            pq.write_table(rows, folder / f"{spec.name}.parquet")
+            pa_csv.write_csv(for_spreadsheets(rows), folder / f"{spec.name}.csv")
+            written.append((printed_table(released.job, spec, rows, frame=released.frame), rows))
             write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
             tick(1)
     return written

@@ -165,15 +165,15 @@ class Material:
     @cached_property
     def each_set(self) -> list[Units]:
         """Returns the frame's rows for each set separately."""
-        whole, distributions = self.sets, self.distributions
+        all_sets, distributions = self.sets, self.distributions
         return [
             Units(
                 self._n,
-                whole.weight[[k]],
-                [product[[k]] for product in whole.products],
-                distributions.of_set(k, whole.weight[[k]]),
+                all_sets.weight[[k]],
+                [product[[k]] for product in all_sets.products],
+                distributions.of_set(k, all_sets.weight[[k]]),
             )
-            for k in range(len(whole.weight))
+            for k in range(len(all_sets.weight))
         ]
 
     @cached_property
@@ -308,8 +308,8 @@ def _from_records(material: Material, figures: StatisticFigures, parameters: Fur
     released = material.released
     job, frame, row = released.job, released.frame, released.frame.expand()
     effect, sets = further_effects(released.design_effects, figures.cells, figures.statistic), len(released.sets)
-    held = replace(figures.cells, membership=figures.cells.membership.tocsc()[:, row].tocsr())
-    pairs = [_of_set(material, replace(figures, cells=held), k, row) for k in range(sets)]
+    restricted = replace(figures.cells, membership=figures.cells.membership.tocsc()[:, row].tocsr())
+    pairs = [_of_set(material, replace(figures, cells=restricted), k, row) for k in range(sets)]
     values, within = (np.array([pair[i] for pair in pairs]) for i in range(2))
     df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
     plain = combine_sets(values, effect * within, df)

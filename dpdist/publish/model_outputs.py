@@ -113,7 +113,7 @@ def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) ->
 
 def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
     """Writes each table as <name>.parquet and .csv, with rows of all strata; returns the names."""
-    whole = dict[str, ModelTable]()
+    by_name = dict[str, ModelTable]()
     frame, effect = released.frame, _within(released.design_effects, released.frame.strata)
     for stratum in range(len(frame.stratum_labels)):
         model, first = released.model(stratum), frame.rows_of(stratum).start
@@ -121,12 +121,12 @@ def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
             return []
         levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
         theta = released.theta(model, stratum, 0)
-        for name, made in model.tables_beside(released.job, theta, effect).items():
-            rows = [row | {"cell": levels | row["cell"]} for row in made.rows]
-            whole.setdefault(name, made._replace(rows=[])).rows.extend(rows)
-    for name, made in whole.items():
-        _write(folder / name, released, made)
-    return list(whole)
+        for name, model_table in model.tables_beside(released.job, theta, effect).items():
+            rows = [row | {"cell": levels | row["cell"]} for row in model_table.rows]
+            by_name.setdefault(name, model_table._replace(rows=[])).rows.extend(rows)
+    for name, model_table in by_name.items():
+        _write(folder / name, released, model_table)
+    return list(by_name)
 
 
 def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> DesignEffectOf:
@@ -134,11 +134,11 @@ def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> Desig
     return lambda columns, statistic, outcome: effect_of(effects, columns | set(strata), statistic, outcome)
 
 
-def _write(path: Path, released: ReleasedObject, made: ModelTable) -> None:
+def _write(path: Path, released: ReleasedObject, model_table: ModelTable) -> None:
     columns = [*released.frame.strata, *released.job.outcomes]
-    data = {made.label: pa.array([row[made.label] for row in made.rows], pa.string())}
-    data |= {CELL + name: pa.array([row["cell"].get(name) for row in made.rows], pa.string()) for name in columns}
-    data |= {name: pa.array([row[name] for row in made.rows], pa.float64()) for name in made.numbers}
+    data = {model_table.label: pa.array([row[model_table.label] for row in model_table.rows], pa.string())}
+    data |= {CELL + name: pa.array([row["cell"].get(name) for row in model_table.rows], pa.string()) for name in columns}
+    data |= {name: pa.array([row[name] for row in model_table.rows], pa.float64()) for name in model_table.numbers}
     table = pa.table(data)
     pq.write_table(table, path.with_name(f"{path.name}.parquet"))
     pa_csv.write_csv(table, path.with_name(f"{path.name}.csv"))

@@ -46,8 +46,8 @@ class Combined(NamedTuple):
 class ReleasedTables(ParquetTables):
     """Published tables by name, in long form: one row for each cell, statistic and estimator."""
 
-    def __init__(self, folder: Path, job: Job, kept: object):
-        super().__init__(folder, "tables of the release", kept)
+    def __init__(self, folder: Path, job: Job, owner: object):
+        super().__init__(folder, "tables of the release", owner)
         self._job = job
 
     def wide(self, name: str) -> pd.DataFrame:
@@ -284,13 +284,13 @@ class Release(os.PathLike[str]):
         )
 
 
-def _pair(given: object, number: int) -> tuple[float, float]:
+def _pair(pair: object, number: int) -> tuple[float, float]:
     """The result of a statistic for a set. Raises `AnalysisError` unless it is an estimate and a variance."""
     remedy = "return (estimate, variance) from the function"
     try:
-        estimate, variance = (float(part) for part in given)  # type: ignore[attr-defined]
+        estimate, variance = (float(part) for part in pair)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        raise AnalysisError(f"of set {number} the function gave a {type(given).__name__}", PAIR, remedy) from None
+        raise AnalysisError(f"of set {number} the function gave a {type(pair).__name__}", PAIR, remedy) from None
     if not (np.isfinite([estimate, variance]).all() and variance >= 0):
         raise AnalysisError(f"of set {number} the function gave ({estimate:g}, {variance:g})", PAIR, remedy)
     return estimate, variance

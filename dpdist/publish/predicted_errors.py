@@ -101,7 +101,9 @@ def predicted(
         parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
         if within is not None:
             both = _direct_variances(released, cells, grounds, within)
-            parts = [VarianceParts(direct, part.other + left) for (direct, left), part in zip(both, parts, strict=True)]
+            parts = [
+                VarianceParts(direct, part.other + remainder) for (direct, remainder), part in zip(both, parts, strict=True)
+            ]
     varying = grounds.noised is None
     records, errors = cells.membership @ n, []
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -140,8 +142,8 @@ def within_cells(released: ReleasedObject) -> dict[str, Within]:
         direct = model.unprotected(theta, DRAWS, key.generator("centres"))
         noised = model.noised_again(theta, int(n.sum()), FEW, key.generator("noise of compositions"))
         for j, name in enumerate(outcomes):
-            for whole, part in zip(within[name].noised, expected_of(model, noised, j), strict=True):
-                whole[:, rows] = part
+            for total, part in zip(within[name].noised, expected_of(model, noised, j), strict=True):
+                total[:, rows] = part
             expected = expected_of(model, direct, j)
             for of_table, (_, inside) in tables.items():
                 membership = inside[:, rows.start : rows.stop]
@@ -180,7 +182,7 @@ def _direct_variances(
         alike = equal / np.maximum(equal + drawn[0], np.finfo(float).tiny)
         drawn = [alike * variance for variance in drawn]
     for k, (effect, part) in enumerate(zip(effects, composed, strict=True)):
-        caused = np.nan_to_num(np.mean([one[k].variance for one in noised], axis=0) - part.variance)
+        caused = np.nan_to_num(np.mean([parts_of_set[k].variance for parts_of_set in noised], axis=0) - part.variance)
         composed_and_drawn = part.variance + drawn[k]
         variance = np.where(composed_and_drawn > CLEAR * caused, composed_and_drawn, 0.0)
         if STATISTICS[k] != "mean":

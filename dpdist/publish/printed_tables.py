@@ -445,8 +445,8 @@ def _estimator(text: Presentation, table: pa.Table) -> str:
 
 def _labels(job: Job, spec: Table, name: str) -> list[str]:
     every = job.columns[name].levels or ()
-    kept = codes_of(every, spec.universe.get(name, every))
-    levels = [job.presentation.level(name, every[code]) for code in kept]
+    codes = codes_of(every, spec.universe.get(name, every))
+    levels = [job.presentation.level(name, every[code]) for code in codes]
     return levels + [TOTAL] * spec.margins
 
 
@@ -483,13 +483,13 @@ def head_of(text: Presentation, statistic: Statistic) -> str:
 
 
 def _columns(text: Presentation, spec: Table, groups: Sequence[str], values: Floats) -> tuple[TableColumn, ...]:
-    number, made = len(spec.statistics), []
+    number, columns = len(spec.statistics), []
     for group in groups:
         for j, statistic in enumerate(spec.statistics):
             stated = text.decimals.get(statistic.name)
             decimals = 0 if statistic.name == "count" else decimals_of(values[:, j::number])
-            made.append(TableColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
-    return tuple(made)
+            columns.append(TableColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
+    return tuple(columns)
 
 
 def decimals_of(values: Floats) -> int:

@@ -67,9 +67,9 @@ def fixed_totals(cells: Cells, margins: list[Margin]) -> Floats:
     """Counts fixed by the totals alone, without rounding errors, (cell,); NaN for other cells."""
     if not margins:
         return np.full(len(cells), np.nan)
-    x, held = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
-    parts = np.linalg.lstsq(x.T, held.T, rcond=None)[0].T
-    follows = np.abs(held - parts @ x).max(axis=1) < FIXED
+    x, constant = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
+    parts = np.linalg.lstsq(x.T, constant.T, rcond=None)[0].T
+    follows = np.abs(constant - parts @ x).max(axis=1) < FIXED
     totals = parts @ np.concatenate([margin.totals for margin in margins])
     return np.where(follows, [float(f"{total:.{DIGITS}g}") for total in totals], np.nan)
 
@@ -119,12 +119,12 @@ def raked_to_totals(released: ReleasedObject, pairs: list[Expected]) -> list[Exp
 
 def by_row(released: ReleasedObject, strata: range, expect: Expecting) -> list[Expected]:
     """Expectations of the first draw by frame row of consecutive strata, (row,) each, one pair for each set."""
-    whole = rows_of_batch(released.frame, strata)
-    size = whole.stop - whole.start
+    batch_rows = rows_of_batch(released.frame, strata)
+    size = batch_rows.stop - batch_rows.start
     pairs = [(np.empty(size), np.empty(size)) for _ in released.sets]
     for stratum in strata:
         model, rows = released.model(stratum), released.frame.rows_of(stratum)
-        inside = slice(rows.start - whole.start, rows.stop - whole.start)
+        inside = slice(rows.start - batch_rows.start, rows.stop - batch_rows.start)
         for k, (weight, product) in enumerate(pairs):
             weights, products = expect(model, released.theta(model, stratum, k))
             weight[inside], product[inside] = weights[0], products[0]

@@ -194,9 +194,9 @@ def _subsample(released: ReleasedObject, rows_of_stratum: slice) -> tuple[Codes,
     """Frame rows of the synthetic sample's records, and √(records kept / records) by frame row, as in `Laws.shrink`."""
     count = released.frame.count[rows_of_stratum]
     share = min(1.0, LARGEST / float(count.sum()))
-    kept = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
-    rows = np.repeat(np.arange(rows_of_stratum.start, rows_of_stratum.stop, dtype=np.int32), kept)
-    return rows, np.sqrt(kept / count)
+    sizes = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
+    rows = np.repeat(np.arange(rows_of_stratum.start, rows_of_stratum.stop, dtype=np.int32), sizes)
+    return rows, np.sqrt(sizes / count)
 
 
 def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecords, redraw: Redraw) -> Floats:

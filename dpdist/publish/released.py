@@ -164,11 +164,11 @@ class ReleasedObject:
         """The cells of a table over the frame. Those of large tables are kept only until others are asked for."""
         key = json.dumps([list(table.by), table.margins, table.universe], default=list)
         if key not in self._cells:
-            made = cross(self.frame, table.by, table.margins, table.universe)
-            room = MOST_ENTRIES - made.membership.nnz
-            while self._cells and sum(one.membership.nnz for one in self._cells.values()) > room:
+            cells = cross(self.frame, table.by, table.margins, table.universe)
+            room = MOST_ENTRIES - cells.membership.nnz
+            while self._cells and sum(cells_of_table.membership.nnz for cells_of_table in self._cells.values()) > room:
                 self._columns.pop(id(self._cells.pop(next(iter(self._cells)))), None)
-            self._cells[key] = made
+            self._cells[key] = cells
         return self._cells[key]
 
     def rows_of_cells(self, table: Table) -> scipy.sparse.csc_array:
@@ -370,9 +370,9 @@ def read_released(folder: Path) -> ReleasedObject:
         sets = tuple(Parameters.of(json.loads(name.read_text(encoding="utf-8"))["strata"]) for name in names)
         seed = Key.read(folder / "seed")
         facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if family_facts(job).on_reference else {}
-        kept = folder / DONORS
-        donors = donors_from_table(pq.read_table(kept), job.outcomes, job.microdata.columns) if kept.exists() else {}
-        for label, periods in history.items() if not kept.exists() else ():
+        path = folder / DONORS
+        donors = donors_from_table(pq.read_table(path), job.outcomes, job.microdata.columns) if path.exists() else {}
+        for label, periods in history.items() if not path.exists() else ():
             if len(periods) > 1:  # a chain without a reference
                 donors[label] = Donors.none(len(job.outcomes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

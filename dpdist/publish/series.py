@@ -76,13 +76,13 @@ class Series:
 
     def statistics(self, name: str) -> dict[tuple[str, str | None], Statistic]:
         """Statistics of a table in any of its releases by label and variable, those of the latest first."""
-        found = dict[tuple[str, str | None], Statistic]()
+        by_label = dict[tuple[str, str | None], Statistic]()
         for period in reversed(self.tables[name]):
             table = period.table(name)
             assert table is not None
             for statistic in table.statistics:
-                found.setdefault((statistic.label, statistic.about), statistic)
-        return found
+                by_label.setdefault((statistic.label, statistic.about), statistic)
+        return by_label
 
     def levels(self, name: str) -> list[tuple[str, ...]]:
         """Cells of a table in any of its releases, those of the latest first."""
@@ -124,19 +124,19 @@ class Series:
     def _compared(self) -> tuple[pd.DataFrame, list[str]]:
         parts, notes, by = list[pd.DataFrame](), list[str](), dict[str, None]()
         for before, after in pairwise(self.periods):
-            kept = [name for name, periods in self.tables.items() if before in periods and after in periods]
-            if not kept:
+            common = [name for name, periods in self.tables.items() if before in periods and after in periods]
+            if not common:
                 notes.append(f"{before.name} and {after.name} have no table in common")
                 continue
             try:
-                found = period_differences(before.release, after.release)
+                differences = period_differences(before.release, after.release)
             except AnalysisError as error:
                 notes.append(f"no changes from {before.name} to {after.name}: {error.fault}")
                 continue
-            for name in kept:
+            for name in common:
                 by |= dict.fromkeys(self.by(name))
                 shown = _printed(after, name)[[*self.by(name), *OF_A_FIGURE]]
-                rows = shown.merge(found[name], on=[*self.by(name), *OF_A_FIGURE])
+                rows = shown.merge(differences[name], on=[*self.by(name), *OF_A_FIGURE])
                 parts.append(rows.assign(period_before=before.name, period_after=after.name, table=name))
         order = ["period_before", "period_after", "table", *by, *OF_A_FIGURE, *FIGURES]
         return _joined(parts, order), notes
@@ -181,7 +181,9 @@ def _described(table: Table) -> str:
 
 def _has(period: Period, name: str, statistic: Statistic) -> bool:
     table = period.table(name)
-    return table is not None and (statistic.label, statistic.about) in {(one.label, one.about) for one in table.statistics}
+    return table is not None and (statistic.label, statistic.about) in {
+        (stat.label, stat.about) for stat in table.statistics
+    }
 
 
 def _changed_columns(before: Period, after: Period) -> Iterator[str]:
@@ -213,7 +215,9 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
     shown = shown_rows(rows, text.estimator or str(rows["estimator"][0])).to_pandas()
     table = period.table(name)
     assert table is not None
-    kinds: Mapping[tuple[str, str | None], StatisticName] = {(one.label, one.about): one.name for one in table.statistics}
+    kinds: Mapping[tuple[str, str | None], StatisticName] = {
+        (stat.label, stat.about): stat.name for stat in table.statistics
+    }
     rules, grades = text.quality.model_copy(update={"minimum": None}), np.full(len(shown), "", dtype=object)
     value, error, df = (shown[column].to_numpy(dtype=float) for column in ("estimate", "standard_error", "df"))
     with np.errstate(invalid="ignore"):
@@ -252,8 +256,8 @@ def series_of(releases: Sequence[Release]) -> Series:
     by_name = dict[str, Period]()
     for period in periods:
         for table in period.job.tables:
-            if taken := sorted(OWN_COLUMNS.intersection(table.by)):
-                fault = f"table '{table.name}' of {period.release} is by '{taken[0]}', a name of a series' own columns"
+            if reserved := sorted(OWN_COLUMNS.intersection(table.by)):
+                fault = f"table '{table.name}' of {period.release} is by '{reserved[0]}', a name of a series' own columns"
                 raise AnalysisError(
                     fault, "tables by columns of other names", "rename the column, or leave the release out"
                 )

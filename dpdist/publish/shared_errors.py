@@ -67,7 +67,7 @@ class SharedErrors:
 
     def variances(self, name: str) -> Mapping[Key, SharedVariance]:
         """Of a table's counts, means and totals, by cell and statistic. Both releases have the table."""
-        found = dict[Key, SharedVariance]()
+        by_key = dict[Key, SharedVariance]()
         for outcome, variable in enumerate(self.later.job.outcomes):
             sides = [self._side(k, name, outcome) for k in range(2)]
             first, second = sides
@@ -82,8 +82,8 @@ class SharedErrors:
                 parts = np.column_stack([before, after, (later + earlier - apart) / 2.0])
                 for place, values in zip(here, parts.tolist(), strict=True):
                     for label, about in _named(self._table(self.later, name), statistic, variable, outcome):
-                        found[first.labels[place], label, about] = SharedVariance(*values)
-        return found
+                        by_key[first.labels[place], label, about] = SharedVariance(*values)
+        return by_key
 
     def _side(self, k: int, name: str, outcome: int) -> _Side:
         released = (self.later, self.earlier)[k]
@@ -112,8 +112,10 @@ class _Side:
 
 def _named(table: Table, statistic: str, variable: str, outcome: int) -> list[tuple[str, str | None]]:
     """Labels and variables under which a table has this statistic of this outcome."""
-    plain = [one for one in table.statistics if one.plain and one.name == statistic]
-    return [(one.label, one.about) for one in plain if one.variable == variable or (one.variable is None and not outcome)]
+    plain = [stat for stat in table.statistics if stat.plain and stat.name == statistic]
+    return [
+        (stat.label, stat.about) for stat in plain if stat.variable == variable or (stat.variable is None and not outcome)
+    ]
 
 
 def _drawn(released: ReleasedObject, drawn: Draws, outcome: int) -> LawSpread:
@@ -129,9 +131,9 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
         pair = [read_released(release.folder / "released") for release in (after, before)]
     except WorkspaceError:  # a release of another version, whose errors cannot be simulated again
         return None
-    if any(len(one.frame.stratum_labels) != 1 or one.job.strata for one in pair):
+    if any(len(each.frame.stratum_labels) != 1 or each.job.strata for each in pair):
         return None
-    models = [one.model(0) for one in pair]
+    models = [each.model(0) for each in pair]
     if not all(isinstance(model, KnowsSamples) for model in models):
         return None
     for later, earlier in ((0, 1), (1, 0)):

@@ -134,8 +134,8 @@ def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: B
         return Simulated(_joined(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
     sums = dict[tuple[CellsKey, int], _Adding]()
     for batch, of_tables in zip(batches, by_batch(sums_over_cells, released, batches), strict=True):
-        for key, one in of_tables.items():
-            sums.setdefault(key, _Adding(one.cells)).add(one)
+        for key, result in of_tables.items():
+            sums.setdefault(key, _Adding(result.cells)).add(result)
         tick(len(batch))
     keys, outcomes = dict.fromkeys(key for key, _ in sums), range(len(released.job.outcomes))
     return Simulated([Spreads((), None, {key: sums[key, j].laws() for key in keys}) for j in outcomes], None)
@@ -188,7 +188,7 @@ def laws_and_spreads(released: ReleasedObject, batch: range) -> tuple[list[Laws 
     """Work of a batch: laws without synthetic samples, and spreads over its rows by outcome and law."""
     laws_of_batch = laws_of(released, batch)
     spread = _spreads_of(released, batch, laws_of_batch)
-    return [one if one is None else one._replace(records=None) for one in laws_of_batch], spread
+    return [law if law is None else law._replace(records=None) for law in laws_of_batch], spread
 
 
 class TouchedSums(NamedTuple):
@@ -265,10 +265,13 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
     """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
-    whole, drawn = rows_of_batch(released.frame, batch), [of_stratum.draws for of_stratum in laws if of_stratum is not None]
+    batch_rows, drawn = (
+        rows_of_batch(released.frame, batch),
+        [of_stratum.draws for of_stratum in laws if of_stratum is not None],
+    )
     sizes = [max(map(len, of_law)) for of_law in zip(*drawn, strict=True)] or [1] * len(RefitExpectations._fields)
     by_outcome = [
-        [LawSpread(*np.full((2, draws, whole.stop - whole.start), np.nan)) for draws in sizes]
+        [LawSpread(*np.full((2, draws, batch_rows.stop - batch_rows.start), np.nan)) for draws in sizes]
         for _ in released.job.outcomes
     ]
     if all(of_stratum is None or of_stratum.one_sampling for of_stratum in laws):
@@ -276,7 +279,7 @@ def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | No
             spreads_of_outcome[1] = spreads_of_outcome[0]
     for stratum, laws_of_stratum in zip(batch, laws, strict=True):
         rows = released.frame.rows_of(stratum)
-        inside = slice(rows.start - whole.start, rows.stop - whole.start)
+        inside = slice(rows.start - batch_rows.start, rows.stop - batch_rows.start)
         with np.errstate(all="ignore"):
             for outcome, of_outcome in zip(by_outcome, expected_under(released, stratum, laws_of_stratum), strict=True):
                 for spread, expected in zip(outcome, of_outcome, strict=True):
@@ -312,11 +315,11 @@ def _joined(
 def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequence[LawSpread]) -> LawSpread:
     if len(parts) == 1:
         return parts[0]
-    whole = LawSpread(*np.empty((2, max(len(part.weight) for part in parts), len(released.frame))))
+    joined = LawSpread(*np.empty((2, max(len(part.weight) for part in parts), len(released.frame))))
     for batch, part in zip(batches, parts, strict=True):
         rows = rows_of_batch(released.frame, batch)
-        whole.weight[:, rows], whole.product[:, rows] = part
-    return whole
+        joined.weight[:, rows], joined.product[:, rows] = part
+    return joined
 
 
 def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:

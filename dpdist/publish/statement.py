@@ -90,9 +90,9 @@ def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> d
 
     `far` has published figures that may be far from direct ones (`publish.predicted_errors`).
     """
-    made = _made(released)
-    stated = map(Caution.stated, [*made.get("cautions", ()), *words_of(released.job).cautions_of(released)])
-    return {**made, **described([*stated, *cautions(far)]), **entry(far)}
+    content = _made(released)
+    stated = map(Caution.stated, [*content.get("cautions", ()), *words_of(released.job).cautions_of(released)])
+    return {**content, **described([*stated, *cautions(far)]), **entry(far)}
 
 
 def _made(released: ReleasedObject) -> dict[str, Any]:
@@ -228,8 +228,10 @@ def _density(released: ReleasedObject) -> str:
     sums, named = words_of(job).density_of(released), {"outcome": outcomes, "weight": job.survey.weight or "a weight of 1"}
     if sums:
         return f"{sums.format(**named)}, in the observed sample"
-    given = ", given the predictors" if job.likelihood_predictors else ""
-    return f"{facts_of(job.likelihood.family).density.format(**named)}, natural logarithm{given}, in the observed sample"
+    condition = ", given the predictors" if job.likelihood_predictors else ""
+    return (
+        f"{facts_of(job.likelihood.family).density.format(**named)}, natural logarithm{condition}, in the observed sample"
+    )
 
 
 def _on_a_file(released: ReleasedObject) -> bool:
@@ -269,7 +271,9 @@ def _public(released: ReleasedObject) -> list[str]:
         facts.append(f"released/{HISTORY}: noisy totals of measured cells, of this release and of {before} before")
     facts += [f"the recode of {name} when a file is read: {merges_in_words(merges)}" for name, merges in job.recode.items()]
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
-    facts += [f"the universe of {one.name}: {job.presentation.within(one.universe)}" for one in job.tables if one.universe]
+    facts += [
+        f"the universe of {table.name}: {job.presentation.within(table.universe)}" for table in job.tables if table.universe
+    ]
     if (public := job.survey.design_weights) is not None:
         facts.append(f"the weights of records by {', '.join(public.by)}, which the job lists: {CONTRADICTED}")
     elif alike := job.survey.weights_constant_in:

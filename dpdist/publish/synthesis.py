@@ -75,7 +75,7 @@ def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], Non
         for batch in batches:
             if is_large(frame, batch):
                 summed = _summed(
-                    released, batch, [one.passing(_blocks(released, batch, k)) for k, one in enumerate(writers)]
+                    released, batch, [sink.passing(_blocks(released, batch, k)) for k, sink in enumerate(writers)]
                 )
             else:
                 blocks, summed = next(results)
@@ -133,8 +133,8 @@ def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Iterab
     return BatchSums(sums, [raked_to_totals(released, pairs) for pairs in expected] if defined else None)
 
 
-def _place(rows: slice, whole: Sequence[Sequence[Iterable[Floats]]], part: Sequence[Sequence[Iterable[Floats]]]) -> None:
-    for of_whole, of_part in zip(chain(*whole), chain(*part), strict=True):
+def _place(rows: slice, full: Sequence[Sequence[Iterable[Floats]]], part: Sequence[Sequence[Iterable[Floats]]]) -> None:
+    for of_whole, of_part in zip(chain(*full), chain(*part), strict=True):
         for values, values_of_rows in zip(of_whole, of_part, strict=True):
             values[rows] = values_of_rows
 
@@ -149,11 +149,11 @@ def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[Syntheti
 
     Every call yields the same records.
     """
-    whole = any(column.whole for column in released.job.outcome_columns.values())
+    integers = any(column.whole for column in released.job.outcome_columns.values())
     for stratum in batch:
         label = released.frame.stratum_labels[stratum]
         for number, block in enumerate(_of_model(released, released.model(stratum), stratum, k)):
-            if whole:
+            if integers:
                 rng = released.seed.generator("whole numbers", label, number, k + 1)
                 block = block._replace(outcome=whole_numbers(released.job, block.outcome, rng))
             yield block

@@ -113,15 +113,15 @@ def _intervals_of(
         }
         for outcome, by_estimator in by_outcome.items()
     }
-    made = []
+    columns = []
     for statistic in spec.statistics:
         if statistic.plain:
             by_estimator, k = by_outcome[statistic.variable or first], STATISTICS.index(statistic.name)
-            made.append({estimator: intervals[k] for estimator, intervals in by_estimator.items()})
+            columns.append({estimator: intervals[k] for estimator, intervals in by_estimator.items()})
         else:
             assert material is not None
-            made.append(further_intervals(material, cells, statistic))
-    return made
+            columns.append(further_intervals(material, cells, statistic))
+    return columns
 
 
 def _row(interval: Interval, cell: int) -> list[float | None]:

@@ -123,7 +123,7 @@ def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], 
     return best, least
 
 
-def between(tried: dict[float | None, float], whole: bool) -> list[float]:
+def between(tried: dict[float | None, float], integers: bool) -> list[float]:
     """Midpoints, not yet tried, between the best number so far and its neighbours."""
     numbers = sorted(value for value in tried if value is not None)
     best = min(numbers, key=lambda value: tried[value])
@@ -132,7 +132,7 @@ def between(tried: dict[float | None, float], whole: bool) -> list[float]:
     place = numbers.index(best)
     candidates = []
     for other in (numbers[place - 1 : place] if place else []) + numbers[place + 1 : place + 2]:
-        middle = float((best + other) // 2) if whole else round((best + other) / 2.0, 6)
+        middle = float((best + other) // 2) if integers else round((best + other) / 2.0, 6)
         if middle not in tried:
             candidates.append(middle)
     return candidates
@@ -237,14 +237,14 @@ def calibrate(
     facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(frame.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
     settings = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
-    made = Calibration.model_validate(
+    calibration = Calibration.model_validate(
         settings
         | {"period": period, "mechanism": best, "referring": job.reference is not None, "bound": target_of(job)}
         | {"measure": measure, "loss": round(least, 6), "tried": len(trials.losses)}
         | {"reference": facts | {"provenance": provenance}}
     )
-    write_text(Path(out), made.text)
-    return made
+    write_text(Path(out), calibration.text)
+    return calibration
 
 
 def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
@@ -321,8 +321,8 @@ def loss(job: Job, strata: list[Stratum], sampler: PosteriorSampler, measure: Me
                 noise = noise_of(drawn)
                 released = run_rounds(rounds, model, sampler, drawn, part.label, [part.records], noise=noise)
                 for number, theta in enumerate(released.parameters, start=1):
-                    made = synthetic(model, theta, part.records, drawn.generator("synthesis", set=number))
-                    losses_by_set.append((len(part.records), MEASURES[measure](part.records, *made)))
+                    records_of_set = synthetic(model, theta, part.records, drawn.generator("synthesis", set=number))
+                    losses_by_set.append((len(part.records), MEASURES[measure](part.records, *records_of_set)))
         except (Improper, NotReached, Unconverged):
             return REFUSED
     records, losses = np.array(losses_by_set, dtype=float).T
@@ -341,8 +341,8 @@ def _mean(outcome: Floats, weight: Floats) -> float:
     return float(np.average(outcome, weights=weight))
 
 
-def _relative(made: float, truth: float) -> float:
-    return abs(made - truth) / abs(truth) if truth else abs(made)
+def _relative(estimate: float, truth: float) -> float:
+    return abs(estimate - truth) / abs(truth) if truth else abs(estimate)
 
 
 MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {

@@ -47,18 +47,22 @@ def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: s
     Without a prediction, alarms are those of an earlier one. `workspace` is what remedies call the run's folder.
     """
     job = plan.job
-    found = [*job.of_alias, *map(Caution.stated, plan.promise.cautions), *large_delta(job, shown_records(job, plan.frame))]
-    found += [*_small_cells(plan), *design_left_out(job), *_of_reference(job), *doubts_of(plan.reference)]
-    found += [*_priorities(job), *_small_totals(job, plan.frame)]
+    cautions_found = [
+        *job.of_alias,
+        *map(Caution.stated, plan.promise.cautions),
+        *large_delta(job, shown_records(job, plan.frame)),
+    ]
+    cautions_found += [*_small_cells(plan), *design_left_out(job), *_of_reference(job), *doubts_of(plan.reference)]
+    cautions_found += [*_priorities(job), *_small_totals(job, plan.frame)]
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
-        found.append(Caution.of("weak_guarantee", epsilon=f"{float(job.budget.epsilon):g}"))
-    found += plan.goodness.cautions(job) if plan.goodness is not None else []
+        cautions_found.append(Caution.of("weak_guarantee", epsilon=f"{float(job.budget.epsilon):g}"))
+    cautions_found += plan.goodness.cautions(job) if plan.goodness is not None else []
     if not job.sizes_secret:
-        found += [*_psus_of_no_stratum(plan), *_small_strata(job, plan.frame, plan.model, plan.promise.target)]
-        found += [*small_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.frame)]
-    found += hidden(plan)
-    found += alarms_before(plan) if prediction is None else [*alarms(prediction), *proposals(prediction)]
-    return [*found, *advice(job, workspace)]
+        cautions_found += [*_psus_of_no_stratum(plan), *_small_strata(job, plan.frame, plan.model, plan.promise.target)]
+        cautions_found += [*small_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.frame)]
+    cautions_found += hidden(plan)
+    cautions_found += alarms_before(plan) if prediction is None else [*alarms(prediction), *proposals(prediction)]
+    return [*cautions_found, *advice(job, workspace)]
 
 
 def _priorities(job: Job) -> Iterator[Caution]:

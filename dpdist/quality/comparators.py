@@ -119,14 +119,14 @@ def reference_baselines(
     """Computes both comparators. The records of both files have rows of the same frame."""
     group, labels = frame.group(job.cell_columns)
     cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
-    held, weights = np.zeros((cells, 3)), []
+    totals, weights = np.zeros((cells, 3)), []
     for records in reference:
         columns = (np.ones(len(records)), records.weight, records.weight * records.outcome)
-        held += np.column_stack([group_sums(group[records.frame], column, cells) for column in columns])
+        totals += np.column_stack([group_sums(group[records.frame], column, cells) for column in columns])
         weights.append(records.weight)
     size = group_sums(group, frame.count.astype(np.float64), cells)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = np.nan_to_num((size / held[:, 0])[:, None] * held[:, 1:], posinf=0.0)
+        scaled = np.nan_to_num((size / totals[:, 0])[:, None] * totals[:, 1:], posinf=0.0)
     bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
     pairs = np.zeros((cells, 2))
     for records in current:
@@ -135,4 +135,4 @@ def reference_baselines(
     noise = key.generator("compare laplace_finest", "all").laplace(
         0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape
     )
-    return ReferenceBaselines(row, size, held[:, 0] == 0, bounds.sums(pairs + noise), scaled)
+    return ReferenceBaselines(row, size, totals[:, 0] == 0, bounds.sums(pairs + noise), scaled)

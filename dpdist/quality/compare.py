@@ -85,7 +85,9 @@ def compare(
     first = yardsticks[outcomes[0]]
     df = degrees_of_freedom(first.unclipped, frame, cells, first.design, first.replicated)
     estimates = {name: yardstick.estimates(yardstick.unclipped, frame, cells) for name, yardstick in yardsticks.items()}
-    given = {name: yardstick.errors_given_sizes(frame, cells, job.sizes_secret) for name, yardstick in yardsticks.items()}
+    of_comparator = {
+        name: yardstick.errors_given_sizes(frame, cells, job.sizes_secret) for name, yardstick in yardsticks.items()
+    }
     clipped = {name: yardstick.estimates(yardstick.seen, frame, cells) for name, yardstick in yardsticks.items()}
     columns = _comparators(job, table, frame, cells, yardsticks, clipped, key, others, fits)
     notes = {
@@ -110,7 +112,7 @@ def compare(
         rows["direct"] = estimate.value
         error = np.sqrt(estimate.variance)
         rows["direct_se"] = np.where(without_error(estimate.value, error), 0.0, error)
-        rows["direct_se_given_n"] = given[outcome][statistic.name] if plain else np.nan
+        rows["direct_se_given_n"] = of_comparator[outcome][statistic.name] if plain else np.nan
         rows["direct_df"] = df
         rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
         rows["direct_clipped"] = clipped[outcome][statistic.name].value if plain else estimate.value
@@ -212,12 +214,12 @@ def truth_in_cells(truth: Truth, job: Job, table: Table, frame: Frame, outcome: 
 def _population(truth: Truth, job: Job, frame: Frame, outcome: str) -> tuple[Frame, Floats]:
     names = {"field": FIELDS, "sex": SEXES}
     position = {name: {str(level): code for code, level in enumerate(levels)} for name, levels in frame.levels.items()}
-    kept = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
+    universe = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
     rows, totals, counts, total = [], [], [], truth.of(outcome)
     for i, field in enumerate(FIELDS):
         for j, sex in enumerate(SEXES):
             levels_here = {"field": field, "sex": sex}
-            if all(levels_here[name] in values for name, values in kept.items()):
+            if all(levels_here[name] in values for name, values in universe.items()):
                 rows.append([position[name][levels_here[name]] for name in frame.levels])
                 counts.append(int(truth.count[i, j]))
                 totals.append(total[i, j])

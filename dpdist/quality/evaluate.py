@@ -52,8 +52,8 @@ def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Ge
     stored = plan.job.survey.weight not in plan.job.clipped_columns
     read_again = records_as_they_came(plan.job, plan.source, plan.census, None)
     blocks = each_block(space.records) if stored else read_again
-    kept = [block.take(rng.random(len(block)) < share) for block in blocks]
-    codes, weight = np.concatenate([model.codes(b) for b in kept]), np.concatenate([b.weight for b in kept])
+    sampled = [block.take(rng.random(len(block)) < share) for block in blocks]
+    codes, weight = np.concatenate([model.codes(b) for b in sampled]), np.concatenate([b.weight for b in sampled])
     published = pq.read_table(space.newest / "synthetic" / "set-1.parquet", columns=list(plan.job.components))
     columns = [published[name].to_numpy().astype(np.float64) for name in plan.job.outcomes]
     weights = published[plan.job.survey.weight].to_numpy() if plan.job.survey.weight else np.ones(len(published))

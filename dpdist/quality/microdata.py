@@ -42,8 +42,8 @@ class Coded(NamedTuple):
     def shares(self, columns: tuple[int, ...]) -> Floats:
         """The share of weight in every cell of the table by these columns, (cell,)."""
         cell = np.ravel_multi_index(tuple(self.codes[:, k] for k in columns), tuple(self.sizes[k] for k in columns))
-        held = np.bincount(cell, weights=self.weight, minlength=prod(self.sizes[k] for k in columns))
-        return np.asarray(held / held.sum())
+        mass = np.bincount(cell, weights=self.weight, minlength=prod(self.sizes[k] for k in columns))
+        return np.asarray(mass / mass.sum())
 
 
 # The total variation of two distributions p and q over cells is Σ|p − q|/2: 0 if they are equal, 1 if they share no cell.
@@ -71,8 +71,8 @@ def k_marginal_score(one: Coded, other: Coded, k: int = 3) -> float:
 def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator, ladder: Sequence[float] = LADDER) -> Floats:
     """Scores of simple random subsamples without replacement, one for each share of records in `ladder`."""
     number = len(confidential.weight)
-    kept = (rng.permutation(number)[: max(1, round(share * number))] for share in ladder)
-    return np.array([k_marginal_score(confidential, confidential.take(rows), k) for rows in kept])
+    subset = (rng.permutation(number)[: max(1, round(share * number))] for share in ladder)
+    return np.array([k_marginal_score(confidential, confidential.take(rows), k) for rows in subset])
 
 
 def equivalent_share(score: float, scores: Floats, ladder: Sequence[float] = LADDER) -> float:
@@ -187,14 +187,14 @@ def overlap(one: Regression, other: Regression) -> Floats:
 # and k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
 def statistics(records: Coded, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
     """χ² and degrees of freedom of every pair, over levels that records have; both are 0 without two such levels."""
-    made = np.zeros((2, len(pairs)))
+    values = np.zeros((2, len(pairs)))
     total = float(records.weight.sum())
     for place, pair in enumerate(pairs):
         table = records.shares(pair).reshape([records.sizes[k] for k in pair]) * total
         table = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
         expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / total
-        made[:, place] = ((table - expected) ** 2 / expected).sum(), (table.shape[0] - 1) * (table.shape[1] - 1)
-    return made[0], made[1]
+        values[:, place] = ((table - expected) ** 2 / expected).sum(), (table.shape[0] - 1) * (table.shape[1] - 1)
+    return values[0], values[1]
 
 
 def p_value(values: Floats, degrees: float) -> float:

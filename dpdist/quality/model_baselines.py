@@ -232,5 +232,5 @@ def _raked(
 
 def _note(job: Job, zeros: bool) -> str:
     budget = f"ε = {budget_text(job.budget.epsilon)} over {job.synthetic_sets} sets, {job.budget.adjacency}"
-    left = "; records of 0 are left out of the fit, their number taken as public" if zeros else ""
-    return f"asymptotic, {budget}{left}"
+    note = "; records of 0 are left out of the fit, their number taken as public" if zeros else ""
+    return f"asymptotic, {budget}{note}"

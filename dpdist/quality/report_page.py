@@ -54,9 +54,9 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
             unjudged.append(table.name)
             continue
         cells = cross(release.frame, table.by, table.margins, table.universe)
-        kept, missing = _published(table, cells, rows)
+        published, missing = _published(table, cells, rows)
         unjudged += [f"{table.name}, {text}" for text in missing]
-        tables[table.name] = kept.assign(synthetic_noise_se=_errors(noise, table, cells, kept))
+        tables[table.name] = published.assign(synthetic_noise_se=_errors(noise, table, cells, published))
     if not tables:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
     return Judged(tables, unjudged)
@@ -68,15 +68,15 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataF
     about = [variable if isinstance(variable, str) else None for variable in rows["variable"]]
     have = list(zip(rows["statistic"], about, strict=True))
     wanted = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
-    kept = rows[np.array(inside) & np.array([statistic in wanted for statistic in have])].reset_index(drop=True)
+    chosen_rows = rows[np.array(inside) & np.array([statistic in wanted for statistic in have])].reset_index(drop=True)
     missing = [text for statistic, text in wanted.items() if statistic not in have]
     if len({tuple(label) for label in rows[list(table.by)].astype(str).to_numpy().tolist()} & labels) < len(labels):
         missing.append("margins")
-    return kept, missing
+    return chosen_rows, missing
 
 
 def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
-    made = np.full(len(rows), np.nan)
+    values = np.full(len(rows), np.nan)
     place = {label: number for number, label in enumerate(cells.labels)}
     positions = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     for statistic in table.statistics:
@@ -84,8 +84,8 @@ def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) 
             outcome = statistic.variable or noise.released.job.outcomes[0]
             about = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
             mine = (about & (rows["statistic"] == statistic.label)).to_numpy()
-            made[mine] = noise.errors(table, cells, outcome)[statistic.name][np.array(positions)[mine]]
-    return made
+            values[mine] = noise.errors(table, cells, outcome)[statistic.name][np.array(positions)[mine]]
+    return values
 
 
 MARKING = (
@@ -102,12 +102,12 @@ HEAVIEST = 1_000_000
 def write_report(material: ReportMaterial) -> Path:
     """Writes the page, which only its owner can read. The same workspace always gives the same bytes."""
     space = material.space
-    made, verdict = list(sections(material)), stated(material)
+    parts, verdict = list(sections(material)), stated(material)
     looked = [] if "acceptance" in material.statement else [LOOKED]
-    made[0].sentences[:0] = [*verdict.sentences, *looked]
-    html = _rendered(material, made, verdict)
-    while (excess := len(html.encode()) - HEAVIEST) >= 0 and _lighter(made, excess):
-        html = _rendered(material, made, verdict)
+    parts[0].sentences[:0] = [*verdict.sentences, *looked]
+    html = _rendered(material, parts, verdict)
+    while (excess := len(html.encode()) - HEAVIEST) >= 0 and _lighter(parts, excess):
+        html = _rendered(material, parts, verdict)
     with private():
         write_text(space.report, html)
     return space.report
@@ -143,10 +143,10 @@ def material_of(space: Workspace) -> ReportMaterial:
     return ReportMaterial(space, release, judged_tables.tables, statement, judged_tables.unjudged)
 
 
-def _lighter(made: list[Section], excess: int) -> bool:
+def _lighter(parts: list[Section], excess: int) -> bool:
     """Removes the last figures, so many that their bytes exceed the excess, and says so; False if there is none."""
     removed = 0
-    for section in reversed(made):
+    for section in reversed(parts):
         while section.figures and removed <= excess:
             figure = section.figures.pop()
             removed += len(str(figure.svg).encode())
@@ -154,7 +154,7 @@ def _lighter(made: list[Section], excess: int) -> bool:
     return removed > 0
 
 
-def _rendered(material: ReportMaterial, made: list[Section], verdict: Overall) -> str:
+def _rendered(material: ReportMaterial, parts: list[Section], verdict: Overall) -> str:
     job, template = (
         material.job,
         environment("dpdist.quality", "dpdist.publish.writers").get_template("report.html"),
@@ -164,7 +164,7 @@ def _rendered(material: ReportMaterial, made: list[Section], verdict: Overall) -
         title=job.presentation.title or f"{job.dataset}, {job.period}",
         facts=list(_facts(material)),
         overall=verdict,
-        sections=made,
+        sections=parts,
     )
 
 

@@ -134,12 +134,12 @@ def scatter(name: str, x: Axis, y: Axis, points: Mapping[str, tuple[Floats, Floa
     width = (WIDTH - LEFT - RIGHT * len(points)) / len(points)
     parts = list[str]()
     for number, (group, (across, up)) in enumerate(points.items()):
-        left = LEFT + number * (width + RIGHT)
-        parts += _frame(x, y, left, width, number == 0)
-        parts.append(_text(left + width / 2, 14, group, "middle"))
+        x0 = LEFT + number * (width + RIGHT)
+        parts += _frame(x, y, x0, width, number == 0)
+        parts.append(_text(x0 + width / 2, 14, group, "middle"))
         finite = np.isfinite(across) & np.isfinite(up)
         which = thinned(int(finite.sum()))
-        px, py = left + width * x.position(across[finite][which]), _up(y.position(up[finite][which]))
+        px, py = x0 + width * x.position(across[finite][which]), _up(y.position(up[finite][which]))
         path = "".join(f"M{a:.0f} {b:.0f}h0" for a, b in zip(px.tolist(), py.tolist(), strict=True))
         parts.append(f'<path class="points g{number}" d="{path}"/>')
     return _drawing(name, parts)
@@ -190,20 +190,20 @@ def _up(share: Floats) -> Floats:
     return np.asarray(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share)
 
 
-def _frame(x: Axis, y: Axis, left: float, width: float, labelled: bool) -> Iterator[str]:
+def _frame(x: Axis, y: Axis, x0: float, width: float, labelled: bool) -> Iterator[str]:
     """Draws grid lines with labels below, on request also at the left, and the names of both axes."""
-    base, taken = HEIGHT - BOTTOM, -np.inf
+    base, occupied = HEIGHT - BOTTOM, -np.inf
     for tick, share in zip(x.ticks.tolist(), x.position(x.ticks).tolist(), strict=True):
-        place = left + width * share
+        place = x0 + width * share
         yield f'<line class="grid" x1="{place:.1f}" y1="{TOP}" x2="{place:.1f}" y2="{base}"/>'
-        if place - taken > 48:
+        if place - occupied > 48:
             yield _text(place, base + 16, f"{tick:,.10g}", "middle", "tick")
-            taken = place
+            occupied = place
     for tick, up in zip(y.ticks.tolist(), _up(y.position(y.ticks)).tolist(), strict=True):
-        yield f'<line class="grid" x1="{left:.1f}" y1="{up:.1f}" x2="{left + width:.1f}" y2="{up:.1f}"/>'
+        yield f'<line class="grid" x1="{x0:.1f}" y1="{up:.1f}" x2="{x0 + width:.1f}" y2="{up:.1f}"/>'
         if labelled:
-            yield _text(left - 6, up + 4, f"{tick:,.10g}", "end", "tick")
-    yield _text(left + width / 2, HEIGHT - 8, x.name + (" (log scale)" if x.log else ""), "middle")
+            yield _text(x0 - 6, up + 4, f"{tick:,.10g}", "end", "tick")
+    yield _text(x0 + width / 2, HEIGHT - 8, x.name + (" (log scale)" if x.log else ""), "middle")
     if labelled:
         middle = (TOP + base) / 2
         caption = escape(y.name + (" (log scale)" if y.log else ""))

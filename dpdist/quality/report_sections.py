@@ -38,10 +38,10 @@ SCALE = (
 
 def verdict_section(material: ReportMaterial) -> Section:
     """Shows the worst cells, the job's limits, coverage, clipped records, and frame rows with a single record."""
-    made = Section("verdict", "Verdict")
-    made.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
-    made.grids.append(_singletons(material.frame))
-    return made
+    section = Section("verdict", "Verdict")
+    section.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
+    section.grids.append(_singletons(material.frame))
+    return section
 
 
 def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
@@ -111,9 +111,9 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
     for name, verdict in material.verdicts.items():
         if verdict is None:
             continue
-        low, held = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
-        answer = _met(True) if held >= NOMINAL else low
-        yield f"{name}: direct estimates within 90 % intervals", NOMINAL, held, answer
+        low, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
+        answer = _met(True) if fraction >= NOMINAL else low
+        yield f"{name}: direct estimates within 90 % intervals", NOMINAL, fraction, answer
         for what, limit, size in (
             ("median", FAR_MEDIAN, verdict.errors.median),
             ("largest", FAR_LARGEST, verdict.errors.largest),
@@ -182,7 +182,7 @@ BEFORE, AFTER = "before: unweighted", "after: weighted"
 
 def bounds_section(material: ReportMaterial, bounds: RecordBounds) -> Section:
     """Shows record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
-    made = Section("bounds", "Record bounds and privacy weights")
+    section = Section("bounds", "Record bounds and privacy weights")
     curves, rows = {}, []
     for name, text in zip(BOUNDS, (BEFORE, AFTER), strict=True):
         values = bounds.drawn[name].dropna().to_numpy(dtype=float)
@@ -194,15 +194,15 @@ def bounds_section(material: ReportMaterial, bounds: RecordBounds) -> Section:
     if len(bounds.drawn) < bounds.rows:
         spread = f"Quantiles and curves are of {len(bounds.drawn):,} of {bounds.rows:,} records, evenly spread."
         notes += [spread, "The largest is of all."]
-    made.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
+    section.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
     drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))
-    made.figures.append(ReportFigure("Record bounds before and after, drawn", drawing))
+    section.figures.append(ReportFigure("Record bounds before and after, drawn", drawing))
     records, weight = material.records, bounds.weight
     alpha = axis("privacy weight α", np.array([0.0, 1.0]))
     against = [*zip(material.job.outcomes, records.outcomes, strict=True)]
     against += [(material.job.survey.weight, records.weight)] if material.job.survey.weight else []
     for name, values in against:
-        made.figures.append(
+        section.figures.append(
             ReportFigure(
                 f"Privacy weight against {name}",
                 scatter(
@@ -210,7 +210,7 @@ def bounds_section(material: ReportMaterial, bounds: RecordBounds) -> Section:
                 ),
             )
         )
-    return made
+    return section
 
 
 def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats | None]]:
@@ -219,23 +219,23 @@ def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats 
 
 def distributions_section(material: ReportMaterial) -> Section:
     """Shows distribution functions of real and synthetic records, and their outcomes against weights, for the first set."""
-    made = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
+    section = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
     job, records = material.job, material.records
     read = evenly_spread(material.space.newest / "synthetic" / "set-1.parquet", job.components)
     weight = read[job.survey.weight].to_numpy() if job.survey.weight else None
-    given = records.weight if job.survey.weight else None
+    weights = records.weight if job.survey.weight else None
     for name, values in zip(job.outcomes, records.outcomes, strict=True):
         copy = read[name].to_numpy().astype(float)
         across = axis(name, values, copy)
-        curves = {"records": (values, given), "synthetic records": (copy, weight)}
-        made.figures.append(
+        curves = {"records": (values, weights), "synthetic records": (copy, weight)}
+        section.figures.append(
             ReportFigure(f"{name}: distribution functions", steps(f"Distribution functions of {name}", across, curves))
         )
-        if weight is not None and given is not None:
-            points = {"records (y, w)": (values, given), "synthetic records (y*, w*)": (copy, weight)}
-            drawing = scatter(f"{name} against weights", across, axis("weight", given, weight), points)
-            made.figures.append(ReportFigure(f"{name} against {job.survey.weight}", drawing))
-    return made
+        if weight is not None and weights is not None:
+            points = {"records (y, w)": (values, weights), "synthetic records (y*, w*)": (copy, weight)}
+            drawing = scatter(f"{name} against weights", across, axis("weight", weights, weight), points)
+            section.figures.append(ReportFigure(f"{name} against {job.survey.weight}", drawing))
+    return section
 
 
 LEAST_AXIS, TIMES = 3.0, 1.5
@@ -246,14 +246,16 @@ TALLEST = 1_000
 
 def errors_section(material: ReportMaterial, number: int, name: str, rows: pd.DataFrame) -> Section:
     """Makes a table's section: errors by statistic beside comparators with their guarantees, then errors cell by cell."""
-    made = Section(f"errors-{number}", f"Errors: {name}", [SCALE])
+    section = Section(f"errors-{number}", f"Errors: {name}", [SCALE])
     guarantee = str(material.statement["guarantee"])
     for statistic, group in by_statistic(rows):
-        made.grids.append(grid(f"{statistic}: errors over {len(group)} cells", errors(group, guarantee), 1, missing(group)))
-        made.grids.append(_by_cell(statistic, group, guarantee))
-        made.figures += _cells_drawn(statistic, group)
-    made.sentences += notes(rows)
-    return made
+        section.grids.append(
+            grid(f"{statistic}: errors over {len(group)} cells", errors(group, guarantee), 1, missing(group))
+        )
+        section.grids.append(_by_cell(statistic, group, guarantee))
+        section.figures += _cells_drawn(statistic, group)
+    section.sentences += notes(rows)
+    return section
 
 
 def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
@@ -283,14 +285,14 @@ def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[ReportFigure]:
     beyond = int((sizes > most).sum())
     sizes, none, by = np.where(sizes > most, np.nan, sizes), np.full_like(sizes, np.nan), labels_of(rows)
     labels = [place(row, by) for _, row in rows.iterrows()]
-    left = f" ({beyond} beyond {most:.3g} SE left out)" if beyond else ""
+    note = f" ({beyond} beyond {most:.3g} SE left out)" if beyond else ""
     size = max(1, TALLEST // height_of(len(hows)))
     for first in range(0, len(rows), size):
         chunk = slice(first, first + size)
         part = f", cells {first + 1} to {min(first + size, len(rows))}" if len(rows) > size else ""
         name, legend = f"{statistic}: errors by cell{part}", [ROWS.get(how, how) for how in hows]
         drawing = chart(name, labels[chunk], legend, sizes[chunk], none[chunk], none[chunk], 2)
-        yield ReportFigure(f"{statistic}: errors by cell, in SE, drawn{part}{left}", drawing)
+        yield ReportFigure(f"{statistic}: errors by cell, in SE, drawn{part}{note}", drawing)
 
 
 def sections(material: ReportMaterial) -> Iterator[Section]:
@@ -308,10 +310,10 @@ def sections(material: ReportMaterial) -> Iterator[Section]:
 
 def diagnostics_section(material: ReportMaterial) -> Section:
     """Shows the diagnostics of every stratum's fit."""
-    made, rows = Section("diagnostics", "Diagnostics"), material.strata
+    section, rows = Section("diagnostics", "Diagnostics"), material.strata
     if not len(rows):
-        made.sentences.append("The mechanism fits no strata: there is nothing to diagnose.")
-        return made
+        section.sentences.append("The mechanism fits no strata: there is nothing to diagnose.")
+        return section
     rows = rows.assign(
         **{
             name: rows[name].map(_pair)
@@ -320,8 +322,8 @@ def diagnostics_section(material: ReportMaterial) -> Section:
         }
     )
     by = "epsilon_local" if "epsilon_local" in rows and rows["epsilon_local"].notna().any() else "rows"
-    made.grids.append(grid("Strata", rows.dropna(axis=1, how="all").sort_values(by, ascending=False, kind="stable")))
-    return made
+    section.grids.append(grid("Strata", rows.dropna(axis=1, how="all").sort_values(by, ascending=False, kind="stable")))
+    return section
 
 
 def _pair(value: object) -> str:
@@ -330,13 +332,13 @@ def _pair(value: object) -> str:
 
 def timings_section(material: ReportMaterial) -> Section:
     """Shows the seconds that each stage took, from the status of a finished run."""
-    made, path = Section("timings", "Timings"), material.space.status
+    section, path = Section("timings", "Timings"), material.space.status
     log = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if log.get("state") != "finished":
-        made.sentences.append(
+        section.sentences.append(
             "The status of a run has them once it has ended: `dpdist report DIR --open` writes this page again."
         )
-        return made
+        return section
     rows = [[cell(name), cell(entry["done"]), cell(float(entry["seconds"]))] for name, entry in log["stages"].items()]
-    made.grids.append(Grid("Stages of the run", ["stage", "units", "seconds"], rows))
-    return made
+    section.grids.append(Grid("Stages of the run", ["stage", "units", "seconds"], rows))
+    return section

@@ -79,7 +79,7 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
     gamma = _common(used, v, None if additive else records, deviation)
     rng = PUBLIC.generator(f"{n} cells, {len(rows)} rows")
     scaled = [_scaled(margins, v, gamma, used) for margins in used]
-    held, above, held_margins = list[Ints](), list[Ints](), list[Ints]()
+    pairs_held, above, held_margins = list[Ints](), list[Ints](), list[Ints]()
     for draws in _parts(len(rows)):
         z = np.sqrt(_unshared(gamma)) * rng.standard_normal((draws, n))
         for common, margins in zip(gamma, used, strict=True):
@@ -87,10 +87,10 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
                 z += np.sqrt(common) * rng.standard_normal((draws, int(margins.group.max()) + 1))[:, margins.group]
         within = [np.count_nonzero(np.abs(sums @ z.T) <= NORMAL_90, axis=0) for sums in scaled]
         held_margins.append(np.sum(within, axis=0) if within else np.zeros(draws, dtype=np.int64))
-        held.append(np.count_nonzero(np.abs(z) <= NORMAL_90, axis=1))
+        pairs_held.append(np.count_nonzero(np.abs(z) <= NORMAL_90, axis=1))
         above.append(np.count_nonzero(z > 0.0, axis=1))
     margin = np.logical_or.reduce([np.zeros(len(rows), dtype=bool), *(margins.row >= 0 for margins in used)])
-    simulated = [np.concatenate(numbers).astype(float) for numbers in (held, held_margins, above)]
+    simulated = [np.concatenate(numbers).astype(float) for numbers in (pairs_held, held_margins, above)]
     return SimulatedTables(
         Counts(simulated[0], n), Counts(simulated[1], int(margin.sum())), Counts(simulated[2], n), margin
     )

@@ -48,8 +48,8 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     warned = any(verdict.warns for _, verdict in judged)
     far = [f"{name}: {_sizes(verdict)}" for name, verdict in judged if verdict.far_off]
     off = [f"large errors, in direct SE ({'; '.join(far)})"] if far else []
-    given = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
-    fixed = [f"{name}: {_relative(figures)}" for name, figures in given if figures.inaccurate]
+    fixed_tables = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
+    fixed = [f"{name}: {_relative(figures)}" for name, figures in fixed_tables if figures.inaccurate]
     off += [f"counts that the design fixes have large errors ({'; '.join(fixed)})"] if fixed else []
     ratios = "; ".join(f"{name}: {verdict.width:.2f}" for name, verdict in judged if verdict.small)
     small = f"{SMALL}: published standard errors are far below direct ones under the survey's design (ratio, {ratios})"
@@ -130,9 +130,9 @@ def in_words(name: str, verdict: Verdict) -> str:
     if verdict.far is not None:
         sentences.append(f"{verdict.far} is off by more than chance.")
     if verdict.few_margins:
-        held, margins = verdict.margins
+        covered, margins = verdict.margins
         sentences.append(
-            f"Intervals of margins cover {held} of {margins} direct estimates: too few, even with shared errors."
+            f"Intervals of margins cover {covered} of {margins} direct estimates: too few, even with shared errors."
         )
     if verdict.unclear:
         sentences += list(_of_few(verdict))
@@ -254,7 +254,7 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
 
     Errors are in direct standard errors. For counts, the columns `n given` have errors for fixed cell sizes, if known.
     """
-    lines, given = [], _given_sizes(rows)
+    lines, sizes = [], _given_sizes(rows)
     for how in estimates_of(rows):
         size = rows[f"{how}_error_in_se"]
         promise = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
@@ -266,11 +266,11 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
         where = place(rows.iloc[int(np.nanargmax(size))], labels_of(rows))
         spread, far = f"{brief(low)} to {brief(high)}", f"{(size[size.notna()] > FAR).mean():.2f}"
         largest = f"{brief(float(size.max()))}: {where}"
-        again = (rows["direct_clipped" if how == "clipping" else how] - rows["direct"]).abs() / given
+        again = (rows["direct_clipped" if how == "clipping" else how] - rows["direct"]).abs() / sizes
         both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else ""
         lines.append([*cells, brief(middle), spread, far, largest, both])
-    made = pd.DataFrame(lines, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
-    return made if given.notna().any() else made.drop(columns=GIVEN)
+    frame = pd.DataFrame(lines, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
+    return frame if sizes.notna().any() else frame.drop(columns=GIVEN)
 
 
 def estimates_of(rows: pd.DataFrame) -> Iterator[str]:
@@ -300,10 +300,10 @@ def worst(rows: pd.DataFrame) -> pd.DataFrame:
     """The cells farthest from their direct estimates, one row each, the farthest first."""
     far = furthest(rows)
     cells = [place(row, labels_of(rows)) for _, row in far.iterrows()]
-    held = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
+    answers = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
     columns = {"cell": cells, "published": far["synthetic"], "published SE": far["synthetic_se"], "direct": far["direct"]}
     columns |= {"direct SE": far["direct_se"], "SE off": [brief(size) for size in far["synthetic_error_in_se"]]}
-    return pd.DataFrame(columns | {"held": held}).reset_index(drop=True)
+    return pd.DataFrame(columns | {"held": answers}).reset_index(drop=True)
 
 
 def missing(rows: pd.DataFrame) -> list[str]:

@@ -101,8 +101,8 @@ def fixed(rows: pd.DataFrame, fewest: int) -> Fixed | None:
 
 def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:
     error = rows["direct_se"].to_numpy(dtype=float)
-    kept: pd.DataFrame = rows[np.isfinite(error) & ~without_error(rows["direct"].to_numpy(dtype=float), error)]
-    return kept
+    judgeable: pd.DataFrame = rows[np.isfinite(error) & ~without_error(rows["direct"].to_numpy(dtype=float), error)]
+    return judgeable
 
 
 # Results are confidential. The published variance T has two parts: T = E + N, with E from the sample and N from the noise.
@@ -124,8 +124,8 @@ SAME_SAMPLE = 0.9
 def by_chance(rows: pd.DataFrame) -> Floats:
     """Returns the standard deviation of published less direct figure, (row,), if the published standard error is right."""
     total, direct = rows["synthetic_se"].to_numpy(dtype=float) ** 2, rows["direct_se"].to_numpy(dtype=float) ** 2
-    given = rows.get("direct_se_given_n", pd.Series(np.nan, index=rows.index)).to_numpy(dtype=float) ** 2
-    sizes = np.where(np.isfinite(given), np.maximum(direct - given, 0.0), 0.0)
+    variance = rows.get("direct_se_given_n", pd.Series(np.nan, index=rows.index)).to_numpy(dtype=float) ** 2
+    sizes = np.where(np.isfinite(variance), np.maximum(direct - variance, 0.0), 0.0)
     noise = noise_error(rows) ** 2
     finite = np.isfinite(noise)
     noise = np.where(finite, np.minimum(noise, total), 0.0)
@@ -239,7 +239,9 @@ def of_figures(function: Callable[[Floats], Any], values: Floats) -> float:
 def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> tuple[Floats, Floats, Floats]:
     """Distances over direct standard errors, over those for fixed n, and over direct figures, (cell,) each; NaN over 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        in_errors, in_given = (np.where(without_error(direct, one), np.nan, gap / one) for one in (error, given_n))
+        in_errors, in_given = (
+            np.where(without_error(direct, of_error), np.nan, gap / of_error) for of_error in (error, given_n)
+        )
         return in_errors, in_given, np.where(direct != 0.0, gap / np.abs(direct), np.nan)
 
 
@@ -328,8 +330,8 @@ class Verdict:
     @property
     def stops(self) -> bool:
         """True if the release must not be published."""
-        held, margins = self.margins
-        margins_low = self.few_margins and held < FAR_TOO_LOW * margins
+        covered, margins = self.margins
+        margins_low = self.few_margins and covered < FAR_TOO_LOW * margins
         return self.off or self.far is not None or margins_low or (self.too_few and self.covered < FAR_TOO_LOW)
 
 
@@ -358,7 +360,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     by, gap = labels_of(rows), (rows["synthetic"] - rows["direct"]).to_numpy(dtype=float)
     error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)
     base = (rows[by] != TOTAL).all(axis=1).to_numpy()
-    held, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
+    covers, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
     distances, off = gap[base] / error[base], grand is not None and _too_far(grand, alarm * GRAND)
     number, above = int(base.sum()), int((distances > 0).sum())
     lean = float(np.median(distances)) if number else np.nan
@@ -375,8 +377,8 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     sizes = np.abs(gap)[known_error] / direct_error[known_error]
     return Verdict(
         cells=len(rows),
-        held=float(held.mean()),
-        covered=float(hold[base].mean()) if number else float(held.mean()),
+        held=float(covers.mean()),
+        covered=float(hold[base].mean()) if number else float(covers.mean()),
         width=error_ratio(rows[base]),
         above=above / number if number else np.nan,
         lean=lean,
@@ -437,29 +439,31 @@ def _too_far(grand: Grand, level: float) -> bool:
 def _grand(rows: pd.DataFrame) -> Grand | None:
     """The figure of all records. Without this row, counts and totals are summed over base cells, as if independent."""
     by = labels_of(rows)
-    whole = rows[(rows[by] == TOTAL).all(axis=1)]
+    totals = rows[(rows[by] == TOTAL).all(axis=1)]
     base = rows[(rows[by] != TOTAL).all(axis=1)]
-    if whole.empty and len(base) and base["statistic"].isin(["count", "total"]).all():
-        whole = _summed(base)
-    if len(whole) != 1 or not whole[["synthetic", "direct", "synthetic_se", "direct_se"]].notna().all(axis=None):
+    if totals.empty and len(base) and base["statistic"].isin(["count", "total"]).all():
+        totals = _summed(base)
+    if len(totals) != 1 or not totals[["synthetic", "direct", "synthetic_se", "direct_se"]].notna().all(axis=None):
         return None
-    row = whole.iloc[0]
+    row = totals.iloc[0]
     if not (row["synthetic_se"] > EXACT * abs(row["synthetic"]) and row["records"] > 1):
         return None
-    gap, held = float(row["synthetic"] - row["direct"]), bool(holds_direct(whole)[0])
+    gap, covers = float(row["synthetic"] - row["direct"]), bool(holds_direct(totals)[0])
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = row["synthetic_se"], noise_error(whole)[0], by_chance(whole)[0]
+        errors = row["synthetic_se"], noise_error(totals)[0], by_chance(totals)[0]
         published, noise, chance = (float(np.float64(gap) / spread) for spread in errors)
     end = row["synthetic_upper"] - row["synthetic"] if gap < 0 else row["synthetic"] - row["synthetic_lower"]
     reach = float(end / row["synthetic_se"])
-    return Grand(float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(whole)[0]), held, reach)
+    return Grand(
+        float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(totals)[0]), covers, reach
+    )
 
 
 def _summed(base: pd.DataFrame) -> pd.DataFrame:
     """One row with the sums of the cells' figures; standard errors are added in squares."""
     filled = base[base["records"] > 0]
     errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in filled]
-    made = filled.iloc[:1].assign(**{name: filled[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})
-    made = made.assign(**{name: np.sqrt((filled[name] ** 2).sum(skipna=False)) for name in errors})
-    reach = REACH * made["synthetic_se"]
-    return made.assign(synthetic_lower=made["synthetic"] - reach, synthetic_upper=made["synthetic"] + reach)
+    row = filled.iloc[:1].assign(**{name: filled[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})
+    row = row.assign(**{name: np.sqrt((filled[name] ** 2).sum(skipna=False)) for name in errors})
+    reach = REACH * row["synthetic_se"]
+    return row.assign(synthetic_lower=row["synthetic"] - reach, synthetic_upper=row["synthetic"] + reach)

@@ -143,9 +143,9 @@ class Dask:
 
     def _gathered(self, done: set[Any]) -> dict[Any, Any]:
         """The results of finished tasks in one request."""
-        whole = [future for future in done if future.status == "finished"]
+        finished = [future for future in done if future.status == "finished"]
         try:
-            return dict(zip(whole, self.client.gather(whole), strict=True))
+            return dict(zip(finished, self.client.gather(finished), strict=True))
         except Exception:
             return {}
 
@@ -166,7 +166,7 @@ class Dask:
         deadline = time.monotonic() + patience
         pause = min(_LONGEST_PAUSE, patience / _FEWEST_PULSES)
         look = time.monotonic() + pause
-        while (left := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - time.monotonic()) > 0:
             self.listener(Event("alive", ""))
             self.start_missing()
             self._look(pending, task)
@@ -178,7 +178,7 @@ class Dask:
             if self.connect is not None and self.client.status != "running":
                 raise scheduler.Lost
             try:
-                return set(wait(set(pending), timeout=min(left, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
+                return set(wait(set(pending), timeout=min(remaining, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 continue
             except scheduler.lost_results():

@@ -64,8 +64,8 @@ def _before(space: Workspace, path: Path) -> dict[str, Any]:
     """What an earlier driver left that did not come to its end; empty if there is none."""
     with suppress(OSError, ValueError, DpdistError):
         if space.store.take(path, anew=True):
-            left: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return left if {"limit", "peak", "deaths"} <= left.keys() else {}
+            state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return state if {"limit", "peak", "deaths"} <= state.keys() else {}
     return {}
 
 

@@ -18,8 +18,8 @@ def remember_interrupts() -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
-def as_interrupt(act: Callable[[], None], kept: tuple[type[Exception], ...] = ()) -> None:
-    """Calls `act`, and turns any error after Ctrl-C into KeyboardInterrupt, except errors of the kinds `kept`.
+def as_interrupt(act: Callable[[], None], exempt: tuple[type[Exception], ...] = ()) -> None:
+    """Calls `act`, and turns any error after Ctrl-C into KeyboardInterrupt, except errors of the kinds `exempt`.
 
     numpy and pydantic may replace a KeyboardInterrupt by other errors.
 
@@ -30,7 +30,7 @@ def as_interrupt(act: Callable[[], None], kept: tuple[type[Exception], ...] = ()
     """
     try:
         act()
-    except kept:
+    except exempt:
         raise
     except Exception as error:
         if _received:
@@ -52,8 +52,8 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    kept: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
+    signals: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     def restore() -> None:
@@ -62,13 +62,13 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
 
     def let_through() -> None:
         restore()
-        if kept:
+        if signals:
             interrupt(signal.SIGINT, None)
 
     try:
         yield let_through
     except Exception as error:
-        if kept:
+        if signals:
             raise KeyboardInterrupt from error
         raise
     finally:

@@ -114,7 +114,9 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
     reference, labels = fit.job.reference, fit.frame.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
-    problems = [Problem(f"stratum {labels[one.stratum]}", one.failure or "failed", allowed, remedy) for one in failures]
+    problems = [
+        Problem(f"stratum {labels[failure.stratum]}", failure.failure or "failed", allowed, remedy) for failure in failures
+    ]
     return DataError((reference.named if reference is not None else None) or "reference", problems)
 
 
@@ -147,18 +149,18 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
 
 
 def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
-    given, reference = plan.job.reference, plan.reference
-    if given is None:
+    spec, reference = plan.job.reference, plan.reference
+    if spec is None:
         return None
     if reference is None:
-        return _histograms(plan.job) | {"provenance": given.provenance}
+        return _histograms(plan.job) | {"provenance": spec.provenance}
     if isinstance(reference, ReferenceRelease):
-        return _chained(plan, reference) | {"provenance": given.provenance}
+        return _chained(plan, reference) | {"provenance": spec.provenance}
     facts = {
         "sha256": reference.sha256,
         "records": reference.records,
-        "period": given.period,
-        "provenance": given.provenance,
+        "period": spec.period,
+        "provenance": spec.provenance,
     }
     if plan.job.mechanism.donates:  # a later release may take this one for its reference, and compares its root
         facts["content"] = table_content(plan.job, reference.source)
@@ -183,5 +185,5 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 
 
 def _histograms(job: Job) -> dict[str, Any]:
-    given = job.reference.paid if job.reference is not None else None
-    return {"histogram": {"epsilon": budget_text(given.epsilon)}} if given is not None else {}
+    histograms = job.reference.paid if job.reference is not None else None
+    return {"histogram": {"epsilon": budget_text(histograms.epsilon)}} if histograms is not None else {}

@@ -232,7 +232,7 @@ def cut(client: Any, pending: set[Any]) -> None:
     """
     keys = {future.key for future in pending}
     with suppress(*broken_links()):
-        holding = [worker for worker, held in client.processing().items() if keys & set(held)]
+        holding = [worker for worker, assigned in client.processing().items() if keys & set(assigned)]
         client.cancel(list(pending), force=True)
         if holding:
             client.restart_workers(holding, timeout=CLOSE_TIMEOUT, raise_for_error=False)

@@ -144,7 +144,7 @@ async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
-    for one in waiting:
-        one.cancel()
+    for task in waiting:
+        task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     return signalled.is_set()

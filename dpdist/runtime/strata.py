@@ -46,19 +46,19 @@ def create_stores(fit: Fit) -> None:
 
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
     """Fits every unfinished stratum: giant strata first, then bins of small ones. Returns the strata that failed."""
-    left = _unfinished(fit, fit.strata)
+    unfinished = _unfinished(fit, fit.strata)
     width, times = workers.width, seconds(fit.layout.frame.stratum_count.tolist(), fit.layout.draws)
-    bins = [number for number, strata in enumerate(fit.layout.bins(width)) if not left.isdisjoint(strata)]
+    bins = [number for number, strata in enumerate(fit.layout.bins(width)) if not unfinished.isdisjoint(strata)]
     outcomes: list[Outcome] = []
-    with stage(listener, "protect", len(fit.strata), sum(times[k] for k in left)) as tick:
-        tick(len(fit.strata) - len(left))
+    with stage(listener, "protect", len(fit.strata), sum(times[k] for k in unfinished)) as tick:
+        tick(len(fit.strata) - len(unfinished))
         for stratum in fit.layout.giants:
-            if stratum in left:
+            if stratum in unfinished:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
                 tick(1, times[stratum])
         for results in workers.map(ProtectBin(fit.address, width), bins):
             outcomes += results
-            finished = [outcome.stratum for outcome in results if outcome.stratum in left]
+            finished = [outcome.stratum for outcome in results if outcome.stratum in unfinished]
             tick(len(finished), sum(times[k] for k in finished))
     return _failures(outcomes)
 
@@ -66,11 +66,11 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
 def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """Fits the given strata, each in a task of its own; giant ones round by round. Returns the strata that failed."""
     wanted = list(strata)
-    left = _unfinished(fit, wanted)
+    unfinished = _unfinished(fit, wanted)
     outcomes: list[Outcome] = []
     with stage(listener, "protect again", len(wanted)) as tick:
         for stratum in wanted:
-            if stratum in fit.layout.giants and stratum in left:
+            if stratum in fit.layout.giants and stratum in unfinished:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
         for results in workers.map(ProtectOne(fit.address), [k for k in wanted if k not in fit.layout.giants]):
             outcomes += results
@@ -83,10 +83,10 @@ def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
 
     A stratum with damaged or missing files counts as unfinished, and its completion record is deleted.
     """
-    left = set(strata) - fit.done(strata)
-    for unit in dict.fromkeys(map(fit.unit, sorted(left))):
+    unfinished = set(strata) - fit.done(strata)
+    for unit in dict.fromkeys(map(fit.unit, sorted(unfinished))):
         withdraw(fit.space.completions, unit, fit.space.confidential, fit.space.store)
-    return left
+    return unfinished
 
 
 def gather_strata(fits: Mapping[int, Fit]) -> list[list[str]]:

@@ -63,8 +63,8 @@ class Journal(NamedTuple):
         rounds = 0
         while self.store.take(self.total(rounds)):
             rounds += 1
-        left = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
-        return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
+        earlier_spans = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
+        return all(_readable(self.total(round)) for round in range(rounds)) and all(earlier_spans)
 
     def left(self, round: int, part: int) -> dict[str, str]:
         """The files that a span wrote in a finished round, with their checksums."""
@@ -275,13 +275,13 @@ class VisitPart:
         names = sorted(carries[0])
         with replaced(journal.carry(self.round, part), durable=False) as temporary, temporary.open("wb") as handle:
             np.save(handle, np.array([np.concatenate([block[name] for block in carries]) for name in names]))
-        left = recorded | checksums([journal.carry(self.round, part)], journal.confidential)
+        outputs = recorded | checksums([journal.carry(self.round, part)], journal.confidential)
         with replaced(journal.result(self.round, part)) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, partial=partial, names=names, left=json.dumps(left))
-        byproducts = [journal.confidential / name for name in left]
-        for kept in (byproducts, [journal.result(self.round, part)]):
-            journal.store.keep(kept)
-            journal.store.forget(kept)
+            np.savez(handle, partial=partial, names=names, left=json.dumps(outputs))
+        byproducts = [journal.confidential / name for name in outputs]
+        for paths in (byproducts, [journal.result(self.round, part)]):
+            journal.store.keep(paths)
+            journal.store.forget(paths)
         return part
 
     def unit(self, part: int) -> dict[str, int | str]:

@@ -52,8 +52,8 @@ class Passing(NamedTuple):
 def passing_certificates() -> Passing:
     """Makes the certificates of one run on one machine. They stay in memory, and the authority's key is thrown away."""
     authority, key = _authority("dpdist run", *_ALWAYS)
-    made, private = _signed("run", ROLES["worker"], authority, key, *_ALWAYS)
-    return Passing(_pem(authority), _pem(made), _key_text(private))
+    certificate, private = _signed("run", ROLES["worker"], authority, key, *_ALWAYS)
+    return Passing(_pem(authority), _pem(certificate), _key_text(private))
 
 
 def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = False) -> list[Path]:
@@ -76,9 +76,9 @@ def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = F
         ) from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     for role, usage in ROLES.items():
-        made, private = _signed(role, usage, trusted[0], key, *_from_now(days))
+        certificate, private = _signed(role, usage, trusted[0], key, *_from_now(days))
         write_text(folder / role / CA, "".join(map(_pem, trusted)))
-        write_text(folder / role / CERTIFICATE, _pem(made))
+        write_text(folder / role / CERTIFICATE, _pem(certificate))
         _write_key(folder / role / PRIVATE_KEY, private)
     return [folder / role for role in ROLES]
 
@@ -102,23 +102,23 @@ _REMEDY = (
 def _make_authority(folder: Path) -> None:
     now = datetime.now(UTC)
     earlier = load_certificates(folder / CA) if (folder / CA).exists() else []
-    made, key = _authority(f"dpdist cluster {now:%Y-%m-%d %H:%M:%S}", *_from_now(AUTHORITY_DAYS))
+    certificate, key = _authority(f"dpdist cluster {now:%Y-%m-%d %H:%M:%S}", *_from_now(AUTHORITY_DAYS))
     _write_key(folder / PRIVATE_KEY, key)
-    trusted = [made, *(one for one in earlier if one.not_valid_after_utc > now)]
+    trusted = [certificate, *(trusted_one for trusted_one in earlier if trusted_one.not_valid_after_utc > now)]
     write_text(folder / CA, "".join(map(_pem, trusted)))
 
 
 def _authority(title: str, begins: datetime, ends: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, title)])
-    made = (
+    certificate = (
         _builder(name, name, key, begins, ends)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return made, key
+    return certificate, key
 
 
 def _signed(
@@ -131,7 +131,7 @@ def _signed(
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
-    made = (
+    certificate = (
         _builder(name, authority.subject, key, begins, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
@@ -140,7 +140,7 @@ def _signed(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return made, key
+    return certificate, key
 
 
 def _from_now(days: float) -> tuple[datetime, datetime]:

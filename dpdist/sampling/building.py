@@ -191,9 +191,9 @@ def kept(path: Path, build: Callable[[Path], Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left this folder
         folder.mkdir()
         try:
-            made = build(folder)
-            digest = sha256(made)
-            made.replace(path)
+            program = build(folder)
+            digest = sha256(program)
+            program.replace(path)
             write_text(_digest_file(path), digest)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -55,9 +55,9 @@ def draw(model: Boxed, posterior: Clamped, draws: int, rng: np.random.Generator)
         uniforms = rng.random((2 * (draws - number) + 32, 4))
         square = np.minimum(np.searchsorted(mass, uniforms[:, 0] * mass[-1], side="right"), len(mass) - 1)
         points = _inside(model, squares.corner[square] + squares.side[square, None] * uniforms[:, 1:3])
-        kept = np.log1p(-uniforms[:, 3]) <= log_density(model, records, count, points) - squares.log_height[square]
-        accepted.append(points[kept])
-        number += int(kept.sum())
+        accept = np.log1p(-uniforms[:, 3]) <= log_density(model, records, count, points) - squares.log_height[square]
+        accepted.append(points[accept])
+        number += int(accept.sum())
     return model.draws_at(np.concatenate(accepted)[:draws])
 
 

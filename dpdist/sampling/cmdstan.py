@@ -78,7 +78,7 @@ class CmdStan:
     def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
         try:
             with turn():
-                made = cmdstanpy().compile_stan_file(
+                model = cmdstanpy().compile_stan_file(
                     source,
                     force=True,
                     stanc_options={"include-paths": [str(include)]},
@@ -89,7 +89,7 @@ class CmdStan:
             raise ProgramError(
                 source.name, tail(without_source(str(error))), "see CmdStan's message; `dpdist stan doctor`"
             ) from None
-        return Path(made)
+        return Path(model)
 
     @staticmethod
     def _guard() -> Path:

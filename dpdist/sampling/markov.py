@@ -94,12 +94,12 @@ def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> ChainDiagn
     labels, scalars = _scalars(chains, names)
     finite = np.isfinite(scalars).all(axis=(0, 1))
     varying = finite & (np.ptp(np.where(np.isfinite(scalars), scalars, 0), axis=(0, 1)) > 0)
-    kept = np.flatnonzero(varying)
-    data = xr.Dataset({"x": (("chain", "draw", "scalar"), scalars[:, :, kept])})
-    several = len(kept) > 0 and scalars.shape[0] > 1 and scalars.shape[1] >= 4
+    columns = np.flatnonzero(varying)
+    data = xr.Dataset({"x": (("chain", "draw", "scalar"), scalars[:, :, columns])})
+    several = len(columns) > 0 and scalars.shape[0] > 1 and scalars.shape[1] >= 4
     rhat = arviz.rhat(data)["x"].to_numpy() if several else np.array([])
     bulk, tail = (
-        (arviz.ess(data, method=method)["x"].to_numpy() if len(kept) and scalars.shape[1] >= 4 else np.array([]))
+        (arviz.ess(data, method=method)["x"].to_numpy() if len(columns) and scalars.shape[1] >= 4 else np.array([]))
         for method in ("bulk", "tail")
     )
     moves = np.ptp(chains.energy, axis=1) > 0 if chains.energy.shape[1] > 1 else np.zeros(len(chains.energy), bool)
@@ -107,7 +107,7 @@ def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> ChainDiagn
     worst = int(np.argmax(rhat)) if several else 0
     return ChainDiagnostics(
         float(rhat[worst]) if several else None,
-        labels[kept[worst]] if several else None,
+        labels[columns[worst]] if several else None,
         _least(bulk),
         _least(tail),
         _least(ebfmi),
@@ -282,12 +282,12 @@ def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) 
         data = model.stan_records(records, alpha, offset, clamp)
         return log_density(program, data, points.values, model.run.folder)
 
-    whole = density(ones)
+    at_ones = density(ones)
     for number in range(0, len(records), max(1, len(records) // TRIED_RECORDS)):
         without = ones.copy()
         without[number] = 0.0
-        factor = whole - density(without)
-        if not np.allclose(factor, np.clip(centred[:, number], -clamp, clamp), atol=1e-9 * (1.0 + np.abs(whole).max())):
+        factor = at_ones - density(without)
+        if not np.allclose(factor, np.clip(centred[:, number], -clamp, clamp), atol=1e-9 * (1.0 + np.abs(at_ones).max())):
             fault = "on the reference's records, its target does not weigh a record by the clamped log likelihood"
             raise ProgramError(model.program.name, fault, f"weigh record n by {CLAMPED_FACTOR}, log_lik[n] being its log p")
 

@@ -113,7 +113,7 @@ class Embedded:
         return self.package / "stanc"
 
     def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
-        translated, unit, made = folder / "model.hpp", folder / "model.o", folder / "program"
+        translated, unit, program = folder / "model.hpp", folder / "model.o", folder / "program"
         run_tool(stanc_command(self, source, include, f"--o={translated}"), source.name)
         driver = cache_folder() / f"driver-{digest_of(self.identity)}.o"
         if not intact(driver):
@@ -124,15 +124,15 @@ class Embedded:
         lib = self.package / "lib"
         tbb = next(path for path in (lib / "libtbb.so.2", lib / "libtbb.dylib", lib / "libtbb.so") if path.exists())
         static = sorted(map(str, lib.glob("libsundials_*.a")))
-        link = (self.compiler, str(driver), str(unit), str(tbb), *static, f"-Wl,-rpath,{lib}", "-o", str(made))
+        link = (self.compiler, str(driver), str(unit), str(tbb), *static, f"-Wl,-rpath,{lib}", "-o", str(program))
         run_tool(link, source.name)
-        return made
+        return program
 
     def _driver(self, folder: Path) -> Path:
-        made = folder / "driver.o"
+        object_file = folder / "driver.o"
         with turn():
-            self._compile("the driver", "-c", str(shipped_folder() / "driver" / "driver.cpp"), "-o", str(made))
-        return made
+            self._compile("the driver", "-c", str(shipped_folder() / "driver" / "driver.cpp"), "-o", str(object_file))
+        return object_file
 
     def _compile(self, what: str, *arguments: str) -> None:
         run_tool((self.compiler, *FLAGS, "-isystem", str(self.package / "include"), *arguments), what)
@@ -175,12 +175,12 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
         copy.write_bytes(source.read_bytes())
         return tools.build(copy, folder, source.parent, say)
 
-    made = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
+    executable = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
     _check_that_it_can_be_built(source, tools)
-    kept(made.path, build)
+    kept(executable.path, build)
     if isinstance(tools, Embedded):
         tools.record()
-    return made
+    return executable
 
 
 def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:

@@ -137,8 +137,10 @@ class Bucket:
         marks = list(by_name.values())
         standing = [mark for mark, here in zip(marks, _each(self._fresh, marks), strict=True) if here]
         units = {mark: files for mark in standing if (files := marked(mark)) is not None}
-        kept = self._kept({self._name(root / name) for files in units.values() for name in files}, self._name(root))
-        return {mark for mark, files in units.items() if all(self._name(root / name) in kept for name in files)}
+        objects_found = self._kept(
+            {self._name(root / name) for files in units.values() for name in files}, self._name(root)
+        )
+        return {mark for mark, files in units.items() if all(self._name(root / name) in objects_found for name in files)}
 
     def _kept(self, names: set[str], folder: str) -> set[str]:
         """The given names that exist in a folder.
@@ -149,8 +151,10 @@ class Bucket:
         listed = set(islice(self.objects.below(folder, min(limit, PAGE)), limit)) if limit else set[str]()
         if 0 < len(listed) < limit:
             return names & listed
-        left = sorted(names - listed)
-        return names & listed | {name for name, there in zip(left, _each(self.objects.exists, left), strict=True) if there}
+        unlisted = sorted(names - listed)
+        return names & listed | {
+            name for name, there in zip(unlisted, _each(self.objects.exists, unlisted), strict=True) if there
+        }
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:
@@ -171,8 +175,8 @@ class Bucket:
         if old is not None and old.data != manifest.read_bytes():
             self.objects.delete([self._name(manifest)])
         self.keep(path for path in files if path != manifest)
-        left = set(self.objects.below(self._name(public))) - {self._name(path) for path in files}
-        self.objects.delete(sorted(left))
+        stale = set(self.objects.below(self._name(public))) - {self._name(path) for path in files}
+        self.objects.delete(sorted(stale))
         self.keep([manifest])
 
     def _check(self) -> None:
@@ -204,6 +208,6 @@ class _NotWhole(WorkspaceError):
 def _each(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
     listed = list(things)
     if len(listed) < 2:
-        return [act(one) for one in listed]
+        return [act(item) for item in listed]
     with ThreadPoolExecutor(min(AT_ONCE, len(listed))) as pool:
         return list(pool.map(act, listed))

@@ -138,17 +138,17 @@ def _lost(space: Workspace, path: Path) -> WorkspaceError:
     return _refused(space, path, fault, "give the same --replay again" if space.replayed else _RESTORE)
 
 
-def _differences(kept: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
+def _differences(stored: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
     """The differences in words. Checksums of confidential sums are not shown."""
-    names = [name for name in sorted(kept.keys() | facts.keys()) if kept.get(name) != facts.get(name)]
+    names = [name for name in sorted(stored.keys() | facts.keys()) if stored.get(name) != facts.get(name)]
     return [
-        DIGESTS.get(name) or f"{name} ({kept.get(name, 'not stated')} there, {facts.get(name, 'not stated')} here)"
+        DIGESTS.get(name) or f"{name} ({stored.get(name, 'not stated')} there, {facts.get(name, 'not stated')} here)"
         for name in names
     ]
 
 
-def _remedy(space: Workspace, kept: Mapping[str, str]) -> str:
-    code = f"the code that drew it (dpdist {kept.get('dpdist', '?')} and opendp {kept.get('opendp', '?')})"
+def _remedy(space: Workspace, stored: Mapping[str, str]) -> str:
+    code = f"the code that drew it (dpdist {stored.get('dpdist', '?')} and opendp {stored.get('opendp', '?')})"
     if space.replayed:
         return f"replay with {code}, in a new folder"
     return f"go on with {code}, or begin again in a new folder, which spends the budget again"

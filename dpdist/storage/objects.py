@@ -150,14 +150,14 @@ class Objects:
 
         with self._errors_named():
             try:
-                made = self.store.put(name, data, mode=mode)
+                result = self.store.put(name, data, mode=mode)
             except (AlreadyExistsError, PreconditionError):
                 return None
             except FileNotFoundError:
                 if mode == "create":
                     raise
                 return None
-        return Tag(made["e_tag"], made["version"])
+        return Tag(result["e_tag"], result["version"])
 
     def exists(self, name: str) -> bool:
         with self._errors_named():
@@ -171,7 +171,7 @@ class Objects:
         """Yields the names of all objects in a folder and its subfolders. A request returns up to `at_once` names."""
         with self._errors_named():
             for batch in self.store.list(folder, chunk_size=at_once):
-                yield from (one["path"] for one in batch)
+                yield from (item["path"] for item in batch)
 
     def between(self, first: str, last: str, at_most: int) -> set[str]:
         """Names of a folder's objects from `first` to `last`, both included, in the order of their characters.
@@ -182,7 +182,7 @@ class Objects:
         inside: set[str] = set()
         with self._errors_named():
             for batch in self.store.list(first.rpartition("/")[0], offset=first[:-1], chunk_size=at_most):
-                names = [one["path"] for one in batch]
+                names = [item["path"] for item in batch]
                 inside.update(name for name in names if first <= name <= last)
                 if names and names[-1] >= last:
                     break
@@ -193,7 +193,7 @@ class Objects:
         with self._errors_named():
             listed = self.store.list_with_delimiter(folder)
         return {
-            name.rpartition("/")[2] for name in (*(one["path"] for one in listed["objects"]), *listed["common_prefixes"])
+            name.rpartition("/")[2] for name in (*(item["path"] for item in listed["objects"]), *listed["common_prefixes"])
         }
 
     def delete(self, names: Sequence[str]) -> None:

@@ -50,8 +50,8 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
     with space.store.alone(space.confidential / "lock"), _removed_if_refused(space):
         with private():
-            given = Given(replayed[1], REPEATED) if replayed else Given(study, KEYED) if study else None
-            key = _adopt(space, identity, given, date)
+            source = Given(replayed[1], REPEATED) if replayed else Given(study, KEYED) if study else None
+            key = _adopt(space, identity, source, date)
             for folder in (space.records.parent, space.completions, space.evaluation):
                 folder.mkdir(exist_ok=True)
             _seal(space, identity, replayed[0] if replayed else None)
@@ -108,13 +108,13 @@ def refuse_another(space: Workspace, identity: Identity) -> None:
         raise WorkspaceError(space.place, fault, identity.remedy(present, OTHERWISE), exit_code=2)
 
 
-def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
+def _adopt(space: Workspace, identity: Identity, source: Given | None, date: str | None) -> Key:
     refuse_another(space, identity)
     if space.read_identity() is None:
-        return _begin(space, identity, given, date)
+        return _begin(space, identity, source, date)
     space.refuse_damaged([IDENTITY], RESTORE)
     key = space.read_key()
-    if given is not None and given.key != key:
+    if source is not None and source.key != key:
         fault, remedy = "it was begun under another key", "take an empty workspace"
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
     _mark_begun(space)
@@ -127,17 +127,17 @@ def _mark_begun(space: Workspace) -> None:
         space.mark_once(mark, [space.identity, space.key])
 
 
-def _begin(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
-    if given is None and space.replayed:
+def _begin(space: Workspace, identity: Identity, source: Given | None, date: str | None) -> Key:
+    if source is None and space.replayed:
         fault, remedy = "a study or a replay began here and did not get far", "take an empty folder, or empty this one"
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
-    drawn = Key.from_os() if given is None else given.key
-    if given is not None:
-        write_text(space.replay, given.mark)
+    drawn = Key.from_os() if source is None else source.key
+    if source is not None:
+        write_text(space.replay, source.mark)
         space.store.put_if_absent(space.replay)
     write_text(space.key, drawn.hex() + "\n", mode=0o600)
     space.store.put_if_absent(space.key)
-    if (key := Key.read(space.key)) != drawn and given is not None:
+    if (key := Key.read(space.key)) != drawn and source is not None:
         raise space.damaged(space.key, "is not the one that was given")
     content = {
         "format": WORKSPACE,
@@ -147,11 +147,11 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
         "date": date,
     }
     content["key"] = key.child("identity").hex()
-    if given is not None:
-        content["mark"] = given.mark
+    if source is not None:
+        content["mark"] = source.mark
     write_json(space.identity, content)
     if not space.store.put_if_absent(space.identity):
-        return _adopt(space, identity, given, date)
+        return _adopt(space, identity, source, date)
     _mark_begun(space)
     return key
 
@@ -169,8 +169,8 @@ def _has_published(space: Workspace) -> bool:
 
     After a kill the folder may still have its temporary name.
     """
-    made = (space.public, space.held)
-    folders = [*made, *(folder.with_name(f".{folder.name}.{end}") for folder in made for end in ("old", "new"))]
+    places = (space.public, space.held)
+    folders = [*places, *(folder.with_name(f".{folder.name}.{end}") for folder in places for end in ("old", "new"))]
     names = space.store.names(space.confidential)
     return any(MANIFEST in space.store.names(folder) for folder in folders) or "strata.parquet" in names
 
@@ -197,9 +197,9 @@ def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> No
 def _sweep(space: Workspace) -> None:
     for folder in space.confidential.glob(f"{SCRATCH}*"):
         shutil.rmtree(folder)
-    for left in space.root.glob(".*.part"):
-        if left.is_file():
-            left.unlink()
+    for partial in space.root.glob(".*.part"):
+        if partial.is_file():
+            partial.unlink()
     for path, _, names in os.walk(space.confidential):
         for name in names:
             if name.endswith((".part", ".partial")):

@@ -154,16 +154,16 @@ class Folder:
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:
-        held = FileLock(lock, mode=0o600)
+        file_lock = FileLock(lock, mode=0o600)
         try:
-            held.acquire(timeout=0)
+            file_lock.acquire(timeout=0)
         except Timeout:
             where, remedy = str(lock.parent.parent), "wait for that run to end"
             raise WorkspaceError(where, "another run is using it", remedy) from None
         try:
             yield
         finally:
-            held.release()
+            file_lock.release()
 
     def show(self, public: Path) -> None:
         return None

@@ -106,9 +106,9 @@ def learned(one: Floats, other: Floats) -> Rule:
     for attacker in ATTACKERS:
         levels = [np.empty(len(one)), np.empty(len(other))]
         for fold in range(FOLDS):
-            kept = [np.arange(len(side)) % FOLDS != fold for side in (one, other)]
-            score, scale = _scaled(attacker, one[kept[0]], other[kept[1]])
-            for level, side, teaches in zip(levels, (one, other), kept, strict=True):
+            training = [np.arange(len(side)) % FOLDS != fold for side in (one, other)]
+            score, scale = _scaled(attacker, one[training[0]], other[training[1]])
+            for level, side, teaches in zip(levels, (one, other), training, strict=True):
                 level[~teaches] = np.searchsorted(scale, score(side[~teaches])) / len(scale)
         shown, below, from_on = _cuts(*levels)
         if shown > most:
@@ -173,11 +173,11 @@ def _different(one: Floats, other: Floats) -> list[int]:
     within = np.concatenate([one[:, order] - one[:, order].mean(0), other[:, order] - other[:, order].mean(0)])
     size = np.sqrt((within**2).sum(0))
     alike = np.abs(within.T @ within) / np.maximum(np.outer(size, size), 1e-12)
-    kept = list[int]()
+    differing = list[int]()
     for place in range(len(order)):
-        if not kept or alike[place, kept].max() < SAME:
-            kept.append(place)
-    return [int(order[place]) for place in kept]
+        if not differing or alike[place, differing].max() < SAME:
+            differing.append(place)
+    return [int(order[place]) for place in differing]
 
 
 def bound_of_guesses(right: int, guesses: int, runs: int, delta: float = 0.0) -> float:

@@ -83,15 +83,15 @@ class Results:
         path, refusal = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
         if (reason := _reason(refusal)) is not None:
             raise DpdistError(reason)
-        if (made := _read(path, candidate)) is not None:
-            return made
+        if (trial := _read(path, candidate)) is not None:
+            return trial
         try:
-            made = make()
+            trial = make()
         except REFUSALS as error:
             write_json(refusal, {"mechanism": candidate.label, "refused": in_one_line(error)})
             raise
-        _write(path, made)
-        return made
+        _write(path, trial)
+        return trial
 
     def __len__(self) -> int:
         names = (PART.fullmatch(path.name) for path in self.folder.iterdir())
@@ -178,9 +178,9 @@ def _reason(path: Path) -> str | None:
         return None
 
 
-def _write(path: Path, made: Trial) -> None:
-    facts = json.dumps({"label": made.candidate.label, "suppressed": made.suppressed, "seconds": made.seconds})
-    table = pa.Table.from_pandas(made.cells, preserve_index=False)
+def _write(path: Path, trial: Trial) -> None:
+    facts = json.dumps({"label": trial.candidate.label, "suppressed": trial.suppressed, "seconds": trial.seconds})
+    table = pa.Table.from_pandas(trial.cells, preserve_index=False)
     with replaced(path) as temporary:
         pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), META: facts}), temporary)
 
@@ -231,14 +231,14 @@ def rehearse(
 def _written(job: Job, name: str, thirds: Thirds, findings: TrialFindings, out: Path, listener: Listener) -> Rehearsal:
 
     caution = small(findings.trials[0].candidate, thirds)
-    made = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
+    rehearsal = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
     with stage(listener, "page", 1) as tick:
-        write_text(out / CSV, _csv(made.trials))
+        write_text(out / CSV, _csv(rehearsal.trials))
         write_text(out / CONFIRMATION, _csv([trial for trial in findings.confirmed.values() if trial is not None]))
-        write_text(out / RECOMMENDED, recommended(made, out))
-        write_text(out / PAGE, page(made))
+        write_text(out / RECOMMENDED, recommended(rehearsal, out))
+        write_text(out / PAGE, page(rehearsal))
         tick(1)
-    return made
+    return rehearsal
 
 
 class Wanted(NamedTuple):
@@ -299,8 +299,8 @@ class Runs:
         """Several releases, each under new noise; raises `DpdistError`."""
         for _ in self.each([_wanted(candidate, splits, current, draw) for draw in draws]):
             pass
-        made = [self.trial(candidate, splits, current, draw) for draw in draws]
-        return repeated(made[0], made[1:])
+        trials = [self.trial(candidate, splits, current, draw) for draw in draws]
+        return repeated(trials[0], trials[1:])
 
     def show(self, trials: Sequence[Trial]) -> None:
         write_text(self.csv, _csv(trials))
@@ -312,20 +312,20 @@ def tried(
     """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
     splits = splits_of(thirds, 0, runs.folder)
     wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
-    found, not_run = dict[int, Trial](), dict[int, RefusedCandidate]()
+    by_number, not_run = dict[int, Trial](), dict[int, RefusedCandidate]()
     with stage(listener, "rehearse", len(wanted)) as tick:
         for number in runs.each([_wanted(trying, splits, 0, 0) for trying in wanted]):
             trying = wanted[number]
             note = f"Candidate {number + 1} of {len(wanted)}: {trying.label}"
             listener(Event("note", "rehearse", number, len(wanted), note))
             try:
-                found[number] = runs.trial(trying, splits, 0, 0)
-                runs.show([found[k] for k in sorted(found)])
+                by_number[number] = runs.trial(trying, splits, 0, 0)
+                runs.show([by_number[k] for k in sorted(by_number)])
             except DpdistError as error:
                 not_run[number] = RefusedCandidate(trying.label, in_one_line(error))
             tick(1)
     refused += [not_run[number] for number in sorted(not_run)]
-    trials = [found[number] for number in sorted(found)]
+    trials = [by_number[number] for number in sorted(by_number)]
     if not trials:
         reasons = "; ".join(f"{refusal.label}: {refusal.reason}" for refusal in refused[:3])
         problem = Problem("rehearsal", "no mechanism can be run on the public file", "", f"see why: {reasons}")
@@ -364,9 +364,9 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
     """
     drawn, done = list(trials), set[int]()
     while True:
-        strict = any(one.candidate.strict for one in drawn)
-        best = min(one.score for one in drawn if one.candidate.strict or not strict)
-        near = [k for k, one in enumerate(drawn) if one.score <= OUT_OF_REACH * best or one.score == best]
+        strict = any(trial.candidate.strict for trial in drawn)
+        best = min(trial.score for trial in drawn if trial.candidate.strict or not strict)
+        near = [k for k, trial in enumerate(drawn) if trial.score <= OUT_OF_REACH * best or trial.score == best]
         if not (wanted := [k for k in near if k not in done]):
             return drawn
         with stage(listener, "draw again", len(wanted)) as tick:
@@ -383,34 +383,36 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
 
 def small(best: Candidate, thirds: Thirds) -> str:
     """The warning of `validate` on small sample counts, for the public file."""
-    whole = job_of(best.recommended).by_record
-    frame = take_census(whole, TableSource(thirds.table, text_only=thirds.text_only)).frame
-    return "; ".join(map(str, small_counts.cautions(whole, small_counts.counted(whole, frame))))
+    by_record = job_of(best.recommended).by_record
+    frame = take_census(by_record, TableSource(thirds.table, text_only=thirds.text_only)).frame
+    return "; ".join(map(str, small_counts.cautions(by_record, small_counts.counted(by_record, frame))))
 
 
-def recommended(made: Rehearsal, out: Path) -> str:
+def recommended(rehearsal: Rehearsal, out: Path) -> str:
     """The job with the recommended mechanism, as a file in `out`, with its own input and reference."""
-    best, job = made.best, made.job
+    best, job = rehearsal.best, rehearsal.job
     terms: dict[str, Any] = {"dataset": job.dataset, "period": job.period}
     terms |= {"input": _named(job.input.model_dump(mode="json", exclude_unset=True), out)}
     terms |= best.candidate.recommended
     if "path" in terms.get("reference", {}):
         terms["reference"] = _named(terms["reference"], out)
     score = f"score {best.score:.2f} over {best.draws} draws"
-    head = [f"{made.verdict}: {best.candidate.label}, {best.candidate.guarantee}; {score}."]
-    head += [f"Median error of the worst statistic: {best.error:.2f} direct standard errors on a third of {made.source}."]
-    if made.confirmed is not None:
-        held = f"intervals hold {made.confirmed.coverage:.2f} of the truth"
-        head += [f"On the other third: {made.confirmed.error:.2f}; {held}."]
-    head += [f"Caution: in the public file {made.caution}"] if made.caution else []
-    head += [f"Not judged: {made.unjudged}."] if made.unjudged else []
+    head = [f"{rehearsal.verdict}: {best.candidate.label}, {best.candidate.guarantee}; {score}."]
+    head += [
+        f"Median error of the worst statistic: {best.error:.2f} direct standard errors on a third of {rehearsal.source}."
+    ]
+    if rehearsal.confirmed is not None:
+        coverage = f"intervals hold {rehearsal.confirmed.coverage:.2f} of the truth"
+        head += [f"On the other third: {rehearsal.confirmed.error:.2f}; {coverage}."]
+    head += [f"Caution: in the public file {rehearsal.caution}"] if rehearsal.caution else []
+    head += [f"Not judged: {rehearsal.unjudged}."] if rehearsal.unjudged else []
     head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed from the job."]
     head += [f"  {change}" for change in best.candidate.changed]
     return "".join(f"# {line}\n" for line in head) + written({key: value for key, value in terms.items() if value})
 
 
-def _named(given: dict[str, Any], out: Path) -> dict[str, Any]:
-    return given | ({"path": os.path.relpath(given["path"], out)} if given.get("path") else {})
+def _named(settings: dict[str, Any], out: Path) -> dict[str, Any]:
+    return settings | ({"path": os.path.relpath(settings["path"], out)} if settings.get("path") else {})
 
 
 def _csv(trials: Sequence[Trial]) -> str:
@@ -425,23 +427,23 @@ LEAST_DRAWN = 0.01
 """Smallest error drawn on the logarithmic scale; smaller errors are drawn at this value."""
 
 
-def page(made: Rehearsal) -> str:
+def page(rehearsal: Rehearsal) -> str:
     """One HTML document that loads nothing."""
     template = environment("dpdist.studies").get_template("rehearsal.html")
-    rows = [(trial, row) for trial in made.trials for row in trial.by_statistic.to_dict("records")]
-    confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
+    rows = [(trial, row) for trial in rehearsal.trials for row in trial.by_statistic.to_dict("records")]
+    confirmed = [] if rehearsal.confirmed is None else rehearsal.confirmed.by_statistic.to_dict("records")
     from dpdist.studies.figures import inline
 
-    drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
+    drawn = Markup(inline(figure(rehearsal.trials), "errors", "Errors by mechanism"))
     return template.render(
-        made=made,
-        best=made.best,
+        rehearsal=rehearsal,
+        best=rehearsal.best,
         rows=rows,
         confirmed=confirmed,
         rule=RULE,
         figure=drawn,
-        refused=by_reason(made.refused),
-        advice=advice(made),
+        refused=by_reason(rehearsal.refused),
+        advice=advice(rehearsal),
         shown=shown,
     )
 
@@ -473,6 +475,6 @@ def figure(trials: list[Trial]) -> str:
     axes.set_xscale("log")
     axes.invert_yaxis()
     axes.set_xlabel("|error| in direct standard errors, all cells and statistics")
-    held = io.StringIO()
-    figure.savefig(held, format="svg", metadata={"Date": None})
-    return held.getvalue()
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -67,11 +67,11 @@ def candidates(
     for label, wanted in _wanted(job, ground):
         if only is not None and label not in only:
             continue
-        made = _fewest_changes(job, wanted)
-        if isinstance(made, str):
-            refused.append(RefusedCandidate(label, made))
+        chosen = _fewest_changes(job, wanted)
+        if isinstance(chosen, str):
+            refused.append(RefusedCandidate(label, chosen))
             continue
-        terms, loaded = made
+        terms, loaded = chosen
         promise = mechanism_of(loaded).promise(loaded)
         if isinstance(promise.total, NoGuarantee):
             refused.append(RefusedCandidate(label, "it promises nothing"))
@@ -90,11 +90,11 @@ def _of_the_job(job: Job, other: Job) -> bool:
 def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
     base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
     for name, spec in SPECS.items():
-        given = [("", base["mechanism"])]
+        mechanisms = [("", base["mechanism"])]
         if name != job.mechanism.name:
-            given = [(variant, {"name": name} | constants) for variant, constants in spec.rehearsed(job)]
+            mechanisms = [(variant, {"name": name} | constants) for variant, constants in spec.rehearsed(job)]
         families: list[Family | None] = [None] if spec.statistics is not None else _families(job)
-        for (variant, mechanism), family in ((pair, one) for pair in given for one in families):
+        for (variant, mechanism), family in ((pair, choice) for pair in mechanisms for choice in families):
             shown = ", ".join(filter(None, [variant, family]))
             label = f"{name} ({shown})" if shown else name
             terms = base | {"mechanism": mechanism, "model": None if family is None else _model(job, family)}

@@ -108,11 +108,13 @@ def beside_truth(
     `clusters` is true if published errors include clustering.
     """
     keys = [*evaluation.columns[: evaluation.columns.get_loc("statistic")], "statistic", "variable"]
-    left = evaluation.astype(dict.fromkeys(keys, object))
+    merged = evaluation.astype(dict.fromkeys(keys, object))
     for name, rows in (("now", current), ("truth", truth)):
         named = rows.rename(columns={column: f"{name}_{column}" for column in ESTIMATES})
-        left = left.merge(named.astype(dict.fromkeys(keys, object)), on=keys, how="left", validate="one_to_one")
-    figure = {name: left[name].to_numpy(dtype=float) for name in left.columns if name not in keys and _numeric(left[name])}
+        merged = merged.merge(named.astype(dict.fromkeys(keys, object)), on=keys, how="left", validate="one_to_one")
+    figure = {
+        name: merged[name].to_numpy(dtype=float) for name in merged.columns if name not in keys and _numeric(merged[name])
+    }
     other = _half_width(figure["truth_error"], figure["truth_df"])
     judged = np.isfinite(other) & np.isfinite(figure["now_error"]) & (figure["now_df"] > 0)
     gap = figure["truth_value"] - figure["synthetic"]
@@ -120,10 +122,10 @@ def beside_truth(
     above = figure["synthetic_upper"] - figure["synthetic"]
     width = np.where(gap < 0, below, above) * _share_given_sizes(figure, clusters)
     same = SAME * np.abs(figure["truth_value"])
-    held = np.abs(gap) <= np.hypot(width, other) + same
+    covers = np.abs(gap) <= np.hypot(width, other) + same
     distance = np.abs(figure["truth_value"] - figure["now_value"])
     direct = distance <= np.hypot(_half_width(figure["now_error"], figure["now_df"]), other) + same
-    columns = {"covered": np.where(judged, held, np.nan), "direct_covered": np.where(judged, direct, np.nan)}
+    columns = {"covered": np.where(judged, covers, np.nan), "direct_covered": np.where(judged, direct, np.nan)}
     return pd.DataFrame(columns, index=evaluation.index)
 
 
@@ -144,8 +146,8 @@ def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
     design = figure["direct_se"] if clusters else np.fmin(figure["direct_se"], figure["now_design_error"])
     sizes = np.maximum(design**2 - figure["now_error"] ** 2, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        left = 1.0 - np.nan_to_num(sizes) / figure["synthetic_se"] ** 2
-    return np.sqrt(np.clip(np.nan_to_num(left, nan=1.0), 0.0, 1.0))
+        remainder = 1.0 - np.nan_to_num(sizes) / figure["synthetic_se"] ** 2
+    return np.sqrt(np.clip(np.nan_to_num(remainder, nan=1.0), 0.0, 1.0))
 
 
 BY_CHANCE = Key(bytes(32)).child("rehearsal")
@@ -189,12 +191,12 @@ class Thirds(NamedTuple):
 
 def public_source(job: Job, public: Path | None) -> Source:
     """The named file, the job's reference, or a simulated survey. Raises `JobError` if there is none."""
-    given = job.reference
-    _refuse_the_input(job, public if public is not None else given.file if given is not None else None)
+    reference = job.reference
+    _refuse_the_input(job, public if public is not None else reference.file if reference is not None else None)
     if public is not None:
-        return open_file(public, given.written if given is not None else job.input)
-    if given is not None and given.file is not None:
-        return open_source(job, given.file, given.written)
+        return open_file(public, reference.written if reference is not None else job.input)
+    if reference is not None and reference.file is not None:
+        return open_source(job, reference.file, reference.written)
     if (simulated := _twin(job)) is None:
         remedy = "name a public file with the job's columns by --public"
         raise JobError(job.dataset, [Problem("reference", "no public file to rehearse on", "reference.path", remedy)])

@@ -168,11 +168,11 @@ def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFram
     bias = (rows["synthetic"] - rows["direct"]) / rows["direct_se"].where(rows["direct_se"] > 0)
     lost = rows["synthetic"].isna() & rows["direct"].notna() & (rows["direct_se"] > 0)
     labels = labels_of(rows)
-    made = pd.DataFrame({"cell": rows[labels].astype(str).agg(" / ".join, axis=1) if labels else "all"}, index=rows.index)
-    made = made.assign(mechanism=candidate.label, guarantee=candidate.guarantee, table=table, statistic=statistic)
-    made = made.assign(error_in_direct_se=bias.abs().where(~lost, np.inf), covered=rows["covered"])
-    made = made.assign(bias=bias, records=rows["records"], direct_covered=rows["direct_covered"], draw=0)
-    return made[[*COLUMNS, "bias", "records", "direct_covered"]]
+    cells = pd.DataFrame({"cell": rows[labels].astype(str).agg(" / ".join, axis=1) if labels else "all"}, index=rows.index)
+    cells = cells.assign(mechanism=candidate.label, guarantee=candidate.guarantee, table=table, statistic=statistic)
+    cells = cells.assign(error_in_direct_se=bias.abs().where(~lost, np.inf), covered=rows["covered"])
+    cells = cells.assign(bias=bias, records=rows["records"], direct_covered=rows["direct_covered"], draw=0)
+    return cells[[*COLUMNS, "bias", "records", "direct_covered"]]
 
 
 Confirmed = dict[str, Trial | None]
@@ -210,7 +210,7 @@ def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Tri
     ordered = sorted(trials, key=lambda tried: (*group(tried), tried.score))
     level = [tried for tried in ordered if group(tried) == group(ordered[0]) and tied(tried, ordered[0])]
     level.sort(key=lambda tried: (not tried.candidate.on_reference, len(tried.candidate.changed), tried.score))
-    return [*level, *(tried for tried in ordered if all(tried is not one for one in level))]
+    return [*level, *(tried for tried in ordered if all(tried is not first_trial for first_trial in level))]
 
 
 class TrialFindings(NamedTuple):
@@ -282,11 +282,11 @@ MISSED = (
 )
 
 
-def advice(made: Rehearsal) -> list[str]:
+def advice(rehearsal: Rehearsal) -> list[str]:
     """Sentences on figures beyond their limits, and remedies; none if a mechanism is good enough."""
-    if made.good:
+    if rehearsal.good:
         return []
-    thirds = {"the first third": made.best, "the other third": made.confirmed}
+    thirds = {"the first third": rehearsal.best, "the other third": rehearsal.confirmed}
     return list(
         dict.fromkeys(line for name, tried in thirds.items() if tried is not None for line in _of_trial(name, tried))
     )

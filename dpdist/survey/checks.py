@@ -112,7 +112,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     _count_drawn(b, [codes[name] for name in job.survey.design_strata], raw_weight, job.survey.psu, psu)
-    whole = Checked(
+    checked_batch = Checked(
         b.row,
         codes,
         outcome,
@@ -124,7 +124,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         np.column_stack([*raw, raw_weight]) if job.clipped_columns else None,
         unit,
     )
-    return whole.take(b.keep)
+    return checked_batch.take(b.keep)
 
 
 def in_universe(job: Job, b: Batch) -> Mask:
@@ -142,10 +142,12 @@ def _restrict(keep: Keep, declared: Column | None, b: Batch, codes: dict[str, Co
     """
     rule = f"{keep.column}: outside the universe"
     if declared is None or declared.levels is None:
-        kept = keep.keep
-        place = b.of_plain_values(keep.column, lambda plain: positions(_read(plain, kept, b), kept, exact=False))
+        allowed_levels = keep.keep
+        place = b.of_plain_values(
+            keep.column, lambda plain: positions(_read(plain, allowed_levels, b), allowed_levels, exact=False)
+        )
         declare = f"list all values of the column in columns.{keep.column}.levels, or correct the file"
-        _nearly(keep.column, kept, place, b, declare)
+        _nearly(keep.column, allowed_levels, place, b, declare)
         b.drop(place < 0, rule)
         return
     levels = list(map(str, declared.levels))
@@ -198,8 +200,8 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
         unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_NAME)
         fault, allowed = "a number that names no unit: it has a fraction, or is beyond 2^53", "whole numbers, or texts"
         b.wrong(unnamed, column, fault, allowed, "store the column as whole numbers or as texts")
-        whole = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=b.missing(column))
-        values = pc.cast(whole, pa.string())
+        integers = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=b.missing(column))
+        values = pc.cast(integers, pa.string())
     return _complete(pc.cast(values, pa.string()), column, "unit", b)
 
 
@@ -352,8 +354,8 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
     b.wrong(missing, name, MISSING_VALUES, "one of the declared levels", also)
     codes = b.of_plain_values(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
     if column.outside == "clip":
-        whole = column.whole_levels
-        nearest = b.of_plain_values(name, lambda plain: nearest_positions(_read(plain, levels, b), whole))
+        integers = column.whole_levels
+        nearest = b.of_plain_values(name, lambda plain: nearest_positions(_read(plain, levels, b), integers))
         moved = (codes < 0) & (nearest >= 0)
         b.findings.rule(f"{name}: no level, counted in the nearest one", int((moved & b.keep).sum()))
         codes = np.where(moved, nearest, codes)

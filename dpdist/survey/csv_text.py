@@ -80,9 +80,9 @@ class Utf8(io.RawIOBase):
         self._ended = not block
         text = block if self._decoder is None else self._decoder.decode(block, self._ended).encode()
         text = self._pending + text
-        whole = text.rstrip(b"\r\n\x1a")
-        self._pending = b"" if self._ended else text[len(whole) :]
-        text = whole + text[len(whole) :].replace(b"\x1a", b"") if self._ended else whole
+        stripped = text.rstrip(b"\r\n\x1a")
+        self._pending = b"" if self._ended else text[len(stripped) :]
+        text = stripped + text[len(stripped) :].replace(b"\x1a", b"") if self._ended else stripped
         self.quotes += text.count(b'"')
         self._ready += text.replace(b"\r\n", b"\n")
 

@@ -76,11 +76,11 @@ class ColumnDomain:
     @property
     def of_a_number(self) -> bool:
         """True if the levels count something: several whole numbers without labels, and few gaps."""
-        whole = [level for level in self.levels or () if isinstance(level, int) and not isinstance(level, bool)]
-        if self.labels or not len(whole) == len(self.levels or ()) >= FEWEST_OF_A_NUMBER:
+        integers = [level for level in self.levels or () if isinstance(level, int) and not isinstance(level, bool)]
+        if self.labels or not len(integers) == len(self.levels or ()) >= FEWEST_OF_A_NUMBER:
             return False
-        dense = 1.0 if len(whole) <= FEW_NUMBERS and SPECIAL.issuperset(str(max(whole))) else DENSE
-        return len(whole) >= dense * (max(whole) - min(whole) + 1)
+        dense = 1.0 if len(integers) <= FEW_NUMBERS and SPECIAL.issuperset(str(max(integers))) else DENSE
+        return len(integers) >= dense * (max(integers) - min(integers) + 1)
 
     def of_design(self) -> ColumnDomain:
         """The domain for a design stratum; many whole numbers become the range from the least to the largest."""
@@ -190,8 +190,8 @@ class _Met:
         low, high = (float(extreme.as_py()) for extreme in pc.min_max(numbers).values())
         self.low, self.high = min(self.low, low), max(self.high, high)
         texts = pc.cast(pc.cast(numbers, pa.int64(), safe=False), pa.string()) if self.text_only else None
-        whole = pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1") if self.text_only else values
-        same = pc.equal(whole, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
+        integers = pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1") if self.text_only else values
+        same = pc.equal(integers, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
         self.whole &= bool(pc.all(same).as_py())
 
     def domain(self, origin: str) -> ColumnDomain | None:
@@ -229,8 +229,8 @@ def outward(low: float, high: float) -> tuple[float, float]:
     """Bounds that contain both numbers, rounded outward to two significant digits, so that neither bound is a record's
     value.
     """
-    made = _rounded(low, math.floor), _rounded(high, math.ceil)
-    return made if made[0] < made[1] else (made[0], made[0] + 1.0)
+    bounds = _rounded(low, math.floor), _rounded(high, math.ceil)
+    return bounds if bounds[0] < bounds[1] else (bounds[0], bounds[0] + 1.0)
 
 
 def _rounded(value: float, way: Callable[[float], int]) -> float:
@@ -238,8 +238,8 @@ def _rounded(value: float, way: Callable[[float], int]) -> float:
         return 0.0
     power = math.floor(math.log10(abs(value))) - 1
     scaled = value / 10.0**power if power >= 0 else value * 10.0**-power
-    whole = way(scaled)
-    return float(whole * 10**power) if power >= 0 else whole / 10**-power
+    integer = way(scaled)
+    return float(integer * 10**power) if power >= 0 else integer / 10**-power
 
 
 def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, ColumnDomain]:
@@ -330,22 +330,22 @@ def strata_of(
     except (OSError, ValueError) as error:
         fault = str(error) if type(error) is ValueError else f"cannot be read ({type(error).__name__})"
         raise DataError(str(path), [Problem("file", fault, STRATA, "correct it")]) from None
-    made = {}
+    strata = {}
     for place, name in enumerate(by):
         texts, there = {cell[place] for cell in cells}, domains.get(name, ColumnDomain(""))
         number = kinds_of.get(name) != "text" and all(CODE.fullmatch(text) for text in texts)
         known_order = [str(level) for level in there.levels or () if str(level) in texts]
         listed = known_order if len(known_order) == len(texts) and not number else sorted(texts, key=_by_size)
         labels = {level: label for level, label in there.labels.items() if level in texts}
-        made[name] = ColumnDomain(path.name, tuple(int(text) if number else text for text in listed), labels=labels)
-    every = [tuple(map(str, cell)) for cell in product(*(domain.levels or () for domain in made.values()))]
+        strata[name] = ColumnDomain(path.name, tuple(int(text) if number else text for text in listed), labels=labels)
+    every = [tuple(map(str, cell)) for cell in product(*(domain.levels or () for domain in strata.values()))]
     if lacking := [label_of(cell) for cell in every if cell not in {*cells}]:
         fault = (
             f"{len(lacking)} of {len(every)} combinations of {', '.join(by)} have no weight, the first '{lacking[0]:.80}'"
         )
         remedy = "give their weights, or take one column that numbers the strata"
         raise DataError(str(path), [Problem("weight", fault, "a weight for every combination", remedy)])
-    return made
+    return strata
 
 
 def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnDomain]) -> dict[str, ColumnDomain]:
@@ -355,7 +355,7 @@ def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnD
     its labels may only be of special codes, such as reasons for missing. Codes that the file declares to stand for missing
     values are no levels.
     """
-    made, source = {}, StatisticalSource(path)
+    names, source = {}, StatisticalSource(path)
     for name, labels in source.labels.items():
         codes = {_code(value): str(label) for value, label in labels.items() if not source.means_missing(name, value)}
         if None in codes or not codes or (kinds_of and name not in kinds_of):
@@ -366,13 +366,13 @@ def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnD
         texts = {str(level): label for level, label in levels.items()}
         there = seen.get(name)
         if there is None:
-            made[name] = ColumnDomain(path.name, tuple(levels), labels=texts, holes=bool(absent), missing=missing)
+            names[name] = ColumnDomain(path.name, tuple(levels), labels=texts, holes=bool(absent), missing=missing)
         elif there.levels is not None:
-            left = tuple(level for level in there.levels if str(level) not in map(str, absent))
-            shown = {text: label for text, label in texts.items() if text in map(str, left)}
-            holes = there.holes or len(left) < len(there.levels)
-            made[name] = replace(there, levels=left, labels=shown, holes=holes, missing=missing)
-    return made
+            declared = tuple(level for level in there.levels if str(level) not in map(str, absent))
+            shown = {text: label for text, label in texts.items() if text in map(str, declared)}
+            holes = there.holes or len(declared) < len(there.levels)
+            names[name] = replace(there, levels=declared, labels=shown, holes=holes, missing=missing)
+    return names
 
 
 def _code(value: object) -> Level | None:

@@ -91,7 +91,7 @@ def _by_columns(earlier: EarlierRelease, columns: Sequence[str]) -> History:
     """The release's totals with levels in the order of these columns, which are its own."""
     place = [earlier.job.cell_columns.index(name) for name in columns]
     return {
-        label: tuple(replace(one, codes=one.codes[:, place]) for one in periods)
+        label: tuple(replace(period, codes=period.codes[:, place]) for period in periods)
         for label, periods in earlier.history.items()
     }
 
@@ -129,15 +129,15 @@ def _sample_of_points(job: Job, earlier: EarlierRelease) -> AbsentRecords:
         number = min(float(cell["standing"].iloc[0]), *map(len, variables))
         for variable, name in zip(variables, job.outcomes, strict=True):
             number = min(number, _records_with(variable, errors.get((*levels, "count")), errors.get((*levels, name))))
-        taken = max(round(number), 2)
-        places = [((np.arange(taken) + 0.5) * len(one) / taken).astype(np.int64) for one in variables]
+        size = max(round(number), 2)
+        places = [((np.arange(size) + 0.5) * len(block) / size).astype(np.int64) for block in variables]
         weights.append(variables[0]["weight"].to_numpy()[places[0]])
-        of_cell = [one["outcome"].to_numpy()[place] for one, place in zip(variables, places, strict=True)]
+        of_cell = [block["outcome"].to_numpy()[place] for block, place in zip(variables, places, strict=True)]
         outcomes.append(np.column_stack(of_cell))
         place = [
             list(map(str, job.columns[name].levels or ())).index(level) for name, level in zip(names, levels, strict=True)
         ]
-        codes.append(np.tile(np.array(place, dtype=np.int64), (taken, 1)))
+        codes.append(np.tile(np.array(place, dtype=np.int64), (size, 1)))
     return AbsentRecords(names, np.concatenate(codes).astype(np.int32), np.concatenate(weights), np.concatenate(outcomes))
 
 

@@ -202,9 +202,9 @@ def nearest_positions(values: pa.Array, level_positions: Mapping[int, int]) -> C
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         values = pc.if_else(pc.match_substring_regex(values, WHOLE_TEXT), values, None)
     numbers = np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
-    whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+    integers = np.isfinite(numbers) & (numbers == np.floor(numbers))
     levels = np.array(sorted(level_positions), dtype=np.float64)
     between = (levels[:-1] + levels[1:]) / 2.0
-    nearest = np.searchsorted(between, np.where(whole, numbers, 0.0), side="left")
+    nearest = np.searchsorted(between, np.where(integers, numbers, 0.0), side="left")
     position = np.array([level_positions[level] for level in sorted(level_positions)], dtype=np.int32)
-    return np.where(whole, position[nearest], -1).astype(np.int32)
+    return np.where(integers, position[nearest], -1).astype(np.int32)

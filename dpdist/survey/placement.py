@@ -142,11 +142,11 @@ def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
 
     The values of a column are contiguous.
     """
-    made = np.lib.format.open_memmap(path, "w+", kind, shape, fortran_order=True)
+    array = np.lib.format.open_memmap(path, "w+", kind, shape, fortran_order=True)
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return made
+    return array
 
 
 def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:

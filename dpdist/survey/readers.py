@@ -102,10 +102,10 @@ class ThirdParty(OneFile):
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted, read = pa.schema([self.schema.field(name) for name in columns]), 0
         with _guarded(self.name, self.plugin):
-            given = iter(self.reader.batches(list(columns)))
+            parts = iter(self.reader.batches(list(columns)))
         while True:
             with _guarded(self.name, self.plugin):
-                batch = next(given, None)
+                batch = next(parts, None)
             if batch is None:
                 break
             if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(wanted):

@@ -196,9 +196,9 @@ def in_rows(reference: ReferenceFile, placed: Records) -> Records:
     """Those of all records of the reference that have a row of the current frame, sorted by these rows."""
     row = reference.row[placed.frame]
     order = np.argsort(row, kind="stable")
-    kept = order[np.searchsorted(row[order], 0) :]
-    records = placed.take(kept)
-    return replace(records, frame=row[kept].astype(np.int32))
+    in_order = order[np.searchsorted(row[order], 0) :]
+    records = placed.take(in_order)
+    return replace(records, frame=row[in_order].astype(np.int32))
 
 
 def absent_records(job: Job, reference: ReferenceFile, placed: Records) -> AbsentRecords:
@@ -207,10 +207,10 @@ def absent_records(job: Job, reference: ReferenceFile, placed: Records) -> Absen
     None where numbers of records are secret: which crosses the file lacks is then secret, too.
     """
     codes, names = reference.census.frame.codes, job.reference_columns
-    kept = np.flatnonzero(reference.row[placed.frame] < (-1 if job.sizes_in_sums else 0))
-    row, none = placed.frame[kept], np.zeros((len(kept), 0), dtype=np.int32)
+    absent = np.flatnonzero(reference.row[placed.frame] < (-1 if job.sizes_in_sums else 0))
+    row, none = placed.frame[absent], np.zeros((len(absent), 0), dtype=np.int32)
     by_column = np.column_stack([none, *(codes[name][row] for name in names)])
-    return AbsentRecords(names, by_column, placed.weight[kept], placed.outcomes[kept])
+    return AbsentRecords(names, by_column, placed.weight[absent], placed.outcomes[absent])
 
 
 def records_of(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:

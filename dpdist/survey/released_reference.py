@@ -115,7 +115,7 @@ class Costs(_Stored):
             raise ValueError("rho and substitution_rho belong to a delta above 0")
         pairs = [("epsilon", self.epsilon, self.substitution_epsilon, 2)]
         if self.rho is not None and self.substitution_rho is not None:
-            due = [epsilon_of(one, self.delta) for one in (self.rho, self.substitution_rho)]
+            due = [epsilon_of(rho_loss, self.delta) for rho_loss in (self.rho, self.substitution_rho)]
             if [self.epsilon, self.substitution_epsilon] != due:
                 raise ValueError("epsilon must follow from rho and delta")
             pairs = [("rho", self.rho, self.substitution_rho, 4)]
@@ -197,7 +197,7 @@ class Spent(Costs):
     def link(self, job: Job, manifest: str) -> Link:
         every = {name: getattr(self, name) for name in Costs.model_fields}
         costs: dict[str, Any] = {
-            name: budget_text(one) if isinstance(one, Fraction) else one for name, one in every.items()
+            name: budget_text(entry) if isinstance(entry, Fraction) else entry for name, entry in every.items()
         }
         costs |= {"dataset": job.dataset, "period": job.period, "histogram": self.reference.histogram, "manifest": manifest}
         return Link.model_validate(costs)
@@ -234,11 +234,11 @@ def composed(chain: Sequence[Costs]) -> dict[str, Fraction]:
 
     ε then follows from ρ at the last such release's δ, which is stated with it.
     """
-    deltas = [one.delta for one in chain if one.delta]
+    deltas = [link.delta for link in chain if link.delta]
     if not deltas:
         names = ("epsilon", "substitution_epsilon")
-        return {name: sum((getattr(one, name) for one in chain), Fraction(0)) for name in names}
-    rho, exchanged = (sum(losses, Fraction(0)) for losses in zip(*(one.concentrated for one in chain), strict=True))
+        return {name: sum((getattr(link, name) for link in chain), Fraction(0)) for name in names}
+    rho, exchanged = (sum(losses, Fraction(0)) for losses in zip(*(link.concentrated for link in chain), strict=True))
     of_epsilon = {"epsilon": epsilon_of(rho, deltas[-1]), "substitution_epsilon": epsilon_of(exchanged, deltas[-1])}
     return of_epsilon | {"rho": rho, "substitution_rho": exchanged, "delta": deltas[-1]}
 
@@ -320,7 +320,7 @@ def _sample(folder: Path, job: Job, frame: Frame, history: History) -> AbsentRec
             none = np.zeros((len(part.weight), 0), dtype=np.int32)
             codes = np.column_stack([none, *(levels[name] for name in columns)]).astype(np.int32)
             parts.append(AbsentRecords(columns, codes, part.weight, part.outcomes))
-        values = (np.concatenate([getattr(one, name) for one in parts]) for name in ("codes", "weight", "outcomes"))
+        values = (np.concatenate([getattr(of_set, name) for of_set in parts]) for name in ("codes", "weight", "outcomes"))
         sample = AbsentRecords(columns, *values)
         if sample.weight.dtype != np.float64 or sample.outcomes.dtype != np.float64:
             raise TypeError("values that are no numbers")
@@ -339,8 +339,8 @@ def _sample(folder: Path, job: Job, frame: Frame, history: History) -> AbsentRec
         & ((sample.outcomes >= low) & (sample.outcomes <= high)).all(axis=1)
     )
     sizes_of_cells = np.array([len(job.columns[column].levels or ()) for column in job.cell_columns], dtype=np.int64)
-    every = [one for periods in history.values() for one in periods]
-    if not right.all() or not all((one.codes < sizes_of_cells).all() for one in every):
+    every = [of_set for periods in history.values() for of_set in periods]
+    if not right.all() or not all((of_set.codes < sizes_of_cells).all() for of_set in every):
         raise Damaged(name, "values outside their domains", "records within the job's public domains")
     return sample
 

@@ -76,8 +76,8 @@ class ColumnValues(NamedTuple):
 
     def thinned(self, divisor: int) -> ColumnValues:
         """The records that remain for a larger divisor."""
-        kept = self.key % np.uint64(divisor) == 0
-        return self if divisor <= self.divisor else ColumnValues(self.key[kept], self.value[kept], divisor)
+        sampled = self.key % np.uint64(divisor) == 0
+        return self if divisor <= self.divisor else ColumnValues(self.key[sampled], self.value[sampled], divisor)
 
     def single(self) -> ColumnValues:
         """The records whose hash number no other record has, sorted by it."""
@@ -95,8 +95,8 @@ class Hashed(NamedTuple):
 
     def thinned(self, divisor: int) -> Hashed:
         """The records that remain for a larger divisor."""
-        kept = self.record % np.uint64(divisor) == 0
-        return self if divisor <= self.divisor else Hashed(self.record[kept], self.codes[kept], divisor)
+        sampled = self.record % np.uint64(divisor) == 0
+        return self if divisor <= self.divisor else Hashed(self.record[sampled], self.codes[sampled], divisor)
 
 
 def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> Hashed:
@@ -104,22 +104,22 @@ def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, la
 
     A file with more than `largest` records is thinned.
     """
-    whole, thinner = list[Hashed](), True
+    kept_parts, thinner = list[Hashed](), True
     for checked in checked_batches(job.by_record, source):
         codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
         columns = (*checked.outcomes, checked.weight_in_file)
         values = {f"value {number}": column + 0.0 for number, column in enumerate(columns)}
         zero = {"none": np.zeros(len(checked.row))}
-        divisor = whole[-1].divisor if whole else 1
-        whole.append(Hashed(_numbers({**codes, **values}), _numbers(codes or zero)).thinned(divisor))
-        while thinner and largest is not None and _size(whole) > largest:
-            half = [part.thinned(2 * divisor) for part in whole]
+        divisor = kept_parts[-1].divisor if kept_parts else 1
+        kept_parts.append(Hashed(_numbers({**codes, **values}), _numbers(codes or zero)).thinned(divisor))
+        while thinner and largest is not None and _size(kept_parts) > largest:
+            half = [part.thinned(2 * divisor) for part in kept_parts]
             thinner = _size(half) > largest // 4
-            whole, divisor = (half, 2 * divisor) if thinner else (whole, divisor)
-    if not whole:
+            kept_parts, divisor = (half, 2 * divisor) if thinner else (kept_parts, divisor)
+    if not kept_parts:
         return Hashed(*2 * (np.empty(0, dtype=np.uint64),))
-    record, of_codes = (np.concatenate([getattr(part, name) for part in whole]) for name in ("record", "codes"))
-    return Hashed(record, of_codes, whole[-1].divisor)
+    record, of_codes = (np.concatenate([getattr(part, name) for part in kept_parts]) for name in ("record", "codes"))
+    return Hashed(record, of_codes, kept_parts[-1].divisor)
 
 
 def column_values(job: Job, source: Source, largest: int = LARGEST) -> list[ColumnValues]:

@@ -146,20 +146,20 @@ class Doctorates:
         reached = rng.random(len(FIELDS))
         for chunk, (field, sex, salary, size) in enumerate(self.population()):
             chance = np.minimum(1.0, self._rate[field] * size)
-            taken = np.zeros(len(field), dtype=bool)
+            selected = np.zeros(len(field), dtype=bool)
             for f in range(len(FIELDS)):
                 inside = np.flatnonzero(field == f)
                 steps = reached[f] + np.cumsum(chance[inside])
                 previous = np.concatenate([[reached[f]], steps[:-1]])
-                taken[inside] = np.floor(steps) > np.floor(previous)
+                selected[inside] = np.floor(steps) > np.floor(previous)
                 reached[f] = steps[-1] if len(steps) else reached[f]
             yield pa.RecordBatch.from_arrays(
                 [
-                    pa.array(np.array(FIELDS)[field[taken]]),
-                    pa.array(np.array(SEXES)[sex[taken]]),
-                    pa.array(salary[taken]),
-                    pa.array(self.hours(chunk, field, sex, salary)[taken]),
-                    pa.array(1.0 / chance[taken]),
+                    pa.array(np.array(FIELDS)[field[selected]]),
+                    pa.array(np.array(SEXES)[sex[selected]]),
+                    pa.array(salary[selected]),
+                    pa.array(self.hours(chunk, field, sex, salary)[selected]),
+                    pa.array(1.0 / chance[selected]),
                 ],
                 schema=SCHEMA,
             )

@@ -348,10 +348,10 @@ class TableSource:
         return {}
 
     def fingerprint(self) -> str:
-        whole = self.table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
+        table = self.table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
         written = pa.BufferOutputStream()
-        with pa.ipc.new_stream(written, whole.schema) as stream:
-            stream.write_table(whole)
+        with pa.ipc.new_stream(written, table.schema) as stream:
+            stream.write_table(table)
         return hashlib.sha256(written.getvalue()).hexdigest()
 
     @property
@@ -369,15 +369,15 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         problem = Problem(twice[0], "two columns of this name", "a name of its own for every column", "rename one")
         raise DataError(IN_MEMORY, [problem])
-    made, problems = list[pa.Array](), list[Problem]()
+    arrays, problems = list[pa.Array](), list[Problem]()
     for place, name in enumerate(names):
         try:
-            made.append(pa.Array.from_pandas(frame.iloc[:, place]))
+            arrays.append(pa.Array.from_pandas(frame.iloc[:, place]))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):  # The message of the exception quotes a value.
             problems.append(Problem(name, "values of several types, or of one that is not read", ONE_TYPE, "convert it"))
     if problems:
         raise DataError(IN_MEMORY, problems)
-    return pa.table(made, names=names)
+    return pa.table(arrays, names=names)
 
 
 @dataclass(frozen=True)

@@ -101,22 +101,22 @@ def garbled(declared: tuple[str, ...]) -> dict[str, str]:
     spellings = dict[str, str]()
     for theirs in ENCODINGS:
         for text in (text for text in declared if not text.isascii()):
-            for taken in ENCODINGS:
-                spelling = _taken_for(text, theirs, taken)
+            for encoding in ENCODINGS:
+                spelling = _taken_for(text, theirs, encoding)
                 if spelling is not None and spelling not in declared:
                     spellings.setdefault(spelling, theirs)
     return spellings
 
 
-def _taken_for(text: str, theirs: str, taken: str) -> str | None:
+def _taken_for(text: str, theirs: str, encoding: str) -> str | None:
     try:
         stored = text.encode(theirs)
     except UnicodeError:
         return None
     try:
-        return stored.decode(taken)
+        return stored.decode(encoding)
     except UnicodeError:  # a text of UTF-8 with bytes that the other encoding lacks
-        return stored.decode(taken, errors="ignore") if theirs == "utf-8" else None
+        return stored.decode(encoding, errors="ignore") if theirs == "utf-8" else None
 
 
 def is_missing_elsewhere(text: str) -> bool:

@@ -72,7 +72,7 @@ def _imposed(base: Answered, moved: int = -1, by: float = 0.0, uneven: bool = Fa
 def _asks_otherwise(other: Answered, base: Answered, after: int) -> bool:
     """True if a later query concerns other figures, because an answer may only decide a choice."""
     pairs = zip(other.queries[after + 1 :], base.queries[after + 1 :], strict=False)
-    return any(one.noise != as_before.noise for one, as_before in pairs)
+    return any(query.noise != as_before.noise for query, as_before in pairs)
 
 
 def _alike(one: Query, other: Query) -> bool:
@@ -110,17 +110,17 @@ def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Itera
             continue
         moves = ((MOVED, False), (-MOVED, False), (MOVED, True))
         moved = [answered(case, case.records, _imposed(base, number, *move), mechanism) for move in moves]
-        touched = sorted({one for other in moved for one, _ in _differing(base, other)})
+        touched = sorted({set_number for other in moved for set_number, _ in _differing(base, other)})
         reached |= set(touched)
         if not touched and not any(_asks_otherwise(other, base, number) for other in moved):
             yield f"{name}: query {number + 1} changes nothing that is released: is its answer used?"
-        if len({(one - 1) // per_noise for one in touched}) > 1:
+        if len({(set_number - 1) // per_noise for set_number in touched}) > 1:
             yield (
                 f"{name}: one noisy answer is in sets {', '.join(map(str, touched))}, and its specification says that "
                 f"records were protected {noises} times (noises): ask for noise of its own for each"
             )
-    for one in sorted(set(range(1, sets + 1)) - reached):
-        yield f"{name}: no noisy answer changes set {one}: it is released without noise"
+    for set_number in sorted(set(range(1, sets + 1)) - reached):
+        yield f"{name}: no noisy answer changes set {set_number}: it is released without noise"
 
 
 def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -> list[str]:
@@ -155,8 +155,8 @@ def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, F
         for value in values[np.isfinite(values)].tolist() if scale is not None else ():
             if value not in drawn:
                 yield f"{name}: measurements.parquet lists '{statistic}', and not as a query answered it"
-            elif not any(kept == scale and figures.law.endswith(LAWS[law]) for law, kept in drawn[value]):
-                had = " or ".join(sorted(f"{LAWS[law]} of scale {kept}" for law, kept in drawn[value]))
+            elif not any(scale_drawn == scale and figures.law.endswith(LAWS[law]) for law, scale_drawn in drawn[value]):
+                had = " or ".join(sorted(f"{LAWS[law]} of scale {scale_drawn}" for law, scale_drawn in drawn[value]))
                 stated = f"{figures.law} of scale {scale} on '{statistic}'"
                 yield f"{name}: measurements.parquet states {stated}, and the noise was {had}"
 

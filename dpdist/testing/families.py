@@ -68,8 +68,8 @@ def records_of(y: Floats) -> Records:
 
 def drawn(model: Any, sample: Records, alpha: float, draws: int) -> Draws:
     statistics = model.statistics(sample, np.full(len(sample), alpha))
-    made: Draws = getattr(model, "draw", None) or model.draw_on_grid
-    return made(statistics, draws, np.random.default_rng(5))  # type: ignore[operator, no-any-return]
+    draw: Draws = getattr(model, "draw", None) or model.draw_on_grid
+    return draw(statistics, draws, np.random.default_rng(5))  # type: ignore[operator, no-any-return]
 
 
 def problems(family: str, builder: Any = None) -> list[str]:
@@ -85,8 +85,8 @@ def problems(family: str, builder: Any = None) -> list[str]:
 
 
 def _prior(family: str, model: Any) -> list[str]:
-    given, empty = records(family, FEW, 1), records(family, 0, 1)
-    with_zero, without = drawn(model, given, 0.0, 50), drawn(model, empty, 1.0, 50)
+    data, empty = records(family, FEW, 1), records(family, 0, 1)
+    with_zero, without = drawn(model, data, 0.0, 50), drawn(model, empty, 1.0, 50)
     same = all(np.array_equal(with_zero[parameter.name], without[parameter.name]) for parameter in model.parameters)
     return [] if same else [f"{family}: records with a privacy weight of 0 change the posterior"]
 
@@ -139,9 +139,9 @@ def _mass(family: str, model: Any) -> list[str]:
 
 def _updates(family: str, model: Any) -> list[str]:
     """Draws reweighted by the density of further records equal draws given all records."""
-    given, more = records(family, FEW, 1), records(family, 3, 2)
-    both = Records(*(np.concatenate([getattr(a, name) for a in (given, more)]) for name in COLUMNS))
-    before, after = drawn(model, given, 1.0, MANY), drawn(model, both, 1.0, MANY)
+    data, more = records(family, FEW, 1), records(family, 3, 2)
+    both = Records(*(np.concatenate([getattr(a, name) for a in (data, more)]) for name in COLUMNS))
+    before, after = drawn(model, data, 1.0, MANY), drawn(model, both, 1.0, MANY)
     weight = np.exp(model.log_lik(before, more).sum(axis=1))
     weight /= weight.sum()
     name = model.parameters[0].name
@@ -197,11 +197,11 @@ def _box(family: str, model: Any) -> list[str]:
     coordinates = np.stack(np.meshgrid(*middles, indexing="ij"), axis=-1).reshape(-1, 2)
     theta = model.draws_at(coordinates)
     for n in (0, 3):
-        given = records(family, n, 1)
-        log_posterior = model.log_prior(coordinates) + density.log_lik(theta, given).sum(axis=1)
+        data = records(family, n, 1)
+        log_posterior = model.log_prior(coordinates) + density.log_lik(theta, data).sum(axis=1)
         weight = np.exp(log_posterior - log_posterior.max())
         weight /= weight.sum()
-        draws = drawn(model, given, 1.0, MANY)
+        draws = drawn(model, data, 1.0, MANY)
         for parameter in density.parameters:
             on_grid, sampled = np.log(theta[parameter.name]), np.log(draws[parameter.name])
             for power in (1, 2):

@@ -58,8 +58,8 @@ def _columns(job: Job, records: Records) -> Iterator[tuple[str, list[object]]]:
         elif name == job.survey.weight:
             yield name, records.weight.tolist()
         else:
-            one: object = column.levels[0] if column is not None and column.levels else "1"
-            yield name, [one] * len(records)
+            level: object = column.levels[0] if column is not None and column.levels else "1"
+            yield name, [level] * len(records)
 
 
 def _nearest(codes: Mapping[str, float], number: float) -> str:
@@ -176,8 +176,8 @@ def _with_first(job: Job, records: Records, outcomes: Sequence[float], weight: f
     """The file with these values in its first record, after the check of every run."""
     values, weights = np.array(records.outcomes), np.array(records.weight)
     first = replace(records.part(0, 1), outcomes=np.array([outcomes]), weight=np.array([weight]))
-    taken = taken_in(job, first)
-    values[0], weights[0] = taken.outcomes[0], taken.weight[0]
+    columns_of = taken_in(job, first)
+    values[0], weights[0] = columns_of.outcomes[0], columns_of.weight[0]
     return replace(records, outcomes=values, weight=weights)
 
 

@@ -202,18 +202,18 @@ def _refusals(name: str, job: Job) -> Iterator[str]:
 def record_dependent(job: Job) -> dict[str, Job]:
     """The job under each rule whose effect depends on outcomes."""
     outcome = job.outcomes[0]
-    made = {
+    mechanisms_made = {
         f"{rule}: drop": job.model_copy(
             update={"columns": job.columns | {outcome: job.columns[outcome].model_copy(update={rule: "drop"})}}
         )
         for rule in ("missing", "zeros")
     }
     fallback = job.mechanism.model_copy(update={"fallback": "pool"})
-    made["fallback: pool"] = job.model_copy(update={"mechanism": fallback})
+    mechanisms_made["fallback: pool"] = job.model_copy(update={"mechanism": fallback})
     if job.survey.weight is not None and job.mechanism.adds_noise and not job.mechanism.by_cell:
         columns = {name: column for name, column in job.columns.items() if name != job.survey.weight}
-        made["a weight without public bounds"] = job.model_copy(update={"columns": columns})
-    return made
+        mechanisms_made["a weight without public bounds"] = job.model_copy(update={"columns": columns})
+    return mechanisms_made
 
 
 def problems_of_noise(name: str, statement: Mapping[str, Any], laws: Collection[str]) -> list[str]:

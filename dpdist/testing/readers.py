@@ -147,13 +147,13 @@ def _of_values(source: Source, table: pa.Table, which: str) -> Iterator[str]:
 def _of_parts(source: Source, table: pa.Table) -> Iterator[str]:
     """Reads some columns, in another order, twice, and by two readings at once."""
     columns = ["weight", "region"]
-    whole = _read(source, source.columns).select(columns)
+    all_rows = _read(source, source.columns).select(columns)
     if _read(source, columns).schema.names != columns:
         yield "batches have other columns than were asked for: give these, in this order"
         return
     both = zip(source.batches(columns), source.batches(columns), strict=True)
     first, second = (pa.Table.from_batches(list(part)) for part in zip(*both, strict=True))
-    if not all(part.equals(whole) for part in (_read(source, columns), first, second)):
+    if not all(part.equals(all_rows) for part in (_read(source, columns), first, second)):
         yield "a file that is read again, or in part, has other values: keep no place in the file between readings"
 
 
@@ -179,9 +179,12 @@ def _of_records(source: Source, table: pa.Table, folder: Path) -> Iterator[str]:
 def _of_damage(suffix: str, write: Write, folder: Path) -> Iterator[str]:
     """Files that are empty, have other content, or are cut off. Half a file may be read if its rows are whole."""
     write(made_up(FEW), path := folder / f"whole.{suffix}")
-    whole = path.read_bytes()
+    original = path.read_bytes()
     damaged = {"an empty file": b"", "a file of other content": bytes(range(256)) * 8 + SECRET_TEXT.encode()}
-    damaged |= {"half a file": whole[: len(whole) // 2], "a file with its middle lost": whole[:200] + whole[-200:]}
+    damaged |= {
+        "half a file": original[: len(original) // 2],
+        "a file with its middle lost": original[:200] + original[-200:],
+    }
     for what, content in damaged.items():
         path.write_bytes(content)
         try:

@@ -58,14 +58,14 @@ def _lines(name: str, written: Any, parsed: Statistic) -> Iterator[str]:
     cells, weight, outcomes = _file()
     figures = figures_of(parsed, cells, OUTCOMES)
     if parsed.level_of_quantile is None:
-        whole = _units(weight, outcomes)
-        values = figures.of(whole)[0]
+        units = _units(weight, outcomes)
+        values = figures.of(units)[0]
         low, high = parsed.kind.limits
         if not np.isfinite(values).all():
             yield "a cell of many records has no value"
         elif (values < low - ROUNDING).any() or (values > high + ROUNDING).any():
             yield f"a value is outside of its limits, {low:g} to {high:g}"
-        stated = figures.shares(whole).toarray()
+        stated = figures.shares(units).toarray()
         for record in range(0, RECORDS, 20):
             changed = weight.copy()
             changed[record] *= 1.0 + STEP

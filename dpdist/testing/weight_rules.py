@@ -109,9 +109,9 @@ def _lines(weights: Weights) -> Iterator[str]:
         for target in TARGETS:
             yield from (f"{line}, on {title}" for line in _of_search(weights, file, target))
         if "c" in weights.facts.constants:
-            given = weights.model_copy(update={"c": 0.7})
-            fits = _fits(fixed(given), file)
-            yield from (f"{line}, with c = 0.7, on {title}" for line in _of_steps(given, file, fits))
+            other_rule = weights.model_copy(update={"c": 0.7})
+            fits = _fits(fixed(other_rule), file)
+            yield from (f"{line}, with c = 0.7, on {title}" for line in _of_steps(other_rule, file, fits))
     yield from _unmeasurable(weights)
     yield from _reweighted(weights)
     yield from _of_figures(weights)
@@ -121,20 +121,20 @@ def _lines(weights: Weights) -> Iterator[str]:
 
 def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bound: bound) -> list[SearchFit]:
     """All fits of a search on a file. `reached` changes the bounds reported to the search. Raises `NotReached`."""
-    carry, made, rounds = Carry(), list[SearchFit](), informed(steps)
+    carry, fits, rounds = Carry(), list[SearchFit](), informed(steps)
     step = next(rounds)
-    while len(made) < MOST_FITS:
+    while len(fits) < MOST_FITS:
         reply: Any = file.outcomes
         if not isinstance(step, AllOutcomes):
             before = dict(carry)
             alpha = weigh(step, file.outcomes[:, None], carry)
             summary = summary_of(bounded(carry, file.bound(alpha)))
-            made.append(SearchFit(step, before, alpha, summary.database_bound))
+            fits.append(SearchFit(step, before, alpha, summary.database_bound))
             reply = summary._replace(database_bound=reached(summary.database_bound))
         try:
             step = rounds.send(reply)
         except StopIteration:
-            return made
+            return fits
     raise Endless
 
 
@@ -182,8 +182,8 @@ def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
         columns = [np.array(values[rows]) for values in (unweighted, alpha, bound)]
         new = applied_to(by, outcomes[rows][:, None])(*columns)
         if any(
-            not np.array_equal(left[rows], values, equal_nan=True)
-            for left, values in zip((unweighted, alpha, bound), columns, strict=True)
+            not np.array_equal(expected[rows], values, equal_nan=True)
+            for expected, values in zip((unweighted, alpha, bound), columns, strict=True)
         ):
             raise TypeError("its step writes into the arrays that it gets: return a new one")
         return new

@@ -83,7 +83,7 @@ def test_constants_are_sought_one_after_the_other_and_none_is_a_choice() -> None
 
 def test_whole_numbers_stay_whole() -> None:
     tried = {2.0: 3.0, 5.0: 1.0, 8.0: 2.0}
-    assert between(dict(tried), whole=True) == [3.0, 6.0]
+    assert between(dict(tried), integers=True) == [3.0, 6.0]
     assert with_value(job(name="perturbed_histogram").mechanism, "bins", 3.0).bins == 3
-    assert between({2.0: REFUSED, 5.0: REFUSED}, whole=False) == []
-    assert np.allclose(between({**tried, None: 0.0}, whole=False), [3.5, 6.5])
+    assert between({2.0: REFUSED, 5.0: REFUSED}, integers=False) == []
+    assert np.allclose(between({**tried, None: 0.0}, integers=False), [3.5, 6.5])

@@ -291,10 +291,8 @@ def predictors(job: Job) -> Iterator[Contradiction]:
         yield Contradiction((*PROTECTED, "epsilon"), fault, remedy)
     else:
         yield from _columns_exist(job)
-        if left := [name for name in job.categories if name not in (job.predictors.protect.columns or job.categories)]:
-            fault = (
-                f"sums of '{job.mechanism.name}' measure all numbers of records, and those by {', '.join(left)} stay public"
-            )
+        if exact := [name for name in job.categories if name not in (job.predictors.protect.columns or job.categories)]:
+            fault = f"sums of '{job.mechanism.name}' measure all sizes, and those by {', '.join(exact)} stay public"
             remedy = "leave columns out, which protects all"
             yield Contradiction((*PROTECTED, "columns"), fault, remedy)
 
@@ -373,8 +371,8 @@ def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction
         declared = [_texts(job, column) for column in (fine, steps[fine])]
         if not all(declared):
             continue
-        for given, column, allowed in zip((levels, levels.values()), (fine, steps[fine]), declared, strict=True):
-            if unknown := [level for level in given if level not in allowed]:
+        for mapping, column, allowed in zip((levels, levels.values()), (fine, steps[fine]), declared, strict=True):
+            if unknown := [level for level in mapping if level not in allowed]:
                 near = get_close_matches(unknown[0], allowed, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else "name its levels as columns has them"
                 yield Contradiction((*path, fine), f"'{unknown[0]}' is no level of '{column}'", hint, listed(allowed))

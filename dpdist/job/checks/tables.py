@@ -95,9 +95,9 @@ def _on_records(job: Job) -> bool:
 def table_universes(job: Job) -> Iterator[Contradiction]:
     """A table's universe has declared levels, and leaves some of each column's out."""
     for i, table in enumerate(job.tables):
-        for name, kept in table.universe.items():
+        for name, members in table.universe.items():
             levels = [str(level) for level in job.columns[name].levels or ()] if name in job.columns else []
-            path, texts = ("tables", i, "universe", name), list(map(str, kept))
+            path, texts = ("tables", i, "universe", name), list(map(str, members))
             for j, level in enumerate(texts if levels else ()):
                 if level not in levels:
                     near = get_close_matches(level, levels, n=1)
@@ -155,7 +155,7 @@ def copied(job: Job) -> Iterator[Contradiction]:
     names, path = job.microdata.columns, ("microdata", "columns")
     if not names:
         return
-    held = (*job.modelled_columns, *job.components)
+    existing = (*job.modelled_columns, *job.components)
     reference = job.reference
     if not job.mechanism.copies:
         fault = f"'{job.mechanism.name}' copies no further columns of a reference into synthetic records"
@@ -163,14 +163,14 @@ def copied(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(path, fault, f"take mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
         what = "an earlier release holds" if reference.earlier is not None else "histograms hold"
-        fault = f"{what} {', '.join(held)} alone"
+        fault = f"{what} {', '.join(existing)} alone"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave microdata out")
     replicated = job.survey.replicate_weights
     design = {job.survey.psu, *job.survey.fpc, *job.categories}
     for i, name in enumerate(names):
         if name in names[:i]:
             yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
-        elif name in held:
+        elif name in existing:
             yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
         elif name in design or (replicated is not None and replicated.has(name)):
             fault = f"'{name}' is of the sample's design or of totals to meet, and a donor's would be another sample's"
@@ -231,7 +231,7 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
         )
     if job.rake and job.survey.weight is None:
         yield Contradiction(("rake",), "without a weight column there are no weights to rake", "leave rake out")
-    whole = list[Rake]()
+    margins = list[Rake]()
     for i, rake in enumerate(job.rake):
         if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
             continue
@@ -240,9 +240,9 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
         yield from faults
         if faults:
             continue
-        for other in whole:
+        for other in margins:
             yield from _disagreeing(job, i, rake, other)
-        whole.append(rake)
+        margins.append(rake)
 
 
 def _one_a_combination(

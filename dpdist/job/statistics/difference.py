@@ -16,31 +16,31 @@ class CellDifference(Kind):
     def operands(self, operand: Any) -> dict[str, Any]:
         return {"of": operand}
 
-    def text(self, one: Constants) -> Any:
-        return {self.name: one.of.written, "from": {one.column: one.level}}
+    def text(self, constants: Constants) -> Any:
+        return {self.name: constants.of.written, "from": {constants.column: constants.level}}
 
-    def label(self, one: Constants) -> str:
-        return f"difference of {one.of.label} from {one.column} {one.level}"
+    def label(self, constants: Constants) -> str:
+        return f"difference of {constants.of.label} from {constants.column} {constants.level}"
 
-    def about(self, one: Constants) -> str | None:
-        about: str | None = one.of.about
+    def about(self, constants: Constants) -> str | None:
+        about: str | None = constants.of.about
         return about
 
-    def of_shape(self, one: Constants) -> bool:
-        return bool(one.of.of_shape)
+    def of_shape(self, constants: Constants) -> bool:
+        return bool(constants.of.of_shape)
 
-    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any | None]:
-        sums: tuple[Any, Any | None] = one.of.kind.sums(one.of, cells)
+    def sums(self, constants: Constants, cells: Sums) -> tuple[Any, Any | None]:
+        sums: tuple[Any, Any | None] = constants.of.kind.sums(constants.of, cells)
         return sums
 
-    def faults(self, one: Constants, job: Any, table: Any) -> Iterator[Fault]:
-        if one.column not in table.by:
-            fault = f"'{one.column}' is no column of table '{table.name}'"
+    def faults(self, constants: Constants, job: Any, table: Any) -> Iterator[Fault]:
+        if constants.column not in table.by:
+            fault = f"'{constants.column}' is no column of table '{table.name}'"
             yield Fault(fault, "compare levels of one of its columns", table.by or ("no column",))
             return
-        levels = job.columns[one.column].levels or () if one.column in job.columns else ()
-        if one.level not in levels:
+        levels = job.columns[constants.column].levels or () if constants.column in job.columns else ()
+        if constants.level not in levels:
             texts = tuple(map(str, levels))
-            near = get_close_matches(str(one.level), texts, n=1)
+            near = get_close_matches(str(constants.level), texts, n=1)
             hint = f"did you mean '{near[0]}'?" if near else "name one of its levels"
-            yield Fault(f"'{one.level}' is no level of '{one.column}'", hint, texts)
+            yield Fault(f"'{constants.level}' is no level of '{constants.column}'", hint, texts)

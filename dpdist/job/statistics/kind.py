@@ -76,35 +76,37 @@ class Kind(ABC):
         """The constants that a job's value gives."""
         return {"variable": operand}
 
-    def text(self, one: Constants) -> Any:
+    def text(self, settings: Constants) -> Any:
         """The statistic as a job writes it."""
-        constants = {name: number for name, number in (("at", one.at), ("above", one.above)) if number is not None}
-        return self.name if one.variable is None and not constants else {self.name: one.variable} | constants
+        constants = {
+            name: number for name, number in (("at", settings.at), ("above", settings.above)) if number is not None
+        }
+        return self.name if settings.variable is None and not constants else {self.name: settings.variable} | constants
 
-    def label(self, one: Constants) -> str:
+    def label(self, constants: Constants) -> str:
         """Its name in a published table, with its constants and without its outcome."""
         return self.name
 
-    def about(self, one: Constants) -> str | None:
+    def about(self, constants: Constants) -> str | None:
         """The outcome as a published table names it."""
-        return one.variable
+        return constants.variable
 
-    def of_shape(self, one: Constants) -> bool:
+    def of_shape(self, constants: Constants) -> bool:
         """True if it follows from an outcome's distribution alone."""
         return False
 
-    def quantile(self, one: Constants) -> float | None:
+    def quantile(self, constants: Constants) -> float | None:
         """The level of a quantile; None for other statistics."""
         return None
 
-    def complement(self, one: Constants) -> bool:
+    def complement(self, constants: Constants) -> bool:
         """True if the figure is 1 less the ratio of the sums."""
         return False
 
     @abstractmethod
-    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any | None]:
+    def sums(self, constants: Constants, cells: Sums) -> tuple[Any, Any | None]:
         """The sum above, and the sum below or None."""
 
-    def faults(self, one: Constants, job: Any, table: Any) -> Iterator[Fault]:
+    def faults(self, constants: Constants, job: Any, table: Any) -> Iterator[Fault]:
         """What a job and a table lack for it, beside its outcomes."""
         yield from ()

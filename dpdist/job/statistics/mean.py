@@ -10,5 +10,5 @@ from dpdist.job.statistics.kind import Constants, Kind, Sums
 class Mean(Kind):
     name, written, plain = "mean", "{mean: outcome}", True
 
-    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any]:
-        return cells.product(str(one.variable)), cells.weight
+    def sums(self, constants: Constants, cells: Sums) -> tuple[Any, Any]:
+        return cells.product(str(constants.variable)), cells.weight

@@ -10,24 +10,24 @@ from dpdist.job.statistics.kind import Constants, Kind, Sums
 class Quantile(Kind):
     name, written, needs = "quantile", "{quantile: outcome, at: 0.9}", frozenset({"at"})
 
-    def label(self, one: Constants) -> str:
-        return f"{self.name} {one.at:.10g}"
+    def label(self, constants: Constants) -> str:
+        return f"{self.name} {constants.at:.10g}"
 
-    def of_shape(self, one: Constants) -> bool:
+    def of_shape(self, constants: Constants) -> bool:
         return True
 
-    def quantile(self, one: Constants) -> float | None:
-        return one.at
+    def quantile(self, constants: Constants) -> float | None:
+        return constants.at
 
-    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any]:
-        return cells.below(str(one.variable)), cells.weight
+    def sums(self, constants: Constants, cells: Sums) -> tuple[Any, Any]:
+        return cells.below(str(constants.variable)), cells.weight
 
 
 class Median(Quantile):
     name, written, needs = "median", "{median: outcome}", frozenset()
 
-    def label(self, one: Constants) -> str:
+    def label(self, constants: Constants) -> str:
         return self.name
 
-    def quantile(self, one: Constants) -> float | None:
+    def quantile(self, constants: Constants) -> float | None:
         return 0.5

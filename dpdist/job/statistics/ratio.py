@@ -16,15 +16,15 @@ class Ratio(Kind):
             raise ValueError("a ratio is of two outcomes: write {ratio: [above, below]}")
         return {"variable": operand[0], "over": operand[1]}
 
-    def text(self, one: Constants) -> Any:
-        return {self.name: [one.variable, one.over]}
+    def text(self, constants: Constants) -> Any:
+        return {self.name: [constants.variable, constants.over]}
 
-    def about(self, one: Constants) -> str | None:
-        return f"{one.variable} / {one.over}"
+    def about(self, constants: Constants) -> str | None:
+        return f"{constants.variable} / {constants.over}"
 
-    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any]:
-        return cells.product(str(one.variable)), cells.product(str(one.over))
+    def sums(self, constants: Constants, cells: Sums) -> tuple[Any, Any]:
+        return cells.product(str(constants.variable)), cells.product(str(constants.over))
 
-    def faults(self, one: Constants, job: Any, table: Any) -> Iterator[Fault]:
-        if one.variable == one.over:
-            yield Fault(f"the ratio of '{one.over}' to itself is 1", "name two outcomes", tuple(job.outcomes))
+    def faults(self, constants: Constants, job: Any, table: Any) -> Iterator[Fault]:
+        if constants.variable == constants.over:
+            yield Fault(f"the ratio of '{constants.over}' to itself is 1", "name two outcomes", tuple(job.outcomes))

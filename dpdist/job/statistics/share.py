@@ -15,17 +15,17 @@ class Share(Kind):
     def operands(self, operand: Any) -> dict[str, Any]:
         return {"across": [operand] if isinstance(operand, str) else operand}
 
-    def text(self, one: Constants) -> Any:
-        return {self.name: list(one.across)}
+    def text(self, constants: Constants) -> Any:
+        return {self.name: list(constants.across)}
 
-    def label(self, one: Constants) -> str:
-        return f"share across {', '.join(one.across)}"
+    def label(self, constants: Constants) -> str:
+        return f"share across {', '.join(constants.across)}"
 
-    def sums(self, one: Constants, cells: Sums) -> tuple[Any, Any]:
-        return cells.weight, cells.across(one.across)
+    def sums(self, constants: Constants, cells: Sums) -> tuple[Any, Any]:
+        return cells.weight, cells.across(constants.across)
 
-    def faults(self, one: Constants, job: Any, table: Any) -> Iterator[Fault]:
-        for name in one.across:
+    def faults(self, constants: Constants, job: Any, table: Any) -> Iterator[Fault]:
+        for name in constants.across:
             if name not in table.by:
                 fault = f"'{name}' is no column of table '{table.name}'"
                 yield Fault(fault, "take a share across one of its columns", table.by or ("no column",))

@@ -10,5 +10,5 @@ from dpdist.job.statistics.kind import Constants, Kind, Sums
 class Total(Kind):
     name, written, plain = "total", "{total: outcome}", True
 
-    def sums(self, one: Constants, cells: Sums) -> tuple[Any, None]:
-        return cells.product(str(one.variable)), None
+    def sums(self, constants: Constants, cells: Sums) -> tuple[Any, None]:
+        return cells.product(str(constants.variable)), None

@@ -108,8 +108,8 @@ class NoisyTables(PublicModel):
         for table in job.tables:
             cells = cross(frame, table.by, table.margins, table.universe)
             statistics = tuple(dict.fromkeys(statistic.name for statistic in table.statistics)) if local else sums
-            held = np.ones(len(cells)) if job.noisy_frame else cells.membership @ count
-            noisy_tables.append(NoisyTable(table.name, cells, statistics, (held > 0).astype(np.float64)))
+            sizes = np.ones(len(cells)) if job.noisy_frame else cells.membership @ count
+            noisy_tables.append(NoisyTable(table.name, cells, statistics, (sizes > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
         scale = local_scale(job, frame) if local else query_of(job).scale
         assert isinstance(job.mechanism, WholeTables)
@@ -253,9 +253,9 @@ def model_of(job: Job) -> type[NoisyTables]:
 def figures(release: ReleaseView, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The figures of every table, without cells that are publicly empty."""
     for table in model.tables:
-        kept = np.flatnonzero(table.occupied)
-        cells = [dict(zip(table.cells.by, table.cells.labels[k], strict=True)) for k in kept]
-        values = theta[table.parameter.name][0][kept]
+        occupied = np.flatnonzero(table.occupied)
+        cells = [dict(zip(table.cells.by, table.cells.labels[k], strict=True)) for k in occupied]
+        values = theta[table.parameter.name][0][occupied]
         if model.bounds is None:
             scales: list[Fraction | None] = [None] * len(table.statistics)
             yield Figures(cells, table.statistics, values, scales, lambda *_: NO_LIMITS, 1, table=table.name)

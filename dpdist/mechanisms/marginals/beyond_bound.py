@@ -51,8 +51,8 @@ class ReferenceWeights(NamedTuple):
         """The records, with weights multiplied by the factor that gives the mean clipped weight `mean`."""
         factor = 1.0
         for _ in range(SCALINGS):
-            held = np.minimum(factor * self.weight, cap).mean()
-            factor = float(np.clip(factor * mean / max(held, 1e-300), 1.0 / LARGEST_SCALE, LARGEST_SCALE))
+            clipped_mean = np.minimum(factor * self.weight, cap).mean()
+            factor = float(np.clip(factor * mean / max(clipped_mean, 1e-300), 1.0 / LARGEST_SCALE, LARGEST_SCALE))
         return self._replace(weight=factor * self.weight)
 
     @property
@@ -73,12 +73,12 @@ def beyond(reference: ReferenceWeights, cell: Ints, clipped: Floats, cap: float)
 
     `clipped` are the current file's clipped counts, in weights, (cell,).
     """
-    whole, below = reference.weight, np.minimum(reference.weight, cap)
-    size, overall = len(clipped), whole.sum() / max(below.sum(), 1e-300)
+    weights, below = reference.weight, np.minimum(reference.weight, cap)
+    size, overall = len(clipped), weights.sum() / max(below.sum(), 1e-300)
     joined = LEANING * below.mean()
     of_cell = np.bincount(cell, weights=below, minlength=size) + joined
-    factor = np.maximum((np.bincount(cell, weights=whole, minlength=size) + overall * joined) / of_cell, 1.0)
-    residual, typical = (whole - factor[cell] * below) ** 2, float(((whole - overall * below) ** 2).mean())
+    factor = np.maximum((np.bincount(cell, weights=weights, minlength=size) + overall * joined) / of_cell, 1.0)
+    residual, typical = (weights - factor[cell] * below) ** 2, float(((weights - overall * below) ** 2).mean())
     spread = np.bincount(cell, weights=residual, minlength=size) + LEANING * typical
     now = np.maximum(clipped, below.mean())
     return Beyond(factor, np.sqrt(spread / of_cell * (1.0 / now + 1.0 / of_cell)) / factor)

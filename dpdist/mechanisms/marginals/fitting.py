@@ -51,10 +51,10 @@ def wanted_sum(counts: Floats, precision: float, sums: Sequence[ValueSums], u: F
 
     `precision` of a count is one over its variance; a constant factor does not matter.
     """
-    held = [(counts @ u, (u @ u) / precision)]
-    held += [(value.values.sum(axis=1), value.values.shape[1] * value.scale**2) for value in sums]
-    weight = sum(1.0 / variance for _, variance in held)
-    mean = sum(values / variance for values, variance in held) / weight
+    estimates = [(counts @ u, (u @ u) / precision)]
+    estimates += [(value.values.sum(axis=1), value.values.shape[1] * value.scale**2) for value in sums]
+    weight = sum(1.0 / variance for _, variance in estimates)
+    mean = sum(values / variance for values, variance in estimates) / weight
     return np.clip(mean, -OUTERMOST * total, OUTERMOST * total)
 
 
@@ -86,13 +86,13 @@ def tilted(counts: Floats, u: Floats, wanted: Floats) -> Floats:
 def _sloped(counts: Floats, u: Floats, slope: Floats) -> Floats:
     """Shares p e^(λu), (row, level)."""
     power = slope[:, None] * u
-    made = counts * np.exp(power - power.max(axis=1, keepdims=True))
-    return np.asarray(made / np.maximum(made.sum(axis=1, keepdims=True), 1e-300))
+    tilted = counts * np.exp(power - power.max(axis=1, keepdims=True))
+    return np.asarray(tilted / np.maximum(tilted.sum(axis=1, keepdims=True), 1e-300))
 
 
-def wanted_rows(table: Floats, scale: float, sums: Sequence[ValueSums], u: Floats, margin: Floats, whole: float) -> Floats:
+def wanted_rows(table: Floats, scale: float, sums: Sequence[ValueSums], u: Floats, margin: Floats, total: float) -> Floats:
     """The sum of every row, (row,), from a noisy table (row, level) and from measured sums of rows; the sums add up to
-    `whole`.
+    `total`.
 
     No row's sum is larger than its weight, `margin`, allows.
     """
@@ -101,7 +101,7 @@ def wanted_rows(table: Floats, scale: float, sums: Sequence[ValueSums], u: Float
     ends, low, high = OUTERMOST * margin, -2.0 * np.abs(mean).max() - margin.sum(), 2.0 * np.abs(mean).max() + margin.sum()
     for _ in range(MOST_STEPS):
         middle = (low + high) / 2.0
-        less = np.clip(mean + middle, -ends, ends).sum() < whole
+        less = np.clip(mean + middle, -ends, ends).sum() < total
         low, high = (middle, high) if less else (low, middle)
     return np.asarray(np.clip(mean + (low + high) / 2.0, -ends, ends))
 
@@ -175,7 +175,7 @@ def fitted_once(
 def summed_within(key: Marginal, sums: Sequence[ValueSums]) -> list[int]:
     """Columns of a pair whose values were summed by level of the other column; empty for a larger table."""
     ways = (key, key[::-1]) if len(key) == 2 else ()
-    return [one for one, other in ways if any((value.column, value.by) == (one, other) for value in sums)]
+    return [column for column, other in ways if any((value.column, value.by) == (column, other) for value in sums)]
 
 
 class Rows(NamedTuple):
@@ -268,8 +268,8 @@ def agreed_margins(
     Sums of tables are averaged by their precision. If values of a column were summed, its margin has these sums.
     """
     precision = {key: 1.0 / (values[0].size * scales[key] ** 2) for key, values in tables.items()}
-    whole = sum(precision[key] * values.reshape(len(values), -1).sum(axis=1) for key, values in tables.items())
-    total = np.clip(whole / sum(precision.values()), *ends)
+    totals = sum(precision[key] * values.reshape(len(values), -1).sum(axis=1) for key, values in tables.items())
+    total = np.clip(totals / sum(precision.values()), *ends)
     margins = []
     for column, size in enumerate(sizes):
         holding = [key for key in tables if column in key]
@@ -296,9 +296,9 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
     number = np.arange(1, values.shape[1] + 1)
     last = np.maximum((ordered * number > above).sum(axis=1), 1)
     off = above[np.arange(len(values)), last - 1] / last
-    kept = np.maximum(values - off[:, None], 0.0)
-    whole = kept.sum(axis=1)
-    return np.asarray(kept * np.divide(total, whole, out=np.ones_like(total), where=whole > 0.0)[:, None])
+    positive = np.maximum(values - off[:, None], 0.0)
+    sums = positive.sum(axis=1)
+    return np.asarray(positive * np.divide(total, sums, out=np.ones_like(total), where=sums > 0.0)[:, None])
 
 
 def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] = ()) -> Floats:
@@ -345,8 +345,8 @@ def _along(table: Floats, axis: int) -> Floats:
     return np.asarray(table.sum(axis=tuple(k for k in range(table.ndim) if k != axis)))
 
 
-def _ratio(wanted: Floats, held: Floats) -> Floats:
-    return np.divide(wanted, held, out=np.zeros_like(wanted), where=held > 0.0)
+def _ratio(wanted: Floats, current: Floats) -> Floats:
+    return np.divide(wanted, current, out=np.zeros_like(wanted), where=current > 0.0)
 
 
 def sampled_again(

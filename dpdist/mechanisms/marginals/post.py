@@ -135,8 +135,8 @@ class Marginals(CodedTables):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
-        made = super().build(job, frame, rows, proper)
-        return made.measuring(made.listed or ())
+        model = super().build(job, frame, rows, proper)
+        return model.measuring(model.listed or ())
 
     @classmethod
     def settings(cls, job: Job) -> tuple[Any, ...]:
@@ -224,13 +224,13 @@ class Marginals(CodedTables):
         scales = super().scales_of(theta)
         if "units" not in theta.values:
             return scales
-        taken = [int(units) for units in theta["units"][0]]
-        return tuple(self.unit_scales(n)[1] if n else scale for n, scale in zip(taken, scales, strict=True))
+        of_round = [int(units) for units in theta["units"][0]]
+        return tuple(self.unit_scales(n)[1] if n else scale for n, scale in zip(of_round, scales, strict=True))
 
     def of_rounds(self, keys: tuple[Marginal, ...], sums: Floats, units: Sequence[int]) -> Draws:
         """The result of `released`, with the parts of ε of each table; 0 for tables of single columns."""
-        made = self.released(keys, sums)
-        return Draws({**made.values, "units": np.array([units], dtype=np.float64)})
+        fitted = self.released(keys, sums)
+        return Draws({**fitted.values, "units": np.array([units], dtype=np.float64)})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         described = dict(super().describe(theta))
@@ -246,12 +246,12 @@ class Marginals(CodedTables):
         return described
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        made = dict(super().recall(described).values)
+        parameters = dict(super().recall(described).values)
         if "units" in described:
-            made["units"] = np.array([described["units"]], dtype=np.float64)
+            parameters["units"] = np.array([described["units"]], dtype=np.float64)
         if "values" in described:
-            made["values"] = np.concatenate([np.array(value["sums"], float) for value in described["values"]])[None]
-        return Draws(made)
+            parameters["values"] = np.concatenate([np.array(value["sums"], float) for value in described["values"]])[None]
+        return Draws(parameters)
 
     def scale_of(self, key: Marginal) -> Fraction:
         if self.listed is None and self.adaptive and len(key) > 1:
@@ -374,11 +374,13 @@ def model_of(job: Job) -> type[CodedTables]:
 
 def _figures_of_tables(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The figures of each table; a cell has the levels of the table's columns and of the stratum's columns."""
-    whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
+    of_stratum = {
+        name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata
+    }
     cap = model.weights[1] if release.job.survey.weight is not None else None
     keys, met = model.keys_of(theta), Counter[Marginal]()
     for key, scale, values in zip(keys, model.scales_of(theta), model.parts(keys, theta["sums"]), strict=True):
-        cells = [whole | levels for levels in model.labelled(release.job, key)]
+        cells = [of_stratum | levels for levels in model.labelled(release.job, key)]
         met[key] += 1
         again = f", measurement {met[key]}" if met[key] > 1 else ""
         yield Figures(
@@ -405,14 +407,18 @@ QUERIES = {"v": "weighted tables", "vu": "weighted tables"}
 def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The figures of one table after another, then of sums of values."""
     yield from _figures_of_tables(release, model, stratum, theta)
-    whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
+    of_stratum = {
+        name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata
+    }
     cap = model.weights[1] if release.job.survey.weight is not None else None
     if not isinstance(model, Marginals):
         return
     for value in model.value_sums(theta):
         levels, name = model.levels[value.column], model.columns[value.column]
         limits = (min(levels) + max(levels)) / 2.0, cap, (max(levels) - min(levels)) / 2.0
-        cells = [whole] if value.by is None else [whole | cell for cell in model.labelled(release.job, (value.by,))]
+        cells = (
+            [of_stratum] if value.by is None else [of_stratum | cell for cell in model.labelled(release.job, (value.by,))]
+        )
         yield Figures(
             cells,
             ["vu"],

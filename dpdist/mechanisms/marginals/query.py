@@ -200,9 +200,9 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
     exact = yield Pass(TableSums(model.measuring(model.candidates)), "sum")
     exact_tables = {key: values[0] for key, values in model.split(model.candidates, exact[None]).items()}
     so_far, groups = Measured(model.singles, singles, (0,) * len(model.singles)), list(range(len(model.columns)))
-    taken, left = 1, model.units
-    while left:
-        units = taken if left >= 2 * taken else left
+    factor, remaining = 1, model.units
+    while remaining:
+        units = factor if remaining >= 2 * factor else remaining
         choice, scale = model.unit_scales(units)
         fitted, defined = model.fitted(model.of_rounds(*so_far)), Defined.by_content((model, so_far, units))
         open_ones = [key for key in model.candidates if key in so_far.keys or groups[key[0]] != groups[key[1]]]
@@ -212,10 +212,10 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
         best = open_ones[int(first)]
         noisy = yield defined.sums(exact_tables[best].ravel(), tables(1, scale), next(numbers))
         so_far = Measured((*so_far.keys, best), np.concatenate([so_far.sums, noisy]), (*so_far.units, units))
-        groups, left = joined(groups, best), left - units
+        groups, remaining = joined(groups, best), remaining - units
         now = expected_of(model, model.fitted(model.of_rounds(*so_far)), best)
         if np.abs(now - expected[best]).sum() <= float(scale) * prod(model.shape(best)):
-            taken *= 2
+            factor *= 2
     return model.of_rounds(*so_far)
 
 

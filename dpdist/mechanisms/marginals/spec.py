@@ -227,9 +227,9 @@ class CodedMarginals(Noisy):
                     fault = f"'{columns[0]}' and '{columns[1]}' are joined by other marginals already"
                     yield Contradiction(where, fault, "leave one pair of the loop out")
                 together[first] = second
-        if left := [name for name in job.outcomes if not any(name in columns for columns in named)]:
-            fault = f"no marginal has column '{left[0]}'"
-            yield Contradiction(("mechanism", "marginals"), fault, f"add [{left[0]}], or a pair with it")
+        if unmeasured := [name for name in job.outcomes if not any(name in columns for columns in named)]:
+            fault = f"no marginal has column '{unmeasured[0]}'"
+            yield Contradiction(("mechanism", "marginals"), fault, f"add [{unmeasured[0]}], or a pair with it")
 
     def _of_network(self, job: JobView) -> Iterator[Contradiction]:
         columns = len(job.outcomes)
@@ -268,12 +268,12 @@ def candidates(sizes: Sequence[int]) -> tuple[Pair, ...]:
 
 def forest(pairs: Sequence[Pair]) -> int:
     """Largest number of these pairs that form no loop."""
-    groups, taken = {column: column for pair in pairs for column in pair}, 0
+    groups, links = {column: column for pair in pairs for column in pair}, 0
     for one, other in pairs:
         old, new = groups[other], groups[one]
-        taken += old != new
+        links += old != new
         groups = {column: new if group == old else group for column, group in groups.items()}
-    return taken
+    return links
 
 
 def loops(pairs: Sequence[Pair]) -> bool:

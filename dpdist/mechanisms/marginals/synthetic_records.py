@@ -68,11 +68,11 @@ def raked(fitted: FittedTables, codes: Ints, raked_to: Iterable[Marginal]) -> Fl
     for _ in range(ROUNDS):
         worst = 0.0
         for cell, wanted in wanted_by_cell:
-            held = np.bincount(cell, weights=weight, minlength=len(wanted))
-            there = held > 0.0
-            worst = max(worst, float(np.abs(held - wanted)[there].max(initial=0.0)))
-            weight *= np.divide(wanted, held, out=np.zeros_like(held), where=there)[cell]
+            current = np.bincount(cell, weights=weight, minlength=len(wanted))
+            there = current > 0.0
+            worst = max(worst, float(np.abs(current - wanted)[there].max(initial=0.0)))
+            weight *= np.divide(wanted, current, out=np.zeros_like(current), where=there)[cell]
         if worst <= CLOSE * fitted.total:
             break
-    left = weight.sum()
-    return np.asarray(weight * (fitted.total / left)) if left > 0.0 else np.full(number, fitted.total / number)
+    total = weight.sum()
+    return np.asarray(weight * (fitted.total / total)) if total > 0.0 else np.full(number, fitted.total / number)

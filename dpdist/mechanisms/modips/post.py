@@ -184,10 +184,10 @@ class Sanitized(PublicModel):
         """The released laws, adjusted to other sample counts (draw, row)."""
         count = counted_again(self.design, counts)
         sums = np.repeat(theta["sums"], len(counts), axis=0)
-        held = self.held(sums, count)
-        parameters = {"sums": sums, **self.moved(theta, self.held(theta["sums"]), held)}
+        sizes = self.held(sums, count)
+        parameters = {"sums": sums, **self.moved(theta, self.held(theta["sums"]), sizes)}
         if self.weights is not None:
-            parameters["weight"] = self.weights[1] * held / count
+            parameters["weight"] = self.weights[1] * sizes / count
         return Draws({parameter.name: parameters[parameter.name] for parameter in self.parameters})
 
     def held(self, sums: Floats, count: Floats | None = None) -> Floats:
@@ -253,16 +253,16 @@ class Moments(Sanitized):
         return (low + high) / 2.0, (high - low) / 2.0
 
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
-        held = self.held(sums)
+        sizes = self.held(sums)
         start = 0 if self.weights is None else len(self.count)
-        b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -held, held)
+        b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -sizes, sizes)
         uniforms = open_uniforms(rng, (len(sums), 1 + (len(self.count) if self.matrix is None else self.matrix.shape[1])))
-        normals, total = scipy.special.ndtri(uniforms[:, 1:]), held.sum(axis=1)
+        normals, total = scipy.special.ndtri(uniforms[:, 1:]), sizes.sum(axis=1)
         if self.matrix is None:
-            centre, explained, spread = b / held, (b * b / held).sum(axis=1), normals / np.sqrt(held)
+            centre, explained, spread = b / sizes, (b * b / sizes).sum(axis=1), normals / np.sqrt(sizes)
         else:
             x, xb = self.matrix, b @ self.matrix
-            root = np.linalg.cholesky(np.einsum("ci,dc,cj->dij", x, held, x))
+            root = np.linalg.cholesky(np.einsum("ci,dc,cj->dij", x, sizes, x))
             beta = np.linalg.solve(root @ root.swapaxes(1, 2), xb[..., None])[..., 0]
             noise = np.linalg.solve(root.swapaxes(1, 2), normals[..., None])[..., 0]
             centre, explained, spread = beta @ x.T, (beta * xb).sum(axis=1), noise @ x.T
@@ -278,7 +278,7 @@ class Moments(Sanitized):
         standard deviations.
         """
         middle, half = self.middle
-        old, new = (self._centre(theta["sums"], held) for held in (before, after))
+        old, new = (self._centre(theta["sums"], size) for size in (before, after))
         mean = np.clip((theta["mean"] - middle) / half + new - old, -1.0, 1.0)
         sd = np.repeat(theta["standard_deviation"] / half, len(after))
         if self.variance is None:
@@ -286,20 +286,20 @@ class Moments(Sanitized):
             sd = np.clip(sd * np.sqrt(other / one), LEAST_SD, 1.0)
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
-    def _centre(self, sums: Floats, held: Floats) -> Floats:
+    def _centre(self, sums: Floats, sizes: Floats) -> Floats:
         """Posterior means of cells given the sums, in half widths of the bounds, (draw, cell)."""
         start = 0 if self.weights is None else len(self.count)
-        b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -held, held)
+        b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -sizes, sizes)
         if self.matrix is None:
-            return np.asarray(b / held)
+            return np.asarray(b / sizes)
         x = self.matrix
-        beta = np.linalg.solve(np.einsum("ci,dc,cj->dij", x, held, x), (b @ x)[..., None])[..., 0]
+        beta = np.linalg.solve(np.einsum("ci,dc,cj->dij", x, sizes, x), (b @ x)[..., None])[..., 0]
         return np.asarray(beta @ x.T)
 
-    def _variance(self, sums: Floats, held: Floats, centre: Floats) -> Floats:
+    def _variance(self, sums: Floats, sizes: Floats, centre: Floats) -> Floats:
         """Variance of u about the cells' means, (draw,)."""
-        total = held.sum(axis=1)
-        square = sums[:, -1] / UNIT / total + 0.5 - (held * centre**2).sum(axis=1) / total
+        total = sizes.sum(axis=1)
+        square = sums[:, -1] / UNIT / total + 0.5 - (sizes * centre**2).sum(axis=1) / total
         return np.asarray(np.clip(square, LEAST_SD**2, 1.0))
 
     def _deviation(self, last: Floats, total: Floats, explained: Floats, uniforms: Floats) -> Floats:
@@ -395,15 +395,15 @@ class LevelCounts(Sanitized):
 
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
         """Level probabilities that follow their estimates as Σv changes; they stay non-negative and sum to 1."""
-        old, new = (self._shares(theta["sums"], held) for held in (before, after))
+        old, new = (self._shares(theta["sums"], size) for size in (before, after))
         probability = theta["probability"] + new - old
         return {"probability": nearest_on_simplex(probability, np.ones(probability.shape[:-1]))}
 
-    def _shares(self, sums: Floats, held: Floats) -> Floats:
+    def _shares(self, sums: Floats, sizes: Floats) -> Floats:
         """Each level's part of a cell's Σv, from the noisy sums, (draw, cell, level)."""
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
-        values = np.broadcast_to(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, (*held.shape, levels))
-        return np.asarray(nearest_on_simplex(values, held) / held[..., None])
+        values = np.broadcast_to(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, (*sizes.shape, levels))
+        return np.asarray(nearest_on_simplex(values, sizes) / sizes[..., None])
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
@@ -432,15 +432,15 @@ def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) 
     """
     cells, settings = cells_of(release, model, stratum), release.job.mechanism
     assert isinstance(settings, Modips)
-    given = sums_of(release.job)
-    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    columns = sums_of(release.job)
+    of_stratum = {name: level for name, level in cells[0].items() if name in release.frame.strata}
     law = f"{model.truncation}_{LAPLACE}"
-    for group, (start, stop), scale in zip(groups(*given), model.parts, model.scales, strict=True):
+    for group, (start, stop), scale in zip(groups(*columns), model.parts, model.scales, strict=True):
         values = theta["sums"][0, start:stop]
-        where = cells if (stop - start) % len(cells) == 0 and group.name != "v (u^2 - 1/2)" else [whole]
+        where = cells if (stop - start) % len(cells) == 0 and group.name != "v (u^2 - 1/2)" else [of_stratum]
         several = (stop - start) // len(where)
         names = [group.name] if several == 1 else [f"v 1[y = k] {level:g}" for level in getattr(model, "levels", ())]
-        distance = moves(release.job) * (group.sensitivity if settings.sanitization == "individual" else together(*given))
+        distance = moves(release.job) * (group.sensitivity if settings.sanitization == "individual" else together(*columns))
         yield Figures(
             where,
             names,

@@ -66,12 +66,12 @@ def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
     noise = noise.astype(np.int64)
     up, size = noise >= 0, np.where(noise >= 0, noise, -1 - noise)
     above, below = end - exact + 1, exact - start
-    held = size % np.maximum(above, below)
-    kept = held < np.where(up, above, below)
-    drawn = np.where(up, exact + held, exact - 1 - held)
-    first = np.argmax(kept, axis=1)
+    remainder = size % np.maximum(above, below)
+    accepted = remainder < np.where(up, above, below)
+    drawn = np.where(up, exact + remainder, exact - 1 - remainder)
+    first = np.argmax(accepted, axis=1)
     rows = np.arange(len(sums))
-    return np.where(kept[rows, first], drawn[rows, first].astype(np.float64), np.nan)
+    return np.where(accepted[rows, first], drawn[rows, first].astype(np.float64), np.nan)
 
 
 MOMENTS_SANITIZED = (

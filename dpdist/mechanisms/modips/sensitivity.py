@@ -142,15 +142,15 @@ def by_group(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
 
 
 def scales(
-    kinds: tuple[Group, ...], whole: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
+    kinds: tuple[Group, ...], total: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
 ) -> tuple[Fraction, ...]:
     """Scales of the noise of every group, in units of 1/UNIT.
 
-    `whole` is the L1 sensitivity of all groups together, and `epsilon` is the ε of one sanitization.
+    `total` is the L1 sensitivity of all groups together, and `epsilon` is the ε of one sanitization.
     """
     if sanitization == "individual":
         return tuple(scale(group.sensitivity, epsilon / len(kinds), group.moved, truncation) for group in kinds)
-    return (scale(whole, epsilon, sum(group.moved for group in kinds), truncation),) * len(kinds)
+    return (scale(total, epsilon, sum(group.moved for group in kinds), truncation),) * len(kinds)
 
 
 def scale(sensitivity: Fraction, epsilon: Fraction, moved: int, truncation: Truncation) -> Fraction:

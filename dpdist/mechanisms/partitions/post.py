@@ -312,7 +312,7 @@ class PartitionCounts(LinearModel):
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value`, (draw, pair)."""
         distinct, pair = np.unique(value, return_inverse=True)
-        below = np.column_stack([self.attributes[outcome].until(float(one)) for one in distinct])
+        below = np.column_stack([self.attributes[outcome].until(float(point)) for point in distinct])
         return np.asarray((self.shares(theta, outcome) @ below)[:, pair.reshape(-1)])
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -329,22 +329,22 @@ class PartitionCounts(LinearModel):
 
         A sample has Σv records, which is at most the effective number. Each weight is simulated as 0 or as its bound.
         """
-        held, cells = max(1, round(self._total(theta))), theta["cells"][0]
-        samples = [self._followed(rng.multinomial(held, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
+        total, cells = max(1, round(self._total(theta))), theta["cells"][0]
+        samples = [self._followed(rng.multinomial(total, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
         share = np.concatenate([sample["share"] for sample in samples])
-        part = min(1.0, held / self.count)
-        spread = np.sqrt((1.0 - part) / held) * rng.standard_normal(draws) if self.weights is not None else np.zeros(draws)
+        part = min(1.0, total / self.count)
+        spread = np.sqrt((1.0 - part) / total) * rng.standard_normal(draws) if self.weights is not None else np.zeros(draws)
         return Draws({"share": share, "weight": theta["weight"][0] * np.maximum(1.0 + spread, 0.0)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The derived parameters under other noise on the released counts, for standard errors only."""
         tree, total = self.tree(self._selected(theta)), self._total(theta)
-        absent, made = np.full(self._first, self.count - total), list[Draws]()
+        absent, parts = np.full(self._first, self.count - total), list[Draws]()
         expected = UNIT * self.layered(tree, np.concatenate([absent, total * theta["cells"][0]]))
         for _ in range(draws):
             noisy = expected + float(self.scale) * rng.laplace(size=len(expected))
-            made.append(self._followed(self._cells(tree, noisy)[None]))
-        return Draws({name: np.concatenate([one[name] for one in made]) for name in ("share", "weight")})
+            parts.append(self._followed(self._cells(tree, noisy)[None]))
+        return Draws({name: np.concatenate([part[name] for part in parts]) for name in ("share", "weight")})
 
     def _total(self, theta: Draws) -> float:
         return float(self.count * theta["weight"][0] / (1.0 if self.weights is None else self.weights[1]))
@@ -427,14 +427,14 @@ def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: D
 
     A node has the levels that all its cells share.
     """
-    whole, cap = cells_of(release, model, stratum)[0], None if model.weights is None else model.weights[1]
+    of_stratum, cap = cells_of(release, model, stratum)[0], None if model.weights is None else model.weights[1]
     tree, absent, counts = model.measured(theta)
     moved = 2.0 if release.job.budget.adjacency == "substitution" else 1.0
     summed = [("1 - v", [dict[str, str]()], absent)] if len(absent) else []
     layers = [("v", cells, values) for cells, values in zip(model.named(tree), counts, strict=True)]
     for statistic, cells, values in (*summed, *layers):
         yield Figures(
-            [{**whole, **cell} for cell in cells],
+            [{**of_stratum, **cell} for cell in cells],
             [statistic],
             values[:, None],
             [model.scale],

@@ -45,12 +45,12 @@ class CellCounts(Summing):
     model: PartitionCounts
 
     def sums(self, records: Records) -> Floats:
-        model, whole = self.model, np.full(len(records), float(UNIT))
-        v = whole if model.weights is None else np.rint(whole * (records.weight / model.weights[1]))
+        model, units = self.model, np.full(len(records), float(UNIT))
+        v = units if model.weights is None else np.rint(units * (records.weight / model.weights[1]))
         levels = [attribute.level(y) for attribute, y in zip(model.attributes, records.outcomes.T, strict=True)]
         cell = np.ravel_multi_index(levels, model.shape)
         counts = np.bincount(cell, weights=v, minlength=model.cells).astype(np.float64)
-        return counts if model.weights is None else np.concatenate([[(whole - v).sum()], counts])
+        return counts if model.weights is None else np.concatenate([[(units - v).sum()], counts])
 
 
 def aic(counts: Floats) -> Floats:

@@ -78,8 +78,8 @@ class Partitioned(Noisy):
             elif name in job.columns and job.columns[name].codes is not None:
                 fault = f"'{name}' has levels, and a bin is uniform within"
                 yield Contradiction(("mechanism", "bins", name), fault, "leave it out")
-        whole = [name for name in declared(job) if name not in self.bins]
-        for name in whole:
+        unbinned = [name for name in declared(job) if name not in self.bins]
+        for name in unbinned:
             column = job.columns[name]
             if not column.whole and column.codes is None:
                 remedy = f"add whole: true or codes, or mechanism.bins: {{{name}: …}}"

@@ -88,9 +88,9 @@ def weighting(model: Lognormal, records: Records, steps: Weighings, draws: int, 
 
 
 def _searched(model: Lognormal, steps: Weighings) -> Generator[Pass | Sample, Any, Weighting]:
-    kept, _ = yield from fits(model, steps)
+    steps_done, _ = yield from fits(model, steps)
     alpha = yield Pass(_LastWeights(), "concat")
-    return Weighting(alpha, kept[-1], model.log_evidence(kept[-1].statistics))
+    return Weighting(alpha, steps_done[-1], model.log_evidence(steps_done[-1].statistics))
 
 
 class _LastWeights(NamedTuple):
@@ -113,19 +113,19 @@ def leave_one_out(
 
     Columns are those of `Loss`; delta is E max(0, 1 − e^(2Δ − log ratio)).
     """
-    whole = weighting(model, records, search(), draws, key, stratum)
-    f = model.log_lik(whole.fit.draws, records)
-    bound = 2.0 * whole.fit.summary.database_bound
+    weighted = weighting(model, records, search(), draws, key, stratum)
+    f = model.log_lik(weighted.fit.draws, records)
+    bound = 2.0 * weighted.fit.summary.database_bound
     rows = []
     for i in which:
         others = np.arange(len(records)) != i
-        left = records.take(others)
-        again = weighting(model, left, search(), draws, key, stratum)
-        kept = model.log_evidence(model.statistics(left, whole.alpha[others]))
-        ratio = f @ whole.alpha - f[:, others] @ again.alpha - (whole.log_evidence - again.log_evidence)
-        given = f[:, i] * whole.alpha[i] - (whole.log_evidence - kept)
-        loss, at_given = float(np.abs(ratio).max()), float(np.abs(given).max())
-        number, ranged = int(records.record[i]), whole.fit.range_bound
+        remaining = records.take(others)
+        again = weighting(model, remaining, search(), draws, key, stratum)
+        evidence = model.log_evidence(model.statistics(remaining, weighted.alpha[others]))
+        ratio = f @ weighted.alpha - f[:, others] @ again.alpha - (weighted.log_evidence - again.log_evidence)
+        log_ratio = f[:, i] * weighted.alpha[i] - (weighted.log_evidence - evidence)
+        loss, at_given = float(np.abs(ratio).max()), float(np.abs(log_ratio).max())
+        number, ranged = int(records.record[i]), weighted.fit.range_bound
         rows.append(Loss(number, loss, at_given, bound, ranged, loss > bound, delta_of(ratio, bound)))
     return Confidential(pd.DataFrame(rows, columns=list(Loss._fields)))
 

@@ -144,12 +144,12 @@ def learn_weights(job: Job, model: Likelihood) -> Generator[Pass | Sample, Any, 
     Weights that were tuned are adjusted for later files (`Frozen`, `reference_search`). Raises `NotReached`.
     """
     mechanism, target = job.mechanism, target_of(job)
-    kept, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
-    steps = [(fit.step, before.draws) for before, fit in pairwise(kept) if not isinstance(fit.step, Frozen)]
+    searched, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
+    steps = [(fit.step, before.draws) for before, fit in pairwise(searched) if not isinstance(fit.step, Frozen)]
     steps = steps[-2:] if steps and isinstance(steps[-1][0], Reweight) else steps[-1:]
     if mechanism.name == "censor_w" and mechanism.weights.reweight is not None:
-        steps = [*steps, (Reweight(mechanism.weights.reweight, kept[-1].summary.database_bound), kept[-1].draws)]
-    first = kept[0].draws
+        steps = [*steps, (Reweight(mechanism.weights.reweight, searched[-1].summary.database_bound), searched[-1].draws)]
+    first = searched[0].draws
     return RecordWeights(centre_of(model, first), Frozen(first, tuple(steps))), first
 
 
@@ -174,9 +174,9 @@ def dimensions(theta: Draws) -> int:
     """Number of free parameters that the stratum identifies; a symmetric matrix counts by one triangle."""
     total = 0
     for values in theta.values.values():
-        one = values[0]
-        symmetric = one.ndim == 2 and one.shape[0] == one.shape[1] and np.array_equal(one, one.T)
-        total += len(one) * (len(one) + 1) // 2 if symmetric else int(np.isfinite(one).sum())
+        first = values[0]
+        symmetric = first.ndim == 2 and first.shape[0] == first.shape[1] and np.array_equal(first, first.T)
+        total += len(first) * (len(first) + 1) // 2 if symmetric else int(np.isfinite(first).sum())
     return total
 
 

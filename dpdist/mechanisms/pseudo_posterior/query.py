@@ -149,10 +149,10 @@ class CensorWMechanism:
         weights, sets = job.mechanism.weights, job.synthetic_sets
         if learned is not None:
             return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))
-        kept, _ = yield from tilted.fits(model, fixed(weights))
-        bound = kept[-1].summary.database_bound
+        steps_done, _ = yield from tilted.fits(model, fixed(weights))
+        bound = steps_done[-1].summary.database_bound
         step = Kept() if weights.reweight is None else Reweight(weights.reweight, bound)
-        return (yield from clamped.protect(model, target_of(job), sets, recorder, step, tuple(kept)))
+        return (yield from clamped.protect(model, target_of(job), sets, recorder, step, tuple(steps_done)))
 
 
 MECHANISMS: dict[str, Mechanism] = {

@@ -165,7 +165,7 @@ def fits(
     """
     search = informed(steps)
     step = next(search)
-    kept: list[StepFit] = []
+    found_fits: list[StepFit] = []
     number = 0
     while True:
         if isinstance(step, AllOutcomes):
@@ -175,12 +175,12 @@ def fits(
         theta = yield Sample(statistics, "posterior")
         extremes = yield Pass(Bound(model, theta), "max")
         summary, range_bound = summary_of(extremes), float(extremes[3])
-        kept = [*kept[:1], *kept[1:][-2:], StepFit(step, statistics, theta, summary, range_bound)]
+        found_fits = [*found_fits[:1], *found_fits[1:][-2:], StepFit(step, statistics, theta, summary, range_bound)]
         number += 1
         try:
             step = search.send(summary)
         except StopIteration:
-            return kept, number
+            return found_fits, number
 
 
 def fixed_on_reference(frozen: Frozen) -> Weighings:
@@ -190,13 +190,13 @@ def fixed_on_reference(frozen: Frozen) -> Weighings:
 
 def protect(model: Likelihood, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """Protects one stratum by the pseudo posterior, with weights from a search; raises `Improper` or `NotReached`."""
-    kept, number = yield from fits(model, steps)
-    first, final = kept[0], kept[-1]
+    searched, number = yield from fits(model, steps)
+    first, final = searched[0], searched[-1]
     if not final.summary.database_bound <= target:
         raise NotReached("the bound of the final fit is over the target")
     total, truncated = yield Pass(Byproducts(model, final.draws, final.step), "sum")
     recorder.posterior("unweighted", Confidential(first.draws))
-    recorder.posterior("weighting", Confidential(kept[-2].draws if number > 1 else first.draws))
+    recorder.posterior("weighting", Confidential(searched[-2].draws if number > 1 else first.draws))
     recorder.posterior("final", Confidential(final.draws))
     bound = final.summary.database_bound
     diagnostics = {

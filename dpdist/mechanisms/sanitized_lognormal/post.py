@@ -176,7 +176,7 @@ class SanitizedLognormal(PublicModel):
         """Parameters of synthetic sets from noisy `released` sums: all sets share the fit; each has its own draw."""
         assert self.whitened is not None
         solved = self._fit(statistics, self.whitened, self.count)
-        whole = {
+        by_column = {
             "sums": statistics[:-3].reshape(-1, 2),
             "scatter": statistics[-3:],
             "reference": self.whitened.whitening.centre,
@@ -191,8 +191,8 @@ class SanitizedLognormal(PublicModel):
         }
         if self.noisy_counts:
             more, less = (self._fit(statistics, self.whitened, self.count * step).stretch for step in np.exp([STEP, -STEP]))
-            whole["elasticity"] = (more - less) / (2.0 * STEP)
-        values = {name: np.repeat(value[None], draws, axis=0) for name, value in whole.items()}
+            by_column["elasticity"] = (more - less) / (2.0 * STEP)
+        values = {name: np.repeat(value[None], draws, axis=0) for name, value in by_column.items()}
         fitted = Draws({name: value[:1] for name, value in values.items()})
         centre, drawn = (
             self._laws(fitted, solved.shift[None], solved.stretch[None]),
@@ -282,8 +282,8 @@ def figures(release: ReleaseView, model: SanitizedLognormal, stratum: int, theta
     law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
     distance = float(SENSITIVITY_2[release.job.budget.adjacency] / UNIT) if law == GAUSSIAN else None
     cells, (sums, scatter) = cells_of(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
-    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
-    kinds = ((cells, sums, theta["sums"][0]), ([whole], scatter, theta["scatter"][0][None]))
+    of_stratum = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    kinds = ((cells, sums, theta["sums"][0]), ([of_stratum], scatter, theta["scatter"][0][None]))
     for where, statistics, values in kinds:
         scales = [model.scale] * len(statistics)
         yield Figures(where, statistics, values, scales, lambda *_: NO_LIMITS, law=law, sensitivity=distance)

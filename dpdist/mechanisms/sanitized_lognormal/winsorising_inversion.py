@@ -150,12 +150,12 @@ def _solve(
     shift, stretch = np.zeros_like(location), np.eye(2)
     for _ in range(ROUNDS):
         moved = x @ stretch
-        left, met = location.copy(), np.zeros(3)
+        pending, met = location.copy(), np.zeros(3)
         for k, cell_shift in enumerate(shift):
             within = _winsorised(moved + cell_shift)
-            left[k] -= within.mean(axis=0)
+            pending[k] -= within.mean(axis=0)
             met += share[k] * _terms(within).mean(axis=0)
-        before, shift = shift, np.clip(shift + left @ rate.T, -LARGEST_SHIFT, LARGEST_SHIFT)
+        before, shift = shift, np.clip(shift + pending @ rate.T, -LARGEST_SHIFT, LARGEST_SHIFT)
         old, stretch = stretch, limited(stretch + _symmetric(bend @ (scatter - met)))
         if max(np.abs(shift - before).max(), np.abs(stretch - old).max()) < DONE:
             break

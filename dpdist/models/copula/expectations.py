@@ -40,11 +40,11 @@ def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]
                 continue
             located = facts.untied[cell] * (law.slopes[rows, cell] @ bins.splines.T) + facts.tie[cell] * bins.splines[:, 1]
             residual = facts.untied[cell] * law.residual[rows, cell]
-            given = np.empty_like(located)
+            moments = np.empty_like(located)
             for k, values in bins.means.items():
                 inside = bins.outcome == k
-                given[:, inside] = _mean(np.clip(values, *bounds), located[:, inside], residual)
-            product[rows, cell] = share * (ones * given).sum(axis=1)
+                moments[:, inside] = _mean(np.clip(values, *bounds), located[:, inside], residual)
+            product[rows, cell] = share * (ones * moments).sum(axis=1)
     return weight, product
 
 
@@ -78,9 +78,9 @@ def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Fl
         functions = np.column_stack([np.ones(len(rows)), part, *statistics, residual[:, None] * splines])
         coefficients = np.linalg.lstsq(functions, pairs[rows], rcond=1e-8)[0]
         coefficients[2:] *= share[cell]
-        left = pairs[rows] - functions @ coefficients
-        left -= left.mean(axis=0)
-        covariance[cell] = left.T @ left / len(rows) / float(facts.effective[cell])
+        residuals = pairs[rows] - functions @ coefficients
+        residuals -= residuals.mean(axis=0)
+        covariance[cell] = residuals.T @ residuals / len(rows) / float(facts.effective[cell])
     return covariance
 
 
@@ -147,25 +147,25 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
     distributions, group = np.unique(facts.of_outcome, axis=0, return_inverse=True)
     group = group.reshape(-1)
     member = (group[:, None] == np.arange(len(distributions))).astype(np.float64)
-    records, held = facts.records @ member, np.einsum("dcj,cg->dgj", sums, member)
-    means = np.divide(held[..., 1], held[..., 0], out=np.zeros(held.shape[:-1]), where=held[..., 0] > 0)
-    whole = Law(*(values[:1] for values in fits))
+    records, totals = facts.records @ member, np.einsum("dcj,cg->dgj", sums, member)
+    means = np.divide(totals[..., 1], totals[..., 0], out=np.zeros(totals.shape[:-1]), where=totals[..., 0] > 0)
+    overall = Law(*(values[:1] for values in fits))
 
     def reached(law: Law, by: Floats) -> Floats:
         return _means(facts, law, kind, bounds, by, group)
 
-    lowest, highest = (reached(whole, np.full(cells, end))[0] for end in (-LARGEST_SCORE_SHIFT, LARGEST_SCORE_SHIFT))
+    lowest, highest = (reached(overall, np.full(cells, end))[0] for end in (-LARGEST_SCORE_SHIFT, LARGEST_SCORE_SHIFT))
     told_of = (records >= FEWEST_UNMIXED) & (lowest < means[0]) & (means[0] < highest)
-    by = shifts(facts, whole, kind, bounds, means[0], group)
-    slope = np.subtract(*(reached(whole, by + step)[0] for step in (STEP, -STEP))) / (2.0 * STEP)
+    by = shifts(facts, overall, kind, bounds, means[0], group)
+    slope = np.subtract(*(reached(overall, by + step)[0] for step in (STEP, -STEP))) / (2.0 * STEP)
     away = np.divide(
         means[1:] - reached(Law(*(values[1:] for values in fits)), by), slope, where=told_of, out=0.0 * means[1:]
     )
     variance = (len(away) - 1) * away.var(axis=0)
     of_groups = np.array([by[group == number][0] for number in range(len(distributions))])
     common = _common(of_groups, away, np.where(told_of, 1.0 / (prior**2 + variance), 0.0))
-    kept = 1.0 / (1.0 + variance / prior**2)
-    return shifted(none, kind, np.where(told_of, common + kept * (of_groups - common), 0.0)[group])
+    shrinkage = 1.0 / (1.0 + variance / prior**2)
+    return shifted(none, kind, np.where(told_of, common + shrinkage * (of_groups - common), 0.0)[group])
 
 
 def _common(by: Floats, away: Floats, precision: Floats) -> float:

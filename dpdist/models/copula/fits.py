@@ -64,8 +64,8 @@ def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
         flat = wide.reshape(len(rows), slots)
         centred = flat - flat.mean(axis=0)
         spread[cell] = centred.T @ centred * (len(rows) / max(1, len(rows) - 1))
-    kept = _flat(np.arange(slots, dtype=np.int64).reshape(1 + INTERVALS, TERMS))
-    return spread[:, kept[:, None], kept]
+    slots_kept = _flat(np.arange(slots, dtype=np.int64).reshape(1 + INTERVALS, TERMS))
+    return spread[:, slots_kept[:, None], slots_kept]
 
 
 def _flat(wide: NDArray[T]) -> NDArray[T]:
@@ -141,6 +141,6 @@ def _shares(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
     `sizes` (…, cell, part) is Σα of both parts. The prior's centre is `share` (cell,), the reference's share of part 1.
     The prior is worth WORTH records of the rarer part.
     """
-    one = share / np.minimum(share, 1.0 - share)
-    other = one * (1.0 / share - 1.0)
-    return sizes[..., 1] + WORTH * one, sizes[..., 0] + WORTH * other
+    odds = share / np.minimum(share, 1.0 - share)
+    other = odds * (1.0 / share - 1.0)
+    return sizes[..., 1] + WORTH * odds, sizes[..., 0] + WORTH * other

@@ -75,12 +75,12 @@ class Marginal:
         above = np.cumsum(count, dtype=np.int64)
         below = above - count
         least = int(counts.min())
-        kept = _kept(below, above, total, least)
+        bins = _kept(below, above, total, least)
         # Each step is made half a record narrower at either side. So a single record is no atom, the mean stays the
         # reference's, and scores are finite.
         halves = count / np.bincount(place) / 2.0 if continuous or len(distinct) > NODES else np.zeros(len(count))
-        low, high = (below + halves)[kept] / total, (above - halves)[kept] / total
-        return cls(distinct[kept], low, high, len(values))
+        low, high = (below + halves)[bins] / total, (above - halves)[bins] / total
+        return cls(distinct[bins], low, high, len(values))
 
     @property
     def edge(self) -> float:

@@ -230,9 +230,9 @@ class Scores:
         return FittedScores.of(statistics, self.reference_facts, self.units)
 
     def _spread(self, values: Floats) -> Floats:
-        whole = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)
-        whole[:, self.cells.kept] = values
-        return whole
+        full = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)
+        full[:, self.cells.kept] = values
+        return full
 
     def _law(self, draws: Draws) -> Law:
         """Parameters of the stratum's cells, from draws; constants replace parameters that the kind of outcome lacks."""

@@ -27,13 +27,13 @@ PARTS: dict[Kind, tuple[str, ...]] = {"positive": ("all",), "hurdle": ("zero", "
 def law_of(facts: Facts) -> Law:
     """The reference's own fit, as a law with one draw."""
     mean, sd = facts.weight.location[..., 0], np.sqrt(facts.weight.variance)
-    one = (facts.share, mean, sd, facts.outcome.location, np.sqrt(facts.outcome.variance))
-    return Law(*(values[None] for values in one))
+    moments = (facts.share, mean, sd, facts.outcome.location, np.sqrt(facts.outcome.variance))
+    return Law(*(values[None] for values in moments))
 
 
 def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Table:
     """Coefficients of f, the log density under `law` minus the log density under `reference` (see `table_of`)."""
-    current, other = (table_of(one, cell, place, kind) for one in (law, reference))
+    current, other = (table_of(law_or_reference, cell, place, kind) for law_or_reference in (law, reference))
     return Table(current.values - other.values, current.magnitude + other.magnitude)
 
 
@@ -130,8 +130,8 @@ def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) ->
     if kind != "binary":
         splines = basis(z_w)
         located = (splines * law.slopes[0, cell]).sum(axis=1)
-        left = located + law.residual[0, cell] * scipy.special.ndtri(uniforms[:, 2])
-        z_y = facts.tie[cell] * splines[:, 1] + facts.untied[cell] * left
+        residual = located + law.residual[0, cell] * scipy.special.ndtri(uniforms[:, 2])
+        z_y = facts.tie[cell] * splines[:, 1] + facts.untied[cell] * residual
         for rows, number in _outcomes(facts, cell, part, weight):
             outcome[rows] = facts.marginals[number].values(z_y[rows])
     return outcome, weight

@@ -48,13 +48,13 @@ class PredictorCells:
     def of(cls, frame: Frame, columns: Sequence[str], rows: slice) -> PredictorCells:
         every = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in columns)])
         distinct, number = np.unique(every, axis=0, return_inverse=True)
-        kept, pattern = np.unique(number.reshape(-1)[rows], return_inverse=True)
+        groups, pattern = np.unique(number.reshape(-1)[rows], return_inverse=True)
         count = np.bincount(pattern, weights=frame.count[rows]).astype(np.int64)
         labels = tuple(
             " / ".join(str(frame.levels[n][c]) for n, c in zip(columns, row[1:], strict=True)) for row in distinct
         )
         return cls(
-            distinct[kept], pattern.astype(np.int32), rows.start, count, tuple(name or "all" for name in labels), kept
+            distinct[groups], pattern.astype(np.int32), rows.start, count, tuple(name or "all" for name in labels), groups
         )
 
     def __len__(self) -> int:
@@ -103,12 +103,12 @@ def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
         prefix = np.unique(codes[:, :shared], axis=0, return_inverse=True)[1].reshape(-1)
         for key in np.unique(prefix[groups_of_cells < 0]).tolist():
             inside = prefix == key
-            free, taken = inside & (groups_of_cells < 0), inside & (groups_of_cells >= 0)
-            if count[free].sum() >= least or (shared == 1 and not taken.any()):
+            free, inside_groups = inside & (groups_of_cells < 0), inside & (groups_of_cells >= 0)
+            if count[free].sum() >= least or (shared == 1 and not inside_groups.any()):
                 groups_of_cells[free], number = number, number + 1
-            elif taken.any():
-                groups, group = np.unique(groups_of_cells[taken], return_inverse=True)
-                groups_of_cells[free] = groups[np.bincount(group, weights=count[taken]).argmin()]
+            elif inside_groups.any():
+                groups, group = np.unique(groups_of_cells[inside_groups], return_inverse=True)
+                groups_of_cells[free] = groups[np.bincount(group, weights=count[inside_groups]).argmin()]
     return np.unique(groups_of_cells, return_inverse=True)[1].reshape(-1)
 
 
@@ -151,12 +151,12 @@ def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
     correlation = np.zeros(len(unit))
     for number in np.flatnonzero(np.bincount(unit) > 1).tolist():
         cells = unit == number
-        whole = _correlation([np.average(values[cells], weights=size[cells] + LITTLE) for values in products])
+        overall = _correlation([np.average(values[cells], weights=size[cells] + LITTLE) for values in products])
         in_cell = _correlation([values[cells] for values in products])
         with np.errstate(divide="ignore"):
             sampling = np.where(size[cells] > LOST, 1.0 / np.maximum(size[cells] - LOST, LITTLE), np.inf)
-        mixed = composite(np.arctanh(in_cell) - np.arctanh(whole), sampling)
-        correlation[cells] = np.tanh(np.arctanh(whole) + mixed.kept * (np.arctanh(in_cell) - np.arctanh(whole)))
+        mixed = composite(np.arctanh(in_cell) - np.arctanh(overall), sampling)
+        correlation[cells] = np.tanh(np.arctanh(overall) + mixed.kept * (np.arctanh(in_cell) - np.arctanh(overall)))
     return correlation
 
 
@@ -301,10 +301,10 @@ def by_class(
 def _edges(weight: Floats) -> list[float]:
     """Edges midway between weights, so that a class has at least CLASS records; none unless weights are atoms."""
     distinct, count = np.unique(weight, return_counts=True)
-    edges, held, left = [], 0, len(weight)
+    edges, mass, remaining = [], 0, len(weight)
     for k in range(len(distinct) - 1 if len(weight) and discrete(weight) else 0):
-        held, left = held + int(count[k]), left - int(count[k])
-        if held >= CLASS and left >= CLASS:
+        mass, remaining = mass + int(count[k]), remaining - int(count[k])
+        if mass >= CLASS and remaining >= CLASS:
             edges.append(float((distinct[k] + distinct[k + 1]) / 2.0))
-            held = 0
+            mass = 0
     return edges

@@ -46,9 +46,9 @@ def _lines() -> tuple[Floats, Floats]:
     constant, slope = np.zeros((INTERVALS, BASIS)), np.zeros((INTERVALS, BASIS))
     constant[0], constant[-1] = basis(np.array(-REACH)), basis(np.array(REACH))
     for j in range(1, INTERVALS - 1):
-        left = EDGES[j - 1]
-        slope[j] = [0.0, 1.0, *(left >= KNOTS)]
-        constant[j] = [1.0, 0.0, *np.where(left >= KNOTS, -KNOTS, 0.0)]
+        edge = EDGES[j - 1]
+        slope[j] = [0.0, 1.0, *(edge >= KNOTS)]
+        constant[j] = [1.0, 0.0, *np.where(edge >= KNOTS, -KNOTS, 0.0)]
     return constant, slope
 
 

@@ -40,8 +40,8 @@ def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, fl
 
     def below(limit: float) -> Floats:
         """E Y·1(Y < limit)."""
-        whole = np.exp(mu + variance / 2.0)
-        return np.asarray(whole * scipy.special.ndtr((np.log(limit) - mu - variance) / sd))
+        mean = np.exp(mu + variance / 2.0)
+        return np.asarray(mean * scipy.special.ndtr((np.log(limit) - mu - variance) / sd))
 
     inside = (
         np.exp(mu + variance / 2.0) if np.isinf(high) else below(high) + high * scipy.special.ndtr((mu - np.log(high)) / sd)
@@ -191,8 +191,8 @@ class Lognormal(Conjugate):
         sigma, logs = theta["covariance"][0], np.log(outcome).reshape(len(frame_row), -1)
         cross = sigma[:-1, -1]
         slope = cross / sigma[0, 0] if self.dimension == 2 else np.linalg.solve(sigma[:-1, :-1], cross)
-        left = sigma[-1, -1] - slope @ cross
-        return np.asarray(np.exp(mean[:, -1] + (logs - mean[:, :-1]) @ slope + left / 2.0))
+        variance = sigma[-1, -1] - slope @ cross
+        return np.asarray(np.exp(mean[:, -1] + (logs - mean[:, :-1]) @ slope + variance / 2.0))
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each, with y limited to its public bounds.
@@ -258,14 +258,14 @@ class Lognormal(Conjugate):
         """Data of either program."""
         self.posterior(statistics)
         assert self.dimension == 2  # A job with more outcomes is refused when it is read.
-        prior, (patterns, kept) = self.prior, self.design.matrix.shape
+        prior, (patterns, columns) = self.prior, self.design.matrix.shape
         raw = statistics[:, 3:].sum(axis=0)
         return {
-            **{"P": patterns, "K": kept, "X": self.design.matrix.tolist()},
+            **{"P": patterns, "K": columns, "X": self.design.matrix.tolist()},
             "total": statistics[:, 0].tolist(),
             "sum_z": statistics[:, 1:3].tolist(),
             "sum_zz": raw[unpacked(2)].tolist(),
-            "prior_power": 3.0 + (0.0 if self.improper else prior.records + kept),
+            "prior_power": 3.0 + (0.0 if self.improper else prior.records + columns),
             "prior_scale": prior.scale.tolist(),
             "prior_location": prior.location.tolist(),
             "prior_precision": prior.precision.tolist(),
@@ -284,11 +284,11 @@ class Lognormal(Conjugate):
         − κ_yβ − aΣ_ww, with Xa = 1.
         """
         if self.synthesis == "fbp":
-            kept, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
+            law, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
         else:
-            kept, covariance = drawn["coefficients"], drawn["covariance"]
-        coefficients = np.full((len(kept), len(self.design.names), 2), np.nan)
-        coefficients[:, self.design.kept, :] = kept
+            law, covariance = drawn["coefficients"], drawn["covariance"]
+        coefficients = np.full((len(law), len(self.design.names), 2), np.nan)
+        coefficients[:, self.design.kept, :] = law
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
@@ -299,8 +299,8 @@ class Lognormal(Conjugate):
         return self.design.pattern[records.frame - self.design.first]
 
     def _means(self, draws: Draws) -> Floats:
-        kept: Floats = draws["coefficients"][:, self.design.kept, :]
-        return np.tensordot(self.design.matrix, kept, axes=(1, 1)).transpose(1, 0, 2)
+        coefficients: Floats = draws["coefficients"][:, self.design.kept, :]
+        return np.tensordot(self.design.matrix, coefficients, axes=(1, 1)).transpose(1, 0, 2)
 
 
 def _logs(records: Records) -> list[Floats]:

@@ -164,11 +164,11 @@ def _compiled() -> Callable[[Floats, Floats, Floats, Floats], object]:
     """
     from numba import njit
 
-    def scan(kept: bool) -> Callable[[Floats, Floats, Floats, Floats], object]:
+    def scan(storing: bool) -> Callable[[Floats, Floats, Floats, Floats], object]:
         signature = "void(f8[:,::1], f8[:,::1], f8[::1], f8[::1])"
-        return njit(signature, cache=kept, nogil=True, fastmath={"contract"})(_scan)
+        return njit(signature, cache=storing, nogil=True, fastmath={"contract"})(_scan)
 
     try:
-        return scan(kept=True)
+        return scan(storing=True)
     except (RuntimeError, OSError):
-        return scan(kept=False)
+        return scan(storing=False)

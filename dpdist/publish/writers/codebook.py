@@ -41,7 +41,7 @@ FURTHER = {
 
 def write_codebook(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]]) -> None:
     text = job.presentation
-    written = [described for one, made in tables for described in (_long(job, one, made), _wide(one))]
+    written = [described for table, printed in tables for described in (_long(job, table, printed), _wide(table))]
     if "csv" in text.formats:
         written += [_records(job, path.parent, number) for number in range(1, _sets(job) + 1)]
     facts = {"dc:title": text.title or f"{job.dataset}, {job.period}", "dc:source": text.source}
@@ -56,9 +56,9 @@ def _sets(job: Job) -> int:
 
 
 def _columns(job: Job) -> list[dict[str, Any]]:
-    text, kept = job.presentation, [*job.modelled_columns, *job.components, *job.microdata.columns]
-    names, entries = variable_names(kept), []
-    for name in dict.fromkeys([*kept, *job.cell_columns]):
+    text, variables = job.presentation, [*job.modelled_columns, *job.components, *job.microdata.columns]
+    names, entries = variable_names(variables), []
+    for name in dict.fromkeys([*variables, *job.cell_columns]):
         column: dict[str, Any] = {"column": name, "label": text.label(name)}
         column |= {"unit": text.column(name).unit} if text.column(name).unit else {}
         column |= {"variable": names[name]} if name in names else {}

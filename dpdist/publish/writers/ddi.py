@@ -89,9 +89,9 @@ def _study(job: Job, title: str, statement: Mapping[str, Any]) -> Element:
     _text(named, "titl", title)
     _text(named, "IDNo", f"{job.dataset} {job.period}")
     if text.responsible or text.licence:
-        made = SubElement(cited, "prodStmt")
-        _text(made, "producer", text.responsible)
-        _text(made, "copyright", text.licence)
+        producer = SubElement(cited, "prodStmt")
+        _text(producer, "producer", text.responsible)
+        _text(producer, "copyright", text.licence)
     if text.responsible or text.contact:
         distributed = SubElement(cited, "distStmt")
         _text(distributed, "distrbtr", text.responsible)

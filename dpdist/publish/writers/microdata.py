@@ -84,15 +84,15 @@ def _texts(column: pa.Array) -> pa.Array:
 
 def variable_names(names: Sequence[str]) -> dict[str, str]:
     """Returns names that Stata and SPSS accept: ASCII letters, digits and _, at most 32 characters, all different."""
-    made: dict[str, str] = {}
+    assigned: dict[str, str] = {}
     for name in names:
         base = re.sub(r"[^A-Za-z0-9_]", "_", name)[:LONGEST_NAME]
         base = base if re.match(r"[A-Za-z]", base) else f"v_{base}"[:LONGEST_NAME]
-        taken, tried, number = {taken_name.lower() for taken_name in made.values()}, base, 2
-        while tried.lower() in taken or tried.lower() in RESERVED:
+        in_use, tried, number = {taken_name.lower() for taken_name in assigned.values()}, base, 2
+        while tried.lower() in in_use or tried.lower() in RESERVED:
             tried, number = f"{base[: LONGEST_NAME - len(str(number)) - 1]}_{number}", number + 1
-        made[name] = tried
-    return made
+        assigned[name] = tried
+    return assigned
 
 
 RESERVED = frozenset(

@@ -173,9 +173,9 @@ def environment(*packages: str) -> Environment:
     import jinja2
 
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages])
-    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"sentence": _sentence, "closed": _closed, "first_sentence": _first_sentence}
-    return made
+    env = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    env.filters |= {"sentence": _sentence, "closed": _closed, "first_sentence": _first_sentence}
+    return env
 
 
 MOST_FIGURES = (3_000, 1_000, 300, 0)
@@ -252,7 +252,9 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "many": many,
         "of_table": {
             form.name: [
-                one for one in statement.get("cautions", []) if one.startswith((f"{form.name}, ", f"{form.name}: "))
+                caution
+                for caution in statement.get("cautions", [])
+                if caution.startswith((f"{form.name}, ", f"{form.name}: "))
             ]
             for form, _ in tables
             if len(tables) > 1
@@ -292,14 +294,14 @@ def _without_shared_notes(tables: Sequence[PrintedTable]) -> tuple[list[PrintedT
     return rest, shared
 
 
-def shown_tables(tables: Sequence[PrintedTable], left: int, *, drawn: bool = True, judged: bool = True) -> Iterator[Shown]:
+def shown_tables(tables: Sequence[PrintedTable], room: int, *, drawn: bool = True, judged: bool = True) -> Iterator[Shown]:
     """Tables in order. A table with more figures than the limit has left is shown without rows.
 
     Figures with large errors are marked, unless `judged` is false.
     """
     for table in map(in_large_units, tables):
-        rows = list(_rows(table, judged)) if (size := table.values.size) <= left else []
-        left -= size if rows else 0
+        rows = list(_rows(table, judged)) if (size := table.values.size) <= room else []
+        room -= size if rows else 0
         columns = _columns(table)
         names = [printed.column.group for printed in columns]
         groups = [(name, names.count(name)) for name in dict.fromkeys(names)]

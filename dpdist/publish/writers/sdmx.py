@@ -74,8 +74,8 @@ def write_sdmx(
         data = PandasDataset(structure=release.schema(ids[table.name]), data=figures)
         write_csv([data], output_path=folder / f"{table.name}.csv")
     header = Header(id=release.id, prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_")))
-    made = [*release.codelists.values(), release.concepts, release.definition, *flows]
-    message = json.loads(str(write_structure(made, header=header)))
+    elements = [*release.codelists.values(), release.concepts, release.definition, *flows]
+    message = json.loads(str(write_structure(elements, header=header)))
     for structure in message["data"]["dataStructures"]:  # pysdmx writes an empty list, which SDMX's schema refuses
         if not structure["dataStructureComponents"].get("groups", True):
             del structure["dataStructureComponents"]["groups"]
@@ -87,22 +87,22 @@ def confidentiality(statement: Mapping[str, Any]) -> str:
     return "N" if statement["guarantee"] == "none" or "do_not_publish" in statement else "F"
 
 
-def identifier(text: str, taken: Sequence[str] = ()) -> str:
+def identifier(text: str, in_use: Sequence[str] = ()) -> str:
     """Returns an id that SDMX accepts and that is not taken: ASCII letters, digits and _, beginning with a letter."""
     base = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_").upper()
     base = base if base[:1].isalpha() else f"C{base}"
     candidate, number = base, 2
-    while candidate in taken:
+    while candidate in in_use:
         candidate, number = f"{base}_{number}", number + 1
     return candidate
 
 
-def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
-    """An id for every text, as `identifier` makes them; no two are alike, and none is in `taken`."""
-    made: dict[str, str] = {}
+def identifiers(texts: Sequence[str], *in_use: str) -> dict[str, str]:
+    """An id for every text, as `identifier` makes them; no two are alike, and none is in `in_use`."""
+    by_text: dict[str, str] = {}
     for text in texts:
-        made[text] = identifier(text, [*taken, *made.values()])
-    return made
+        by_text[text] = identifier(text, [*in_use, *by_text.values()])
+    return by_text
 
 
 def _named(statistic: Statistic) -> str:
@@ -145,8 +145,11 @@ class SdmxRelease:
         for name, column in self.columns.items():
             labels = {code: text.level(name, level) for level, code in self.levels[name].items()}
             summed = [table for table in self.job.tables if table.margins or name not in table.by]
-            kept = {self._total(table, name): table.universe.get(name, ()) for table in summed}
-            sums = {code: " or ".join(text.level(name, one) for one in levels) or TOTAL for code, levels in kept.items()}
+            members = {self._total(table, name): table.universe.get(name, ()) for table in summed}
+            sums = {
+                code: " or ".join(text.level(name, member) for member in levels) or TOTAL
+                for code, levels in members.items()
+            }
             yield Part(column, text.label(name), "D", {**sums, **labels})
         heads = {code: self.heads[statistic] for statistic, code in self.statistics.items()}
         yield Part("STATISTIC", "Statistic", "D", heads)
@@ -195,11 +198,11 @@ class SdmxRelease:
     def components(self) -> Components:
         from pysdmx.model import Component, Components, DataType, ItemReference, Role
 
-        made = []
+        parts = []
         for part in self.parts:
             concept = ItemReference("Concept", self.sdmx.agency, self.concepts.id, self.sdmx.version, part.id)
             codes = self.codelists.get(part.id)
-            made.append(
+            parts.append(
                 Component(
                     id=part.id,
                     required=part.role == "D",
@@ -211,7 +214,7 @@ class SdmxRelease:
                     attachment_level="O" if part.role == "A" else None,
                 )
             )
-        return Components(made)
+        return Components(parts)
 
     @cached_property
     def definition(self) -> DataStructureDefinition:
@@ -236,14 +239,14 @@ class SdmxRelease:
 
     def observations(self, table: Table, form: PrintedTable, published: pa.Table, confidentiality: str) -> pd.DataFrame:
         rows = shown_rows(published, form.estimator).to_pandas()
-        made = pd.DataFrame(index=range(len(rows)))
+        frame = pd.DataFrame(index=range(len(rows)))
         for name, column in self.columns.items():
             total = self._total(table, name)
             codes = {TOTAL: total, **self.levels[name]}
-            made[column] = [codes[level] for level in rows[name]] if name in table.by else total
+            frame[column] = [codes[level] for level in rows[name]] if name in table.by else total
         statistics = [self.statistics[_named(statistic)] for statistic in table.statistics]
-        made["STATISTIC"] = np.resize(np.array(statistics, dtype=object), len(rows))
-        made[self.time] = self.job.period
+        frame["STATISTIC"] = np.resize(np.array(statistics, dtype=object), len(rows))
+        frame[self.time] = self.job.period
         shape = (-1, len(statistics))
         value, error, df = (
             rows[name].to_numpy(dtype=float).reshape(shape) for name in ("estimate", "standard_error", "df")
@@ -256,12 +259,13 @@ class SdmxRelease:
         columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
         for name, column in columns.items():
             figures = rows[column].to_numpy(dtype=float)
-            made[name] = [
-                repr(v) if np.isfinite(v) and kept else None for v, kept in zip(figures.tolist(), shown, strict=True)
+            frame[name] = [
+                repr(v) if np.isfinite(v) and is_shown else None
+                for v, is_shown in zip(figures.tolist(), shown, strict=True)
             ]
         low = np.isin(quality.flags.ravel(), FLAGS[1:])
         missing = np.isnan(value.ravel())
         withheld = rows[BECAUSE].notna().to_numpy() if BECAUSE in rows else np.zeros(len(rows), dtype=bool)
-        made["OBS_STATUS"] = np.select([~shown | withheld, missing, low], ["Q", "O", "U"], "A")
-        made["CONF_STATUS"] = confidentiality
-        return made
+        frame["OBS_STATUS"] = np.select([~shown | withheld, missing, low], ["Q", "O", "U"], "A")
+        frame["CONF_STATUS"] = confidentiality
+        return frame

@@ -100,7 +100,7 @@ def _typed(rows: pd.DataFrame) -> pa.Table:
             values = rows[name].to_numpy(dtype=float)
             columns[name] = pa.array(values, pa.float64(), mask=np.isnan(values))
         else:
-            columns[name] = pa.array([None if pd.isna(one) else str(one) for one in rows[name]], pa.string())
+            columns[name] = pa.array([None if pd.isna(value) else str(value) for value in rows[name]], pa.string())
     return pa.table(columns)
 
 
@@ -133,7 +133,7 @@ def _without_empty_columns(table: PrintedTable) -> PrintedTable:
     """The table without columns of statistics that a period lacks."""
     there = np.asarray(np.isfinite(table.values).any(axis=0))
     names = ("values", "margins", "lower", "upper", "flags", *(["errors"] if table.errors is not None else []))
-    columns = tuple(column for column, kept in zip(table.columns, there.tolist(), strict=True) if kept)
+    columns = tuple(column for column, present in zip(table.columns, there.tolist(), strict=True) if present)
     return replace(table, columns=columns, **{name: getattr(table, name)[:, there] for name in names})
 
 
@@ -141,8 +141,8 @@ def _by_period(series: Series, name: str) -> PrintedTable:
     rows = series.rows[series.rows["table"] == name]
     groups, text = [period.name for period in series.tables[name]], series.last.presentation
     cells, statistics = series.levels(name), series.statistics(name)
-    found = _Layout(rows, "period", groups, cells, list(series.by(name)), list(statistics))
-    value, error, df = (found(column) for column in ("estimate", "standard_error", "df"))
+    layout = _Layout(rows, "period", groups, cells, list(series.by(name)), list(statistics))
+    value, error, df = (layout(column) for column in ("estimate", "standard_error", "df"))
     with np.errstate(invalid="ignore"):
         margin = scipy.special.stdtrit(df, 0.95) * error
     columns = _columns(text, groups, statistics, value)
@@ -157,9 +157,9 @@ def _by_period(series: Series, name: str) -> PrintedTable:
         columns=columns,
         values=rounded(value, columns),
         margins=rounded(margin, columns),
-        lower=rounded(found("lower"), columns),
-        upper=rounded(found("upper"), columns),
-        flags=np.where(np.isnan(value), "", found("grade", "")).astype(str),
+        lower=rounded(layout("lower"), columns),
+        upper=rounded(layout("upper"), columns),
+        flags=np.where(np.isnan(value), "", layout("grade", "")).astype(str),
         estimator="",
         notes=tuple(notes),
         universe=series.universe(name),
@@ -172,12 +172,12 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
     changes = changes.assign(pair=changes["period_before"] + " to " + changes["period_after"])
     text, cells, statistics = series.last.presentation, series.levels(name), series.statistics(name)
     groups = list(dict.fromkeys(changes["pair"]))
-    found = _Layout(changes, "pair", groups, cells, list(series.by(name)), list(statistics))
-    value, error, significant = found("difference"), found("standard_error"), found("significant", False)
+    layout = _Layout(changes, "pair", groups, cells, list(series.by(name)), list(statistics))
+    value, error, significant = layout("difference"), layout("standard_error"), layout("significant", False)
     with np.errstate(invalid="ignore"):
-        margin = scipy.special.stdtrit(found("df"), 0.95) * error
-    relative, of_relative = 100.0 * found("relative"), 100.0 * found("relative_error")
-    plain = _columns(text, groups, statistics, np.where(np.isnan(found("after")), value, found("after")))
+        margin = scipy.special.stdtrit(layout("df"), 0.95) * error
+    relative, of_relative = 100.0 * layout("relative"), 100.0 * layout("relative_error")
+    plain = _columns(text, groups, statistics, np.where(np.isnan(layout("after")), value, layout("after")))
     columns = [
         both
         for column in plain
@@ -189,8 +189,8 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
     pairs: dict[str, tuple[Floats, Floats]] = {
         "values": (value, relative),
         "margins": (margin, scipy.special.stdtrit(np.inf, 0.95) * of_relative),
-        "lower": (found("lower"), np.full(value.shape, np.nan)),
-        "upper": (found("upper"), np.full(value.shape, np.nan)),
+        "lower": (layout("lower"), np.full(value.shape, np.nan)),
+        "upper": (layout("upper"), np.full(value.shape, np.nan)),
     } | ({"errors": (error, of_relative)} if text.se == "column" else {})
     figures: dict[str, Any] = {key: rounded(_interleaved(*pair), columns) for key, pair in pairs.items()}
     marks = np.where(significant.astype(bool) & ~np.isnan(value), SIGNIFICANT, "")

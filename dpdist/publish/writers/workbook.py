@@ -228,34 +228,34 @@ def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -
     _for_print(sheet, landscape=False)
 
 
-def _brief(given: Any) -> list[str]:
+def _brief(content: Any) -> list[str]:
     """A value of the statement as at most MOST_LINES lines of text. Names in a list stand on one line."""
-    whole = lines(given)
-    if len(whole) <= MOST_LINES:
-        return whole
-    if isinstance(given, Mapping):
-        short = [line for name, value in given.items() for line in lines(_cut(value), f"{name.replace('_', ' ')}: ")]
+    all_lines = lines(content)
+    if len(all_lines) <= MOST_LINES:
+        return all_lines
+    if isinstance(content, Mapping):
+        short = [line for name, value in content.items() for line in lines(_cut(value), f"{name.replace('_', ' ')}: ")]
     else:
-        short = lines(_cut(given))
+        short = lines(_cut(content))
     more = len(short) - MOST_LINES
     return short if more <= 0 else [*short[:MOST_LINES], f"… and {more:,} more: see statement.json"]
 
 
-def _cut(given: Any) -> Any:
+def _cut(content: Any) -> Any:
     """A list of many names as one text with the first of them; other values are unchanged."""
     if (
-        not isinstance(given, list | tuple)
-        or len(given) <= MOST_LINES
-        or any(isinstance(value, Mapping) for value in given)
+        not isinstance(content, list | tuple)
+        or len(content) <= MOST_LINES
+        or any(isinstance(value, Mapping) for value in content)
     ):
-        return given
-    return f"{'; '.join(map(str, given[:MOST_LINES]))}; … and {len(given) - MOST_LINES:,} more: see statement.json"
+        return content
+    return f"{'; '.join(map(str, content[:MOST_LINES]))}; … and {len(content) - MOST_LINES:,} more: see statement.json"
 
 
-def lines(given: Any, prefix: str = "") -> list[str]:
+def lines(content: Any, prefix: str = "") -> list[str]:
     """Turns a value of the statement into lines of text."""
-    if isinstance(given, Mapping):
-        return [line for name, value in given.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
-    if isinstance(given, list | tuple):
-        return [line for value in given for line in lines(value, prefix)]
-    return [prefix + ("none" if given is None else ("no", "yes")[given] if isinstance(given, bool) else str(given))]
+    if isinstance(content, Mapping):
+        return [line for name, value in content.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
+    if isinstance(content, list | tuple):
+        return [line for value in content for line in lines(value, prefix)]
+    return [prefix + ("none" if content is None else ("no", "yes")[content] if isinstance(content, bool) else str(content))]

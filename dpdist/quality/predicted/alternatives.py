@@ -71,13 +71,16 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
         raise JobError(job.dataset, [problem])
     key = identity(job, public_sizes(job, plan.frame, reference), reference, ["alternatives", "largest"])
     rows = kept(key, lambda: _rows(plan, reference, listener))
-    made = []
+    alternatives_found = []
     for change, part in rows.groupby("change", sort=False):
         ratios = dict(zip(zip(part["table"], part["statistic"], strict=True), part["ratio"].astype(float), strict=True))
         why = str(part["why"].iloc[0])
-        made.append(Alternative(str(change), {} if why else ratios, float(part["largest"].iloc[0]), why))
-    settings = sum(one.change.startswith(SETTINGS) for one in made)
-    return [*made[:settings], *sorted(made[settings:], key=lambda one: one.ratio)]
+        alternatives_found.append(Alternative(str(change), {} if why else ratios, float(part["largest"].iloc[0]), why))
+    settings = sum(alternative.change.startswith(SETTINGS) for alternative in alternatives_found)
+    return [
+        *alternatives_found[:settings],
+        *sorted(alternatives_found[settings:], key=lambda alternative: alternative.ratio),
+    ]
 
 
 SETTINGS = ("strategy: ", "objective: ")
@@ -98,7 +101,7 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
             sampler = sampler_of(tried, Path(folder))
             current = int(frame.count.sum())
             learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, population.absent)
-            predicted = [(one.table, one.statistic.text, one.error) for one in model.predicted_errors(learned)]
+            predicted = [(row.table, row.statistic.text, row.error) for row in model.predicted_errors(learned)]
             return {(table, text): error[np.isfinite(error) & (error > 0.0)] for table, text, error in predicted}
 
         with stage(listener, "predict alternatives", 1 + len(settings) + len(changes)) as tick:
@@ -109,10 +112,13 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
                 assert isinstance(other, PredictsErrors)
                 same = {table.name for table in tried.tables if table in job.tables}
                 try:
-                    left, none = {key: error for key, error in errors(tried, other).items() if key[0] in same}, np.empty(0)
-                    before = np.concatenate([none, *(as_it_is[key] for key in left)])
-                    largest = _over(np.concatenate([none, *left.values()]), before, np.max)
-                    for key, error in left.items():
+                    remaining, none = (
+                        {key: error for key, error in errors(tried, other).items() if key[0] in same},
+                        np.empty(0),
+                    )
+                    before = np.concatenate([none, *(as_it_is[key] for key in remaining)])
+                    largest = _over(np.concatenate([none, *remaining.values()]), before, np.max)
+                    for key, error in remaining.items():
                         rows.append((change, *key, _over(error, as_it_is[key], np.median), largest, ""))
                 except (Improper, DpdistError) as failure:
                     rows.append((change, "", "", np.nan, np.nan, str(failure).splitlines()[0]))
@@ -142,31 +148,41 @@ def _changed(job: Job) -> Iterator[tuple[str, Job]]:
 
 def _with_tables(job: Job, tables: Sequence[Table]) -> Job:
     changed = job.model_copy(update={"tables": tuple(tables)})
-    left = {*changed.cell_columns}
-    hierarchies = {name: one for name, one in job.hierarchies.items() if {*one.columns} <= left}
+    remaining = {*changed.cell_columns}
+    hierarchies = {name: hierarchy for name, hierarchy in job.hierarchies.items() if {*hierarchy.columns} <= remaining}
     return changed.model_copy(update={"hierarchies": hierarchies})
 
 
-def described(one: Alternative) -> dict[str, object]:
+def described(alternative: Alternative) -> dict[str, object]:
     """An entry for `plan --json`; null for unknown ratios."""
     ratios = [
-        {"table": table, "statistic": statistic, "ratio": number(ratio)} for (table, statistic), ratio in one.ratios.items()
+        {"table": table, "statistic": statistic, "ratio": number(ratio)}
+        for (table, statistic), ratio in alternative.ratios.items()
     ]
-    largest = number(one.largest)
-    return {"change": one.change, "ratio": number(one.ratio), "largest": largest, "ratios": ratios, "why": one.why or None}
+    largest = number(alternative.largest)
+    return {
+        "change": alternative.change,
+        "ratio": number(alternative.ratio),
+        "largest": largest,
+        "ratios": ratios,
+        "why": alternative.why or None,
+    }
 
 
 def grid(every: Sequence[Alternative]) -> Grid:
     """All alternatives as a table of a page."""
     heads, rows = ["change", "median ratio", "smallest", "largest", "largest error"], []
-    impossible = [f"Not possible: {one.change}, because {one.why}" for one in every if one.why]
-    for one in every:
-        finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)] or [np.nan]
+    impossible = [
+        f"Not possible: {alternative.change}, because {alternative.why}" for alternative in every if alternative.why
+    ]
+    for alternative in every:
+        finite = [ratio for ratio in alternative.ratios.values() if np.isfinite(ratio)] or [np.nan]
         ratios = [
-            ReportCell(f"{value:.2f}", f"{value:.10g}") for value in (one.ratio, min(finite), max(finite), one.largest)
+            ReportCell(f"{value:.2f}", f"{value:.10g}")
+            for value in (alternative.ratio, min(finite), max(finite), alternative.largest)
         ]
-        if not one.why:
-            rows.append([ReportCell(one.change), *ratios])
+        if not alternative.why:
+            rows.append([ReportCell(alternative.change), *ratios])
     return Grid("Predicted errors of the other tables, relative to the current job", heads, rows, notes=impossible)
 
 
@@ -176,16 +192,16 @@ def in_words(every: Sequence[Alternative], most: int = 8) -> Iterator[str]:
         "ratios of predicted median errors to those of the current job, over the other tables: median and range; then the "
         "ratio of the largest error of any cell"
     )
-    settings = [one for one in every if one.change.startswith(SETTINGS)]
-    changes = [one for one in every if not one.change.startswith(SETTINGS)]
-    for one in (*settings, *changes[:most]):
-        yield f"{one.change}: {_ratios(one)}"
+    settings = [alternative for alternative in every if alternative.change.startswith(SETTINGS)]
+    changes = [alternative for alternative in every if not alternative.change.startswith(SETTINGS)]
+    for alternative in (*settings, *changes[:most]):
+        yield f"{alternative.change}: {_ratios(alternative)}"
     if len(changes) > most:
         yield f"{len(changes) - most:,} further changes gain less; --open and --json have them all"
 
 
-def _ratios(one: Alternative) -> str:
-    finite = [ratio for ratio in one.ratios.values() if np.isfinite(ratio)]
+def _ratios(alternative: Alternative) -> str:
+    finite = [ratio for ratio in alternative.ratios.values() if np.isfinite(ratio)]
     if not finite:
-        return f"not possible: {one.why}" if one.why else "the design fixes all other figures"
-    return f"{one.ratio:.2f} ({min(finite):.2f} to {max(finite):.2f}); largest {one.largest:.2f}"
+        return f"not possible: {alternative.why}" if alternative.why else "the design fixes all other figures"
+    return f"{alternative.ratio:.2f} ({min(finite):.2f} to {max(finite):.2f}); largest {alternative.largest:.2f}"

@@ -59,13 +59,13 @@ class ErrorCurve(NamedTuple):
 
     @property
     def medians(self) -> list[float]:
-        return [one.relative if self.fixed else one.median for one in self.points]
+        return [point.relative if self.fixed else point.median for point in self.points]
 
 
 def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, others: Sequence[Alternative] = ()) -> str:
     """One HTML document that loads nothing. Its figures are those of `plan --json`."""
     first = Section("errors", "Predicted errors")
-    made, headline = [first], not_known(prediction)
+    parts, headline = [first], not_known(prediction)
     if prediction.computed:
         headline = "; ".join(worth(prediction)) or "without a reference, there are no figures to beat"
         largest = (
@@ -76,8 +76,8 @@ def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, others: S
         ]
         first.grids += _nearer(prediction)
         if others:
-            made.append(Section("alternatives", "Alternatives", grids=[grid(others)]))
-        made += _tables(prediction)
+            parts.append(Section("alternatives", "Alternatives", grids=[grid(others)]))
+        parts += _tables(prediction)
     return (
         environment("dpdist.quality", "dpdist.publish.writers")
         .get_template("plan.html")
@@ -85,7 +85,7 @@ def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, others: S
             title=f"Predicted errors of {plan.job.dataset}, {plan.job.period}",
             facts=list(_facts(plan, public)),
             headline=headline[0].upper() + headline[1:],
-            sections=made,
+            sections=parts,
         )
     )
 
@@ -112,14 +112,14 @@ def _tables(prediction: ErrorPrediction) -> Iterator[Section]:
     """A section for each table: figures at the job's ε, medians at every ε, and their curves."""
     by_epsilon = [prediction.statistics(epsilon) for epsilon in prediction.epsilons]
     here, notes = prediction.statistics(), list(_draws(prediction))
-    for place, table in enumerate(dict.fromkeys(one.table for one in here)):
+    for place, table in enumerate(dict.fromkeys(row.table for row in here)):
         curves = [
-            ErrorCurve(one, prediction.epsilons, [statistics[number] for statistics in by_epsilon])
-            for number, one in enumerate(here)
-            if one.table == table
+            ErrorCurve(row, prediction.epsilons, [statistics[number] for statistics in by_epsilon])
+            for number, row in enumerate(here)
+            if row.table == table
         ]
         section = Section(
-            f"table-{place + 1}", table, grids=[_figures([one.here for one in curves]), _medians(curves, notes)]
+            f"table-{place + 1}", table, grids=[_figures([row.here for row in curves]), _medians(curves, notes)]
         )
         if place < MOST_DRAWN:
             section.figures += _drawn(curves)
@@ -138,19 +138,21 @@ def _draws(prediction: ErrorPrediction) -> Iterator[str]:
 
 def _figures(statistics: Sequence[Statistics]) -> Grid:
     """A table's statistics at the job's ε."""
-    columns = [name for name in COLUMNS if any(number(getattr(one, name)) is not None for one in statistics)]
-    columns = [name for name in columns if name != "fixed" or any(one.fixed for one in statistics)]
+    columns = [name for name in COLUMNS if any(number(getattr(row, name)) is not None for row in statistics)]
+    columns = [name for name in columns if name != "fixed" or any(row.fixed for row in statistics)]
     rows = [
-        [ReportCell(one.statistic), *(_shown(getattr(one, name), name in SHARES) for name in columns)] for one in statistics
+        [ReportCell(row.statistic), *(_shown(getattr(row, name), name in SHARES) for name in columns)] for row in statistics
     ]
     return Grid("At the job's ε, in direct standard errors", ["statistic", *(COLUMNS[name] for name in columns)], rows)
 
 
 def _medians(curves: Sequence[ErrorCurve], notes: list[str]) -> Grid:
-    rows = [[ReportCell(one.here.statistic), *(_shown(value, one.fixed) for value in one.medians)] for one in curves]
+    rows = [
+        [ReportCell(curve.here.statistic), *(_shown(value, curve.fixed) for value in curve.medians)] for curve in curves
+    ]
     in_shares = ["In per cent: shares of figures that the design fixes, which have no direct standard error."]
     heads = ["statistic", *(f"ε = {epsilon:g}" for epsilon in curves[0].epsilons)]
-    return Grid("Median error by ε", heads, rows, notes=notes + (in_shares if any(one.fixed for one in curves) else []))
+    return Grid("Median error by ε", heads, rows, notes=notes + (in_shares if any(curve.fixed for curve in curves) else []))
 
 
 def _drawn(curves: Sequence[ErrorCurve]) -> Iterator[ReportFigure]:
@@ -158,12 +160,12 @@ def _drawn(curves: Sequence[ErrorCurve]) -> Iterator[ReportFigure]:
     epsilons = np.array(curves[0].epsilons)
     x = Axis("ε", float(epsilons[0]), float(max(epsilons[-1], 2.0 * epsilons[0])), True, tuple(curves[0].epsilons))
     for fixed in (False, True):
-        chosen = [one for one in curves if one.fixed == fixed]
+        chosen = [curve for curve in curves if curve.fixed == fixed]
         for start in range(0, len(chosen), IN_ONE_FIGURE):
             few = chosen[start : start + IN_ONE_FIGURE]
             scale, unit = (100.0, "% of the figure") if fixed else (1.0, "direct standard errors")
-            points = {one.here.statistic: (epsilons, scale * np.array(one.medians)) for one in few}
-            levels = {} if fixed else {one.here.statistic: one.here.reference_alone for one in few}
+            points = {curve.here.statistic: (epsilons, scale * np.array(curve.medians)) for curve in few}
+            levels = {} if fixed else {curve.here.statistic: curve.here.reference_alone for curve in few}
             y = axis(unit, *(up for _, up in points.values()), np.array(list(levels.values())))
             y = y if y.log else y._replace(low=0.0)
             caption = f"Median error over ε: {', '.join(points)}"

@@ -146,10 +146,12 @@ class ErrorPrediction:
         # Groups of arrays: a data frame for each of thousands takes longer than its figures.
         columns = {str(name): self.rows[name].to_numpy() for name in self.rows}
         group = self.rows.groupby(["epsilon", "table", "statistic"], sort=False).ngroup().to_numpy().astype(np.int64)
-        made: dict[float, list[Statistics]] = {epsilon: [] for epsilon in self.epsilons}
+        by_epsilon: dict[float, list[Statistics]] = {epsilon: [] for epsilon in self.epsilons}
         for places in rows_of_groups(group, int(group.max(initial=-1)) + 1):
-            made[float(columns["epsilon"][places[0]])].append(_summed({name: of[places] for name, of in columns.items()}))
-        return made
+            by_epsilon[float(columns["epsilon"][places[0]])].append(
+                _summed({name: of[places] for name, of in columns.items()})
+            )
+        return by_epsilon
 
     def better(self, epsilon: float) -> float:
         """The share of cells, over all statistics, whose release is nearer to direct estimates than at ε = 0."""
@@ -172,10 +174,10 @@ class ErrorPrediction:
         ]
         return [
             *(
-                {"table": one.table, "statistic": one.name, "outcome": one.outcome}
-                | {name: number(getattr(one, name)) for name in FIGURES}
-                | {"cells": one.cells, "far": list(one.far)}
-                for one in self.statistics()
+                {"table": row.table, "statistic": row.name, "outcome": row.outcome}
+                | {name: number(getattr(row, name)) for name in FIGURES}
+                | {"cells": row.cells, "far": list(row.far)}
+                for row in self.statistics()
             ),
             *without,
         ]
@@ -183,7 +185,7 @@ class ErrorPrediction:
     @property
     def without(self) -> list[tuple[str, Statistic]]:
         """Tables' statistics of which no error is predicted, each with its table's name."""
-        predicted = {(one.table, one.statistic) for one in self.statistics()}
+        predicted = {(row.table, row.statistic) for row in self.statistics()}
         asked_for = ((table.name, statistic) for table in self.job.tables for statistic in table.statistics)
         return [(table, statistic) for table, statistic in asked_for if (table, statistic.text) not in predicted]
 
@@ -215,7 +217,7 @@ def _summed(rows: Mapping[str, Any]) -> Statistics:
     columns = ("error", "given_n", "relative", "records", "alone")
     by_replicate = (rows[name].astype(float).reshape(replicates, -1) for name in columns)
     error, given_n, relative, records, alone = by_replicate
-    errors = [Errors.of(*one) for one in zip(error, given_n, relative, records, strict=True)]
+    errors = [Errors.of(*part) for part in zip(error, given_n, relative, records, strict=True)]
     middle, mean = partial(of_figures, np.median), partial(of_figures, np.mean)
     averaged = dict.fromkeys(("median", "over_2", "over_4", "given_n", "relative"), mean)
     averaged |= dict.fromkeys(("largest", "largest_relative"), middle)
@@ -230,9 +232,9 @@ def _summed(rows: Mapping[str, Any]) -> Statistics:
         statistic=str(rows["statistic"][0]),
         name=str(rows["name"][0]),
         outcome=None if pd.isna(rows["outcome"][0]) else str(rows["outcome"][0]),
-        cells=max(one.cells for one in errors),
-        fixed=max(one.fixed for one in errors),
-        **{name: average(np.array([getattr(one, name) for one in errors])) for name, average in averaged.items()},
+        cells=max(part.cells for part in errors),
+        fixed=max(part.fixed for part in errors),
+        **{name: average(np.array([getattr(part, name) for part in errors])) for name, average in averaged.items()},
         coverage=mean(rows["held"].astype(float)),
         reference_alone=mean(np.array([middle(values) for values, _ in pairs])),
         largest_alone=middle(np.array([of_figures(np.max, values[size >= FAR_RECORDS]) for values, size in pairs])),
@@ -320,7 +322,7 @@ def identity(job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease
     """A checksum of all that a prediction depends on; `times` may be what else is computed."""
     left_out = {"presentation", "runtime", "input", "ledger", "compare", "reference"}
     settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.paid)
-    facts = {"job": settings, "sizes": frame.count, "codes": dict(frame.codes), "times": [str(one) for one in times]}
+    facts = {"job": settings, "sizes": frame.count, "codes": dict(frame.codes), "times": [str(factor) for factor in times]}
     drawn = None if frame.sampled is None else [[list(label), n] for label, n in frame.sampled.items()]
     return digest(facts | {"public": reference.sha256, "drawn": drawn})
 
@@ -357,7 +359,7 @@ def _rows(
     listener: Listener,
 ) -> pd.DataFrame:
     first = builder_of(job).build(job, frame, frame.rows_of(0))
-    budgets = [with_epsilon(job, job.budget.epsilon * one) for one in times]
+    budgets = [with_epsilon(job, job.budget.epsilon * factor) for factor in times]
     if isinstance(reference, ReferenceRelease) or by_formulas(first, job):
         return _of_formulas(job, frame, reference, budgets, listener)
     return _of_replicates(job, frame, reference, budgets, listener)
@@ -387,7 +389,7 @@ def _of_formulas(
         cells = {(table.name, statistic): by for table, statistic, by in published(job, frame)}
         first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
         learned, every = None, None
-        for tried in sorted(budgets, key=lambda one: one is not first):
+        for tried in sorted(budgets, key=lambda item: item is not first):
             model = builder_of(tried).build(tried, frame, frame.rows_of(0))
             assert isinstance(model, PredictsErrors)
             if learned is not None:
@@ -399,14 +401,16 @@ def _of_formulas(
                 of_tables = model.predicted_errors(learned)
             if every is None:
                 every = _named_rows(
-                    [(one, cells[one.table, one.statistic]) for one in of_tables], frame.count.astype(float)
+                    [(item, cells[item.table, item.statistic]) for item in of_tables], frame.count.astype(float)
                 )
-            every["chance"] = np.concatenate([_chance(one) for one in of_tables])
+            every["chance"] = np.concatenate([_chance(item) for item in of_tables])
             for k in range(DRAWS):
                 rng, drawn = PUBLIC.child(str(k)).generator("errors"), list[Floats]()
-                for one in of_tables:
-                    both = np.abs(rng.standard_normal((2, len(one.error)))) * [one.error, one.alone]
-                    drawn.append(both / _units(one.freedom, PUBLIC.child(f"{k} {one.table}").generator(one.statistic.text)))
+                for item in of_tables:
+                    both = np.abs(rng.standard_normal((2, len(item.error)))) * [item.error, item.alone]
+                    drawn.append(
+                        both / _units(item.freedom, PUBLIC.child(f"{k} {item.table}").generator(item.statistic.text))
+                    )
                 error, alone = np.concatenate(drawn, axis=1)
                 frames.append(every.assign(error=error, alone=alone, replicate=k, epsilon=float(tried.budget.epsilon)))
             tick(1)
@@ -420,17 +424,17 @@ def _units(freedom: Floats, rng: np.random.Generator) -> Floats:
     return units
 
 
-def _chance(one: ErrorsOfCells) -> Floats:
+def _chance(errors_of: ErrorsOfCells) -> Floats:
     """Probabilities of an error above FAR_NAMED, (cell,), by Student's law; 0 if an error is unknown."""
-    error = np.where(one.error > 1e-9, one.error, 1e-9)
-    return np.asarray(2.0 * scipy.special.stdtr(one.freedom, -FAR_NAMED / error))
+    error = np.where(errors_of.error > 1e-9, errors_of.error, 1e-9)
+    return np.asarray(2.0 * scipy.special.stdtr(errors_of.freedom, -FAR_NAMED / error))
 
 
 def _named_rows(errors: Sequence[tuple[ErrorsOfCells, Cells]], count: Floats) -> pd.DataFrame:
     """The rows of all tables' cells, with their numbers of records and without errors."""
     nothing = np.nan, np.nan, np.nan, np.nan, np.nan
-    made = [rows_of(one.table, one.statistic, by, by.membership @ count, nothing) for one, by in errors]
-    return pd.concat(made, ignore_index=True)
+    frames = [rows_of(predicted.table, predicted.statistic, by, by.membership @ count, nothing) for predicted, by in errors]
+    return pd.concat(frames, ignore_index=True)
 
 
 def _of_replicates(

@@ -73,11 +73,11 @@ def kept(identity: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again."""
     if (before := known_before(identity)) is not None:
         return before
-    made = make()
+    frame_of_rows = make()
     if (path := _path(identity)) is not None:
         with suppress(OSError):  # a cache that cannot be written costs time alone
-            _write(path, made)
-    return made
+            _write(path, frame_of_rows)
+    return frame_of_rows
 
 
 def _path(identity: str) -> Path | None:
@@ -85,11 +85,11 @@ def _path(identity: str) -> Path | None:
     return None if where is None else where / f"{identity[:32]}-{version('dpdist')}.parquet"
 
 
-def _write(path: Path, made: pd.DataFrame) -> None:
+def _write(path: Path, rows: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path, durable=False) as temporary:
-        made.to_parquet(temporary)
-    by_age = sorted(path.parent.glob("*.parquet"), key=lambda one: one.stat().st_mtime)
+        rows.to_parquet(temporary)
+    by_age = sorted(path.parent.glob("*.parquet"), key=lambda file: file.stat().st_mtime)
     for old in by_age[:-MOST_KEPT]:
         old.unlink(missing_ok=True)
 
@@ -217,11 +217,11 @@ class ReplicateFigures:
         rows = rows[rows["estimator"] == rows["estimator"].iloc[0]]
         estimate, low, high = (rows[name].to_numpy(dtype=float) for name in ("estimate", "lower", "upper"))
         gap = np.abs(estimate - self.value)
-        in_errors, given, relative = relative_to(gap, self.value, self.error, self.given_n)
+        in_errors, in_given, relative = relative_to(gap, self.value, self.error, self.given_n)
         alone = relative_to(np.abs(self.alone - self.value), self.value, self.error, self.given_n)[0]
         judged = np.isfinite(low) & np.isfinite(high) & np.isfinite(self.truth)
-        held = np.where(judged, (low <= self.truth) & (self.truth <= high), np.nan)
-        figures = (in_errors, relative, given, held, alone)
+        covers = np.where(judged, (low <= self.truth) & (self.truth <= high), np.nan)
+        figures = (in_errors, relative, in_given, covers, alone)
         return rows_of(self.table.name, self.statistic, self.cells, self.records, figures)
 
 
@@ -230,9 +230,9 @@ def rows_of(
 ) -> pd.DataFrame:
     """One row for each cell, with `COLUMNS`; `figures` are the last five."""
     names = [cell_name(label) for label in cells.labels]
-    made = pd.DataFrame({"cell": names, "records": records} | dict(zip(COLUMNS[6:], figures, strict=True)))
-    made = made.assign(table=table, statistic=statistic.text, name=statistic.name, outcome=statistic.about)
-    return made[list(COLUMNS)]
+    rows = pd.DataFrame({"cell": names, "records": records} | dict(zip(COLUMNS[6:], figures, strict=True)))
+    rows = rows.assign(table=table, statistic=statistic.text, name=statistic.name, outcome=statistic.about)
+    return rows[list(COLUMNS)]
 
 
 def replicate(
@@ -262,8 +262,8 @@ def published(job: Job, frame: Frame) -> list[tuple[Table, Statistic, Cells]]:
 
 def truths_of(job: Job, frame: Frame, population: Population) -> list[Floats]:
     """The population's figures at the frame's sizes, (cell,) each, in the order of `published`."""
-    whole = direct_of(job, frame, population.whole(frame))
-    return [whole.estimate(cells, statistic).value for _, statistic, cells in published(job, frame)]
+    population_values = direct_of(job, frame, population.whole(frame))
+    return [population_values.estimate(cells, statistic).value for _, statistic, cells in published(job, frame)]
 
 
 def direct_of(job: Job, frame: Frame, records: Records) -> Direct:

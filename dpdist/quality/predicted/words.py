@@ -44,7 +44,7 @@ def epsilon_for(
             fault = f"errors are not known before the run, because {prediction.why}"
             raise JobError(job.dataset, [Problem("--for-error", fault, "a job whose errors can be predicted", remedy)])
         epsilon = float(job.budget.epsilon * times)
-        medians = [one.median for one in prediction.statistics(epsilon) if table in (None, one.table)]
+        medians = [row.median for row in prediction.statistics(epsilon) if table in (None, row.table)]
         largest = float(np.nanmax(medians)) if not all(map(isnan, medians)) else np.nan
         if isnan(largest):
             fault, remedy = "the design fixes every figure: there is no direct standard error", "state public totals: rake"
@@ -91,13 +91,13 @@ def in_words(prediction: ErrorPrediction) -> Iterator[str]:
         yield not_known(prediction)
         return
     yield UNIT
-    for one in prediction.statistics():
-        yield f"{one.table}, {one.statistic}: {_of_statistic(one)}"
+    for row in prediction.statistics():
+        yield f"{row.table}, {row.statistic}: {_of_statistic(row)}"
     yield from not_predicted(prediction)
     curves = zip(*map(prediction.statistics, prediction.epsilons), strict=True)
     for points in curves:
         listed = ", ".join(
-            f"{_figure(one)} at ε = {epsilon:g}" for epsilon, one in zip(prediction.epsilons, points, strict=True)
+            f"{_figure(row)} at ε = {epsilon:g}" for epsilon, row in zip(prediction.epsilons, points, strict=True)
         )
         yield f"{points[0].table}, {points[0].statistic}: median {listed}"
 
@@ -112,17 +112,17 @@ def not_predicted(prediction: ErrorPrediction) -> Iterator[str]:
         yield f"not predicted: {', '.join(without)}"
 
 
-def _of_statistic(one: Statistics) -> str:
-    parts = [sizes] if (sizes := errors_in_words(one.name, one.errors)) else []
-    if one.cells > one.fixed and not isnan(one.reference_alone):
-        parts.append(f"the reference alone {one.reference_alone:.2g} and {one.largest_alone:.2g}")
-    if not isnan(one.coverage):
-        parts.append(f"90 % intervals cover {100 * one.coverage:.0f} % of the population's figures")
+def _of_statistic(row: Statistics) -> str:
+    parts = [sizes] if (sizes := errors_in_words(row.name, row.errors)) else []
+    if row.cells > row.fixed and not isnan(row.reference_alone):
+        parts.append(f"the reference alone {row.reference_alone:.2g} and {row.largest_alone:.2g}")
+    if not isnan(row.coverage):
+        parts.append(f"90 % intervals cover {100 * row.coverage:.0f} % of the population's figures")
     return "; ".join(parts)
 
 
-def _figure(one: Statistics) -> str:
-    return f"{one.median:.2g}" if one.cells > one.fixed else f"{100 * one.relative:.2g} %"
+def _figure(row: Statistics) -> str:
+    return f"{row.median:.2g}" if row.cells > row.fixed else f"{100 * row.relative:.2g} %"
 
 
 def worth(prediction: ErrorPrediction) -> Iterator[str]:
@@ -148,10 +148,10 @@ def alarms(prediction: ErrorPrediction) -> Iterator[Caution]:
 
     If no error is above 1 direct standard error, a line appears with a probability of at most `prediction.FALSE_ALARM`.
     """
-    for one in prediction.statistics():
-        if one.far:
-            number = f"{len(one.far):,} {'cell' if len(one.far) == 1 else 'cells'}"
-            facts = {"table": one.table, "statistic": one.statistic, "cells": number, "names": first_named(one.far)}
+    for row in prediction.statistics():
+        if row.far:
+            number = f"{len(row.far):,} {'cell' if len(row.far) == 1 else 'cells'}"
+            facts = {"table": row.table, "statistic": row.statistic, "cells": number, "names": first_named(row.far)}
             yield Caution.of("predicted_far_off", factor=f"{FAR_NAMED:g}", **facts)
 
 
@@ -161,13 +161,13 @@ def proposals(prediction: ErrorPrediction) -> Iterator[Caution]:
     if job.survey.weight is None or job.sizes_secret or job.noisy_frame:
         return  # such a job may not rake
     by = {table.name: table.by for table in job.tables}
-    for one in prediction.statistics():
-        columns = by[one.table]
-        if one.name != "count" or not one.fixed or any({*columns} <= {*rake.by} for rake in job.rake):
+    for row in prediction.statistics():
+        columns = by[row.table]
+        if row.name != "count" or not row.fixed or any({*columns} <= {*rake.by} for rake in job.rake):
             continue
         totals = f"rake: [{{by: [{', '.join(columns)}], totals: {{…}}}}]"
-        numbers = {"fixed": f"{one.fixed:,}", "cells": f"{one.cells:,}"}
-        yield Caution.of("public_totals_proposed", table=one.table, rake=totals, **numbers)
+        numbers = {"fixed": f"{row.fixed:,}", "cells": f"{row.cells:,}"}
+        yield Caution.of("public_totals_proposed", table=row.table, rake=totals, **numbers)
 
 
 def alarms_before(plan: Plan) -> Iterator[Caution]:

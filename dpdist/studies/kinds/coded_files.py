@@ -99,9 +99,9 @@ class CodedFiles(StudyKind):
         return Replicate([result for arm in study.mechanisms for result in _measured(study, chosen, arm, file, key)], [])
 
     def facts(self, study: CodedStudy) -> list[Fact]:
-        kept = [f"{case.name}: {case.file}{_kept(case)}; columns {_sized(case)}" for case in study.cases]
+        lines = [f"{case.name}: {case.file}{_kept(case)}; columns {_sized(case)}" for case in study.cases]
         return [
-            ("Data", kept),
+            ("Data", lines),
             ("Replicates", [f"R = {study.replicates} of the noise; the file is the same"]),
             ("ε", [", ".join(study.grid) + f" of {study.sets} sets together, {study.adjacency}"]),
             randomness(study),
@@ -140,8 +140,8 @@ def coded(study: CodedStudy, case: CodedCase) -> Coded:
             for column in case.columns.values()
         ]
     )
-    whole: Ints = codes[np.isfinite(codes).all(axis=1)].astype(np.int64)
-    return Coded(whole, tuple(len(column.levels) for column in case.columns.values()), np.ones(len(whole)))
+    complete: Ints = codes[np.isfinite(codes).all(axis=1)].astype(np.int64)
+    return Coded(complete, tuple(len(column.levels) for column in case.columns.values()), np.ones(len(complete)))
 
 
 def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, key: Key) -> Iterator[Result]:

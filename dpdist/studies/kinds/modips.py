@@ -116,8 +116,8 @@ def _measured(study: ModipsStudy, case: NormalCase, arm: SetsArm, exact: Floats,
         total = combine_sets(sets[:, 0], sets[:, 1] / case.n, float("inf"))
         estimate, error = total.value, total.standard_error
         factor = scipy.special.stdtrit(np.minimum(total.df, MOST_DEGREES), 0.5 + LEVEL / 2.0)
-        held = np.abs(estimate - true) <= factor * error
-        values = (held.mean(), estimate.mean() - true, np.sqrt(((estimate - true) ** 2).mean()), error.mean())
+        covers = np.abs(estimate - true) <= factor * error
+        values = (covers.mean(), estimate.mean() - true, np.sqrt(((estimate - true) ** 2).mean()), error.mean())
         for measure, value in zip(MEASURES, values, strict=True):
             yield Result(arm.label, epsilon, measure, float(value))
 

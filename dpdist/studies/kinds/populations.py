@@ -151,8 +151,8 @@ def systematic(chance: Floats, rng: np.random.Generator) -> Ints:
 def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFrame:
     """A systematic sample of n units, proportional to size; weights are inverse probabilities."""
     chance = inclusion(rows[SIZE].to_numpy(float), n)
-    taken = systematic(chance, rng)
-    return rows.iloc[taken].drop(columns=SIZE).assign(**{WEIGHT: 1.0 / chance[taken]}).reset_index(drop=True)
+    selected = systematic(chance, rng)
+    return rows.iloc[selected].drop(columns=SIZE).assign(**{WEIGHT: 1.0 / chance[selected]}).reset_index(drop=True)
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
     key = study.key_of(case.name, number)
     file = simulated_file(case, key.generator("data"))
     grid, unit = study.grid, case.generator.generator().unit
-    kept = [RecordRows(DATA, grid[0], {"outcome": file.outcome * unit})] if records else []
+    rows = [RecordRows(DATA, grid[0], {"outcome": file.outcome * unit})] if records else []
     results = [
         Result(DATA, epsilon, *figure) for epsilon in grid for figure in location_measures(study, [file.outcome * unit])
     ]
@@ -232,8 +232,8 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
             measured = list(measures(study, file.outcome, run, unit))
             results += [Result(arm.key, e, *figure) for e in stands_for for figure in measured]
             if records and run is not None:
-                kept.append(RecordRows(arm.key, epsilon, record_columns(run, unit)))
-    return Replicate(results, kept)
+                rows.append(RecordRows(arm.key, epsilon, record_columns(run, unit)))
+    return Replicate(results, rows)
 
 
 def run_arm(

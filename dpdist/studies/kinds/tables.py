@@ -239,8 +239,8 @@ def _drawn(case: TableCase) -> str:
         return (
             f"systematic PPS samples of {case.sample:,} from the records of {case.file.path}, sizes grow with the outcome"
         )
-    whole = f"{case.population:,}, {case.noise} noise in log π"
-    return f"stratified systematic PPS samples of {case.sample:,} from {whole}"
+    size = f"{case.population:,}, {case.noise} noise in log π"
+    return f"stratified systematic PPS samples of {case.sample:,} from {size}"
 
 
 def _arm(arm: Synthetic) -> tuple[str, ...]:
@@ -289,8 +289,8 @@ def _pictured(job: Job, survey: SimulatedSurvey, fit: TiltedDraws, key: Key) -> 
     rows, theta = survey.frame.expand(), fit.parameters[0]
     y, _ = model.simulate(theta, rows, key.generator("synthesis", set=1))
     bounds = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
-    kept = {name: np.asarray(fit.columns[name], dtype=float) for name in bounds if name in fit.columns}
-    return {"outcome": y, "weight": model.expected_weight(theta, rows, y[:, None]), **kept}
+    bounded = {name: np.asarray(fit.columns[name], dtype=float) for name in bounds if name in fit.columns}
+    return {"outcome": y, "weight": model.expected_weight(theta, rows, y[:, None]), **bounded}
 
 
 def surveyed(study: TablesStudy, case: TableCase, key: Key) -> SimulatedSurvey:
@@ -403,14 +403,14 @@ def _synthetic(
     model = Lognormal.build(job, frame, slice(0, len(frame)))
     promise = promised(MECHANISMS["weighted"].promise(job), facts(job))
     described = tuple({POOLED: model.describe(theta)} for theta in fit.parameters)
-    whole = ReleasedObject(job, promise, frame, described, key)
+    published_object = ReleasedObject(job, promise, frame, described, key)
     expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit.parameters)]
     sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit.parameters, start=1)]
     shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
-    if shared not in errors and (spread := spreads(whole, lambda _: None)) is not None:
+    if shared not in errors and (spread := spreads(published_object, lambda _: None)) is not None:
         errors[shared] = spread[0]
     for m, epsilon in zip(study.sets, study.grid, strict=True):
-        release = replace(whole, sets=described[:m])
+        release = replace(published_object, sets=described[:m])
         grounds = Grounds(expected[:m], sums[:m], errors.get(shared))
         intervals = estimates(release, cells, grounds)["parameters" if arm.estimator == "parameters" else "records"]
         tables = dict(zip(ALL_STATISTICS, intervals, strict=True))
@@ -438,11 +438,11 @@ def _coverage(
     margin = np.array([TOTAL in cell for cell in survey.cells.labels])
     for name in STATISTICS:
         intervals, truth = tables[name], survey.truth[name]
-        held = ((intervals.lower <= truth) & (truth <= intervals.upper)).astype(float)
+        covers = ((intervals.lower <= truth) & (truth <= intervals.upper)).astype(float)
         there = np.isfinite(intervals.value) & np.isfinite(intervals.standard_error)
-        yield Result(label, epsilon, f"{name}_coverage{whose}", float(held[there].mean()))
+        yield Result(label, epsilon, f"{name}_coverage{whose}", float(covers[there].mean()))
         if not whose:
-            yield Result(label, epsilon, f"{name}_coverage_margins", float(held[there & margin].mean()))
+            yield Result(label, epsilon, f"{name}_coverage_margins", float(covers[there & margin].mean()))
 
 
 def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
@@ -452,22 +452,22 @@ def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
     """
     path = study.path_of(file.path, "cases")
     columns = {name: getattr(file, name) for name in ("field", "sex", "salary")}
-    held = pq.read_schema(path).names
-    if lost := [name for name in columns.values() if name not in held]:
+    names = pq.read_schema(path).names
+    if lost := [name for name in columns.values() if name not in names]:
         raise StudyError(
-            study.study, [Problem("cases", f"no column {lost[0]} in {file.path}", ", ".join(held), "name one of them")]
+            study.study, [Problem("cases", f"no column {lost[0]} in {file.path}", ", ".join(names), "name one of them")]
         )
     rows = pd.read_parquet(path, columns=list(columns.values())).rename(columns={old: new for new, old in columns.items()})
     rows = rows[rows["salary"].notna() & (rows["salary"] > 0)].reset_index(drop=True)
-    made = pd.DataFrame({"field": rows["field"].astype(str), "sex": rows["sex"].astype(str)})
+    units = pd.DataFrame({"field": rows["field"].astype(str), "sex": rows["sex"].astype(str)})
     for name, levels in (("field", file.fields), ("sex", file.sexes)):
-        if unknown := sorted(set(made[name]) - set(levels)):
+        if unknown := sorted(set(units[name]) - set(levels)):
             listed = ", ".join(levels)
             raise StudyError(
                 study.study, [Problem("cases", f"level {unknown[0]} of {columns[name]}", listed, "add the level")]
             )
     salary = rows["salary"].to_numpy(float)
-    return made.assign(salary=salary, **{SIZE: informative_size(salary, key.generator("sizes"))})
+    return units.assign(salary=salary, **{SIZE: informative_size(salary, key.generator("sizes"))})
 
 
 def write_sample(path: Path, units: pd.DataFrame, n: int, rng: np.random.Generator) -> None:
