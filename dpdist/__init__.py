@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dpdist.planning.plan import Plan
     from dpdist.publish.differences import period_differences
     from dpdist.publish.opened import Release
+    from dpdist.publish.series import Series
+    from dpdist.publish.series import series_of as series
     from dpdist.quality.calibrate import calibrate
     from dpdist.release import publish, run
     from dpdist.studies.file import load_study, parse_study
@@ -46,6 +48,7 @@ __all__ = [
     "NotAccepted",
     "Plan",
     "Release",
+    "Series",
     "StudyError",
     "WorkspaceError",
     "calibrate",
@@ -63,6 +66,7 @@ __all__ = [
     "report",
     "run",
     "run_study",
+    "series",
     "validate",
 ]
 
@@ -70,6 +74,7 @@ _PLACES = {
     "Job": "job:Job",
     "Plan": "planning.plan:Plan",
     "Release": "publish.opened:Release",
+    "Series": "publish.series:Series",
     "calibrate": "quality.calibrate:calibrate",
     "load_job": "job.loading:load_job",
     "load_study": "studies.file:load_study",
@@ -84,6 +89,7 @@ _PLACES = {
     "report": "cli.report:report",
     "run": "release:run",
     "run_study": "studies.run:run",
+    "series": "publish.series:series_of",
     "validate": "validating:validate",
 }
 """Module and attribute of each public name. Names that are missing here are classes of errors, in `core.errors`."""

@@ -133,7 +133,7 @@ class ErrorsOfCells(NamedTuple):
 
 
 @runtime_checkable
-class PredictsErrors(LearnsFromRecords, Protocol):
+class PredictsErrors(StratumModel, Protocol):
     """A model that predicts its release's errors from learned facts, before the current file is read.
 
     Errors of other models are predicted by runs on public records (`quality.predicted`).
@@ -142,6 +142,11 @@ class PredictsErrors(LearnsFromRecords, Protocol):
     def predicted_errors(self, learned: Any) -> Sequence[ErrorsOfCells]:
         """Predicted errors by table and statistic, margins included, without statistics that the model cannot predict."""
         ...
+
+
+@runtime_checkable
+class PredictsAlternatives(PredictsErrors, Protocol):
+    """A model that also predicts errors of other budgets from what it has learned, and of other settings."""
 
     def relearned(self, learned: Any) -> Any:
         """What the same model with another budget learned, under this model's budget. Raises `Improper`."""

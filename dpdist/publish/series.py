@@ -49,7 +49,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Releases of one dataset in the order of their periods."""
+    """Releases of one dataset in the order of their periods: their figures, changes, and what differs between them."""
 
     periods: tuple[Period, ...]
 
@@ -143,7 +143,7 @@ class Series:
 
     @property
     def notes(self) -> list[str]:
-        """What differs between periods, and what has been left out."""
+        """What differs between periods, and what has been left out, a sentence each."""
         notes = list[str]()
         for name, periods in self.tables.items():
             latest = self._latest(name)
@@ -233,12 +233,26 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
 
 
 def series_of(releases: Sequence[Release]) -> Series:
-    """The series of these releases, in their order.
+    """One long table over the periods of a product, and changes between consecutive periods. It spends nothing.
+
+    Parameters
+    ----------
+    releases : two or more of one dataset, in the order of their periods.
+
+    Returns
+    -------
+    A `Series`, which computes its tables when they are first asked for.
 
     Raises
     ------
     AnalysisError : there are fewer than two releases, of several datasets, two of one period, one that is not for
         publication, a table is by a column of one of `OWN_COLUMNS`, or no two have a table in common.
+
+    Example
+    -------
+    >>> found = dpdist.series([dpdist.open_release(name) for name in ("doctorates-2017", "doctorates-2019")])
+    >>> sorted(found.rows["period"].unique()), len(found.changes) > 0
+    (['2017', '2019'], True)
     """
     if len(releases) < 2:
         raise AnalysisError("a series of one release", "two releases or more", "name those of further periods")

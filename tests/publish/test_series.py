@@ -19,7 +19,6 @@ from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError, WorkspaceError
 from dpdist.core.public_files import UNFIT
 from dpdist.publish.differences import period_differences
-from dpdist.publish.series import series_of
 from dpdist.publish.writers.series import write_series
 
 LONG = "Graduates of " + "interdisciplinary environmental and agricultural sciences, " * 4
@@ -91,6 +90,8 @@ def test_the_long_file_has_the_printed_figures_of_every_release(written: Path, p
 
 def test_changes_are_those_of_consecutive_periods(written: Path, periods: list[Path]) -> None:
     changes = pd.read_parquet(written / "changes.parquet")
+    found = dpdist.series([dpdist.open_release(place) for place in periods])
+    pd.testing.assert_frame_equal(found.changes, changes, check_dtype=False)
     assert changes[["period_before", "period_after"]].drop_duplicates().to_numpy().tolist() == [
         ["2020", "2021"],
         ["2021", "2022"],
@@ -140,7 +141,7 @@ def test_the_same_releases_give_the_same_bytes_in_place_of_the_former(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")
     with pytest.raises(WorkspaceError, match="it is there, and no series"):
-        write_series(tmp_path / "mine", series_of([dpdist.open_release(place) for place in periods]))
+        write_series(tmp_path / "mine", dpdist.series([dpdist.open_release(place) for place in periods]))
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "words"
 
 
@@ -150,7 +151,7 @@ def test_tables_that_changed_their_definition_are_named_and_kept_where_it_is_sha
     edits = {"by: [field, sex]": "by: [field]", "levels: [f, m]": "levels: [f, m, x]"}
     edits["{mean: salary}]}"] = "{mean: salary}]}\n  - {name: fields, by: [field], statistics: [count]}"
     early = release(tmp_path / "2019", "2019", edits)
-    found = series_of([dpdist.open_release(place) for place in (early, *periods)])
+    found = dpdist.series([dpdist.open_release(place) for place in (early, *periods)])
     assert found.notes[:1] == ["table 'counts' of 2019 is by field, and by field, sex since: left out"]
     assert "column 'sex' changed levels between 2019 and 2020: without x" in found.notes
     assert "2019 and 2020 have no table in common" in found.notes
@@ -183,4 +184,4 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
         assert told in " ".join(done.output.split()), done.output
     assert not (tmp_path / "none").exists()
     with pytest.raises(AnalysisError):
-        series_of([dpdist.open_release(periods[0])])
+        dpdist.series([dpdist.open_release(periods[0])])

@@ -403,6 +403,29 @@ def test_a_model_that_predicts_its_errors_is_not_run(monkeypatch: pytest.MonkeyP
     assert not list(not_predicted(whole))
 
 
+def test_a_model_that_predicts_errors_and_nothing_more_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`predicted_errors` alone, on a model that learns nothing from records. Control: without it the mechanism is run."""
+    lognormal = "mechanism: {name: sanitized_statistics}\nmodel: {family: lognormal}"
+    text = JOB.replace("mechanism: {name: tables}", lognormal).replace("bounds: [0, 400000]", "bounds: [1, 400000]")
+    job, sizes = parse_job(text), np.full(5, 0.2)
+    model, run = type(dpdist.plan(job).model), list[int]()
+    of_replicates = predicting._of_replicates
+    monkeypatch.setattr(predicting, "_of_replicates", lambda *given: run.append(1) or of_replicates(*given))
+    assert predicted(dpdist.plan(job)).why == ""
+    assert run
+
+    def predicted_errors(model: object, learned: object) -> list[ErrorsOfCells]:
+        (table,) = job.tables
+        return [ErrorsOfCells("incomes", one, sizes, 2.0 * sizes, np.full(5, np.inf)) for one in table.statistics]
+
+    people(9).to_parquet("earlier.parquet")
+    monkeypatch.setattr(model, "predicted_errors", predicted_errors, raising=False)
+    run.clear()
+    rows = predicted(dpdist.plan(job)).rows
+    assert not run
+    assert rows["error"].max() <= 5.0 * 0.2
+
+
 def test_a_release_of_one_weight_compares_no_count_with_a_sampling_error(folder: Path) -> None:
     """All counts stood as beyond direct errors, with the ratio 99, of releases that were off by .1 %.
 

@@ -18,7 +18,7 @@ from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.job.tables import Table
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import PredictsErrors
+from dpdist.models.on_reference import PredictsAlternatives, PredictsErrors
 from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
@@ -76,14 +76,15 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
         ratios = dict(zip(zip(part["table"], part["statistic"], strict=True), part["ratio"].astype(float), strict=True))
         why = str(part["why"].iloc[0])
         alternatives_found.append(Alternative(str(change), {} if why else ratios, float(part["largest"].iloc[0]), why))
-    settings = sum(alternative.change.startswith(SETTINGS) for alternative in alternatives_found)
+    settings = sum(alternative.change.startswith(SETTING) for alternative in alternatives_found)
     return [
         *alternatives_found[:settings],
         *sorted(alternatives_found[settings:], key=lambda alternative: alternative.ratio),
     ]
 
 
-SETTINGS = ("strategy: ", "objective: ")
+SETTING = "objective: "
+"""Beginning of a change of the mechanism's setting."""
 
 
 def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFrame:
@@ -92,7 +93,8 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
     changes, rows = list(_changed(job)), list[tuple[str, str, str, float, float, str]]()
     model = builder_of(job).build(job, frame, frame.rows_of(0))
     assert isinstance(model, PredictsErrors)
-    settings = [(change, job, other) for change, other in model.by_setting().items()]
+    others = model.by_setting() if isinstance(model, PredictsAlternatives) else {}
+    settings = [(change, job, other) for change, other in others.items()]
     with TemporaryDirectory() as folder, single_threaded():
         population = Population.of(job, reference, frame)
         records = population.as_it_is()
@@ -192,8 +194,8 @@ def in_words(every: Sequence[Alternative], most: int = 8) -> Iterator[str]:
         "ratios of predicted median errors to those of the current job, over the other tables: median and range; then the "
         "ratio of the largest error of any cell"
     )
-    settings = [alternative for alternative in every if alternative.change.startswith(SETTINGS)]
-    changes = [alternative for alternative in every if not alternative.change.startswith(SETTINGS)]
+    settings = [alternative for alternative in every if alternative.change.startswith(SETTING)]
+    changes = [alternative for alternative in every if not alternative.change.startswith(SETTING)]
     for alternative in (*settings, *changes[:most]):
         yield f"{alternative.change}: {_ratios(alternative)}"
     if len(changes) > most:

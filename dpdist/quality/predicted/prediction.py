@@ -35,7 +35,7 @@ from dpdist.estimation.history import PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import ErrorsOfCells, PredictsErrors
+from dpdist.models.on_reference import ErrorsOfCells, LearnsFromRecords, PredictsAlternatives, PredictsErrors
 from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
@@ -392,10 +392,12 @@ def _of_formulas(
         for tried in sorted(budgets, key=lambda item: item is not first):
             model = builder_of(tried).build(tried, frame, frame.rows_of(0))
             assert isinstance(model, PredictsErrors)
-            if learned is not None:
+            if learned is not None and isinstance(model, PredictsAlternatives):
                 of_tables = model.predicted_errors(model.relearned(learned))
             else:
-                model = model.with_history(history)
+                if isinstance(model, LearnsFromRecords):
+                    model = model.with_history(history)
+                    assert isinstance(model, PredictsErrors)
                 sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
                 learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)
                 of_tables = model.predicted_errors(learned)
