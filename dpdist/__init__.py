@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dpdist.planning.plan import Plan
     from dpdist.publish.differences import period_differences
     from dpdist.publish.opened import Release
-    from dpdist.publish.series import Series
     from dpdist.publish.series import series_of as series
     from dpdist.quality.calibrate import calibrate
     from dpdist.release import publish, run
@@ -48,7 +47,6 @@ __all__ = [
     "NotAccepted",
     "Plan",
     "Release",
-    "Series",
     "StudyError",
     "WorkspaceError",
     "calibrate",
@@ -74,7 +72,6 @@ _PLACES = {
     "Job": "job:Job",
     "Plan": "planning.plan:Plan",
     "Release": "publish.opened:Release",
-    "Series": "publish.series:Series",
     "calibrate": "quality.calibrate:calibrate",
     "load_job": "job.loading:load_job",
     "load_study": "studies.file:load_study",

@@ -186,9 +186,9 @@ def run(
             placed: Job = cluster.placed(loaded(job, of_period, input), scheduler, tls)
             folder = in_path(workspace, placed.period, "--workspace", job)
             file = input and Path(in_path(str(input), placed.period, "--input", job))
-            earlier = schedule.Earlier(listener)
-            public = run_job(placed, folder, file, replay, earlier.hear)
-            earlier.refuse(scheduled, folder)
+            heard = schedule.Heard(listener)
+            public = run_job(placed, folder, file, replay, heard.hear)
+            heard.refuse(scheduled, folder)
             if public.held:
                 listener(Event("held", "release"))
         custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
@@ -199,7 +199,7 @@ def run(
             print(json.dumps(_ended(public)))
         elif not quiet:
             again = f"`dpdist report {folder}` shows it"
-            beside(lambda: out.print(reporting.run_text(folder)), "the release could not be shown", again)
+            beside(lambda: out.print(reporting.run_text(folder, heard.notes)), "the release could not be shown", again)
         waits = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
             _last_line(folder, waits, custodian_reads)

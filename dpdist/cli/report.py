@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +67,15 @@ def released_line(workspace: str | Path) -> str:
         return f"{verb} {statement['dataset']} {statement['period']}: {contents} ({shown})"
 
 
-def run_text(workspace: str | Path) -> RenderableType:
-    """Formats the end of a run: which folder may be published, and which must not be."""
+def run_text(workspace: str | Path, notes: Collection[str] = ()) -> RenderableType:
+    """Formats the end of a run: which folder may be published, and which must not be. `notes` have been shown."""
     from dpdist.quality.cautions import advice
 
     with Workspace.opened(workspace, reading=True) as space:
         statement = _statement(space)
         job = read_job(space.newest, "released/job.json")
         advised, signed = advice(job, space.place), "" if job.held_on_a_verdict else "--key FILE "
+        donated = not any(note.startswith(PUBLISHED_TOO) for note in notes)
         return facts_text(
             _stopped(statement)
             | _warned(space)
@@ -82,10 +83,10 @@ def run_text(workspace: str | Path) -> RenderableType:
                 space.newest.name: space.shown(space.newest),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 **promise(statement),
-                **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *map(str, advised)]}),
+                **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *map(str, advised)]}, notes),
                 **_unidentified(statement),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
-                **({"published too": PUBLISHED_TOO} if _donates(space) else {}),
+                **({"published too": PUBLISHED_TOO} if donated and _donates(space) else {}),
                 **(
                     {"publish it": f"`{APPROVE.format(space.place, signed)}`, once it is approved"}
                     if _is_held(space)

@@ -103,13 +103,16 @@ class NothingReleased(DpdistError):
         )
 
 
-class Earlier:
-    """Listens to a run for the date of a release that the workspace had before."""
+class Heard:
+    """Listens to a run for its notes, and for the date of a release that the workspace had before."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener, self._date = listener, ""
+        self.notes = set[str]()
 
     def hear(self, event: Event) -> None:
+        if event.kind == "note":
+            self.notes.add(event.note)
         if event.kind == "again":
             self._date = str(event.unit["date"])
         self._listener(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -114,11 +114,12 @@ def drifted(drift: Mapping[str, Any]) -> Iterator[Caution]:
         yield Caution.of("drift", cells=cells)
 
 
-def stated_cautions(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Lists known problems; releases of earlier versions list none."""
+def stated_cautions(statement: Mapping[str, Any], shown: Collection[str] = ()) -> dict[str, str]:
+    """Lists known problems, without those that have been `shown`; releases of earlier versions list none."""
     stated = map(Caution.stated, statement.get("cautions", ()))
-    cautions = [*_together(stated), *drifted(statement.get("drift", {}))]
-    return {"cautions": "\n".join(f"- {caution} [{caution.code}]" for caution in cautions)} if cautions else {}
+    lines = [f"{caution} [{caution.code}]" for caution in (*_together(stated), *drifted(statement.get("drift", {})))]
+    cautions = [line for line in lines if line not in shown]
+    return {"cautions": "\n".join(f"- {line}" for line in cautions)} if cautions else {}
 
 
 def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:

@@ -241,7 +241,12 @@ def series_of(releases: Sequence[Release]) -> Series:
 
     Returns
     -------
-    A `Series`, which computes its tables when they are first asked for.
+    A series, which computes its data frames when they are first asked for:
+
+    - `rows`: one row for every printed figure: period, table, levels, statistic, variable, estimator, estimate,
+      `standard_error`, `df`, limits `lower` and `upper` of a 90 % interval, `suppressed`, `grade`, id of the release.
+    - `changes`: one row for every figure that two consecutive periods both print, as `period_differences` has it.
+    - `notes`: what differs between periods, and what has been left out, a sentence each.
 
     Raises
     ------

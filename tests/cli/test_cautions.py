@@ -123,7 +123,7 @@ def test_what_to_look_at_before_publishing_is_said_by_validate_plan_and_run(said
         done = CliRunner().invoke(app, [line, job, "--input", path, *more])
         shown = "".join(done.output.split())
         assert done.exit_code == 0, done.output
-        assert f"Lookat`dpdistreport{named}--confidential`beforepublishing" in shown
+        assert shown.count(f"Lookat`dpdistreport{named}--confidential`beforepublishing") == 1
         assert (f"`dpdistaudit{named}`measures" in shown) == (said != "none")
     quiet = CliRunner().invoke(app, ["validate", job, "--input", path, "--quiet"])
     assert (quiet.exit_code, quiet.output) == (0, "")
@@ -239,6 +239,7 @@ def test_validate_plan_and_run_show_the_same_list(tmp_path: Path) -> None:
     assert shown["validate"]["cautions"] == shown["plan"]["cautions"]
     assert "empty_levels" in shown["plan"]["caution_codes"]
     assert len(shown["plan"]["caution_codes"]) == len(shown["plan"]["cautions"])
-    assert {text.replace("WORKSPACE", str(tmp_path / "ws")) for text in shown["plan"]["cautions"]} <= set(notes)
+    pairs = zip(shown["plan"]["cautions"], shown["plan"]["caution_codes"], strict=True)
+    assert {f"{text} [{code}]".replace("WORKSPACE", str(tmp_path / "ws")) for text, code in pairs} <= set(notes)
     statement = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text(encoding="utf-8"))
     assert len(statement["caution_codes"]) == len(statement["cautions"])
