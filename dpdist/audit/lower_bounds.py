@@ -150,13 +150,6 @@ def _levels(runs: int) -> Floats:
     return np.unique(np.concatenate([tail, np.linspace(0.005, 0.995, CUTS), 1.0 - tail]))
 
 
-def draws(
-    job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, records: Records, runs: int, key: Key
-) -> Floats:
-    """Returns what `runs` runs of a stratum release, as numbers (run, feature), each under fresh noise."""
-    return _of_parameters(model, list(releases(job, model, learned, sampler, records, runs, key)))
-
-
 def releases(
     job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, records: Records, runs: int, key: Key
 ) -> Iterator[Sequence[Draws]]:
@@ -167,7 +160,7 @@ def releases(
         yield run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records]).parameters
 
 
-def _of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
+def of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
     return filled([list(numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
 
 
@@ -335,7 +328,7 @@ def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> li
     sides = list[tuple[Floats, Floats]]()
     for side, file in (("near", records), ("far", neighbour(fit.job, records, which))):
         released = list(releases(fit.job, model, learned, fit.sampler, file, runs, key.child(side)))
-        sides.append((_of_parameters(model, released), of_sets(model, released, frame_row, key.child(f"{side} sets"))))
+        sides.append((of_parameters(model, released), of_sets(model, released, frame_row, key.child(f"{side} sets"))))
     (near, near_sets), (far, far_sets) = sides
     return [(near, far), (near_sets, far_sets)]
 

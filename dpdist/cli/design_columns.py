@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
 
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError, Problem, suggestion
 
 PSU = re.compile(r"(^|_)(psus?|clusters?|sdmvpsu|varunit|secu)(_?id|_?code|_?no)?$", re.IGNORECASE)
 STRATUM = re.compile(
@@ -118,8 +117,7 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
     kind, fay = _method(options, asks, job)
     for option, name in (*(("--design-strata", column) for column in chosen), ("--psu", unit)):
         if name is not None and name not in names:
-            near = get_close_matches(name, list(names), n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else "name one of these, or none"
+            remedy = suggestion(name, names, "name one of these, or none")
             problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
             raise JobError(str(job), [problem])
     return DesignColumns(chosen, unit, again, kind, fay)
@@ -128,8 +126,7 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
 def _method(options: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
     kind, fay = options.kind if options.kind is not None or options.fay is None else FAY, options.fay
     if kind is not None and kind not in KINDS:
-        near = get_close_matches(kind, KINDS, n=1)
-        remedy = f"did you mean '{near[0]}'?" if near else "take one of these"
+        remedy = suggestion(kind, KINDS, "take one of these")
         raise JobError(str(job), [Problem("--replicate-kind", f"'{kind:.80}' is not known", ", ".join(KINDS), remedy)])
     if kind == FAY and fay is None and asks:
         fay = float(typer.prompt("Fay's k, the share of its weight that a dropped half keeps", default=0.5))

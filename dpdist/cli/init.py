@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from dpdist.cli.console import guarded, out
 from dpdist.cli.design_columns import NONE, DesignColumns, Options, chosen_design
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError, Problem, suggestion
 from dpdist.core.files import sha256, write_text
 
 if TYPE_CHECKING:
@@ -225,8 +224,7 @@ def _by(
         names = [] if typed == NONE else [name.strip() for name in typed.split(",")]
         if not (unknown := [name for name in names if name not in columns]):
             return names
-        near = get_close_matches(unknown[0], list(columns), n=1)
-        typer.echo(f"the file has no column '{unknown[0]:.80}'" + (f": did you mean '{near[0]}'?" if near else ""))
+        typer.echo(f"the file has no column '{unknown[0]:.80}': {suggestion(unknown[0], columns, 'name one of these')}")
 
 
 def _noted(draft: Draft) -> Iterator[str]:
@@ -307,8 +305,7 @@ def _roles(
         outcome = None if outcome == NONE else outcome
     for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by, --table", column) for column in by or ())):
         if name is not None and name not in columns:
-            near = get_close_matches(name, list(columns), n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else "name one of these"
+            remedy = suggestion(name, columns, "name one of these")
             fault, shown = f"the file has no column '{name:.80}'", ", ".join(list(columns)[:20])
             raise JobError(str(to), [Problem(option, fault, shown, remedy)])
     return outcome, weight
@@ -322,8 +319,7 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
     from dpdist.cli.draft import PROPOSED
 
     if answer is not None and answer not in PROPOSED:
-        near = get_close_matches(answer, list(PROPOSED), n=1)
-        remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write other jobs by hand"
+        remedy = suggestion(answer, PROPOSED, "take one of these; write other jobs by hand")
         allowed = ", ".join(PROPOSED)
         raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
     if records:
@@ -378,8 +374,7 @@ def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="The code i
 
     def act() -> None:
         if code not in KINDS:
-            near = get_close_matches(code, KINDS, n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else "take a code as it stands behind a caution"
+            remedy = suggestion(code, KINDS, "take a code as it stands behind a caution")
             raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
         kind = KINDS[code]
         stage = "before a run" if kind.stage == "plan" else "before a run and with the release"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -32,6 +33,13 @@ class Problem:
         if show_values and self.values:
             lines.append(f"    values:  {', '.join(self.values)}")
         return "\n".join(lines)
+
+
+def suggestion(name: object, known: Iterable[object], otherwise: str = "", cutoff: float = 0.6) -> str:
+    """The remedy for an unknown name: the nearest of the known ones, or `otherwise` if none is near."""
+    names = list(map(str, known))
+    near = get_close_matches(str(name), names, 1, cutoff) or [one for one in names if one.lower() == str(name).lower()]
+    return f"did you mean '{near[0]}'?" if near else otherwise
 
 
 class DpdistError(Exception):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol
 
-T = TypeVar("T")
 NOTHING: Mapping[str, int | str] = {}
 
 
@@ -174,10 +173,3 @@ def within(low: float, high: float) -> Iterator[None]:
     with reporting_parts(lambda share: outer(low + (high - low) * share)):
         yield
     outer(high)
-
-
-def steps(items: Sequence[T]) -> Iterator[T]:
-    """The items of a loop, each an equal part of the running unit of work."""
-    for number, item in enumerate(items):
-        with within(number / len(items), (number + 1) / len(items)):
-            yield item

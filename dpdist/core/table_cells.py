@@ -83,11 +83,9 @@ def cross(frame: Frame, by: Sequence[str], margins: bool, universe: Universe | N
     return Cells(tuple(by), labels, matrix, within)
 
 
-def cell_rows(
-    frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None = None
-) -> dict[tuple[str, ...], Ints]:
+def cell_rows(frame: Frame, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
     """Rows of the frame in each cell of `cross`, by the cell's label."""
-    labels, ends, rows = _rows_of_cells(frame, by, margins, universe)
+    labels, ends, rows = _rows_of_cells(frame, by, margins, None)
     return dict(zip(labels, np.split(rows, ends[1:-1]), strict=True))
 
 

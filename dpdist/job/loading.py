@@ -12,12 +12,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dpdist.core.errors import JobError, Problem, ProblemsError
+from dpdist.core.errors import JobError, Problem, ProblemsError, suggestion
 from dpdist.core.formats import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
@@ -249,9 +248,7 @@ def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> P
                 return candidate
     names = sorted(file.stem for file in shipped.glob("*.yaml"))
     allowed = f"a YAML file, or one of the shipped ones: {', '.join(names)}"
-    near = get_close_matches(path.stem, names, n=1)
-    remedy = f"did you mean '{near[0]}'?" if near else "check the path"
-    raise error(str(name), [Problem("file", "no such file", allowed, remedy)])
+    raise error(str(name), [Problem("file", "no such file", allowed, suggestion(path.stem, names, "check the path"))])
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -449,9 +446,8 @@ def _with_recode(job: Resolved) -> Keys:
         texts = [level_text(level) for level in declared_levels(job.keys, name)]
         for source, target in merges.items():
             if texts and source not in texts and target is not None:  # codes of missing values need not be listed
-                where, near = ("recode", name, source), get_close_matches(source, texts, n=1)
                 otherwise = f"add it to columns.{name}.levels: these are the levels of the file, before recode"
-                remedy = f"did you mean '{near[0]}'?" if near else otherwise
+                where, remedy = ("recode", name, source), suggestion(source, texts, otherwise)
                 fault = f"'{source:.80}' is no level of '{name}'"
                 raise _refusal(job.source, where, fault, ", ".join(texts[:8]), remedy, place(where, job.lines))
     return left_over(job.keys)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from dpdist.core.errors import Problem, ProblemsError
+from dpdist.core.errors import Problem, ProblemsError, suggestion
 from dpdist.core.plugins import REFUSED
 from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import Family
@@ -96,8 +96,7 @@ _TAG = "name"
 
 def _no_option(path: Where, value: str, expected: str, origin: tuple[str, ...]) -> Problem:
     options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
-    near = get_close_matches(value, options, n=1, cutoff=0.4)
-    remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
+    remedy = suggestion(value, options, "use one of these", 0.4)
     return Problem(dotted(path), f"'{value}' is not known", expected, remedy, 1, origin)
 
 

@@ -18,13 +18,10 @@ import numpy as np
 
 from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
-from dpdist.job import Job, StatisticName, Table
-from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
+from dpdist.job import StatisticName, Table
 
 SENSITIVITY = 2
 """L1 sensitivity of a cell's two sums."""
-MOVED = Moved(*(Fraction(distance * UNIT) for distance in (SENSITIVITY, SENSITIVITY, 2 * SENSITIVITY)))
-"""Largest change of all cells' sums by a neighbour; a record that changes its cell changes two cells."""
 
 
 class CellBounds(NamedTuple):
@@ -61,16 +58,6 @@ class CellBounds(NamedTuple):
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (total - self.centre * count) / np.where(count > 0, count, 0.0)
         return np.clip(self.centre + above, self.low, self.high)
-
-
-def cell_sums(scale: Fraction, times: int = 1) -> NoisyQuery:
-    """The query for all sums of cells, under Laplace noise of this scale."""
-    return NoisyQuery("sums of base cells", MOVED, scale, times=times)
-
-
-def scale_of(job: Job) -> Fraction:
-    """Scale of the noise on a set's sums, in units of 1/UNIT."""
-    return noise_scale(record_epsilon(job, job.epsilon_per_set) / moves(job))
 
 
 def noise_scale(epsilon: Fraction) -> Fraction:

@@ -113,10 +113,10 @@ def random_space(values: int, parameters: int, rng: np.random.Generator) -> Spac
     return Space(np.log(probability) - np.log(base)[:, None], np.log(prior))
 
 
-def two_point_space(rare: float = 1e-9) -> Space:
+def two_point_space() -> Space:
     """A space with two values and two parameters, with sharp densities; one parameter is rare under the prior.
 
     Under a clamp to ±M, a record that favours the rare parameter loses almost 2M against the empty file.
     """
-    sharp = 20.0
+    sharp, rare = 20.0, 1e-9
     return Space(np.array([[-sharp, sharp], [sharp, -sharp]]), np.log(np.array([1.0 - rare, rare])))

@@ -101,8 +101,7 @@ def _if_stated(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fr
 class Concentrated(_Composable):
     """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016). ε is stated at one δ > 0.
 
-    Composition adds ρ, and ε follows from the sum. Only its weaker form `amounts_to` can be added to a `Strict`
-    guarantee.
+    Composition adds ρ, and ε follows from the sum. It cannot be added to a `Strict` guarantee.
     """
 
     rho: Fraction
@@ -121,11 +120,6 @@ class Concentrated(_Composable):
     @property
     def substitution_epsilon(self) -> Fraction:
         return self.epsilon if self.adjacency == "substitution" else epsilon_of(self.substitution_rho, self.delta)
-
-    @property
-    def amounts_to(self) -> Strict:
-        """The weaker (ε, δ) guarantee that follows, which can be added to others of its class."""
-        return Strict(self.adjacency, self.epsilon, self.delta, self.substitution_epsilon / self.epsilon)
 
     def sets(self, number: int) -> Self:
         return self if number == 1 else self._converted(number * self.rho, self.exchange)

@@ -66,9 +66,9 @@ class NoisyQuery:
     """True if it is asked as several queries that have parts of its loss (`share`)."""
 
     @classmethod
-    def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour, times: int = 1) -> NoisyQuery:
-        """The query whose Laplace noise loses this ε each time."""
-        return cls(name, moved, moved.by(neighbour) / epsilon, times=times)
+    def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour) -> NoisyQuery:
+        """The query whose Laplace noise loses this ε."""
+        return cls(name, moved, moved.by(neighbour) / epsilon)
 
     @classmethod
     def losing_rho(cls, name: str, moved: Moved, rho: Fraction, neighbour: Neighbour) -> NoisyQuery:

@@ -364,10 +364,8 @@ class PrintedTable:
         return tuple(columns)
 
 
-def printed_table(
-    job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] = (), frame: Frame | None = None
-) -> PrintedTable:
-    """The printed form of a published table, as `dpdist.publish.tables` made it; `more` are further notes.
+def printed_table(job: Job, spec: Table, table: pa.Table, frame: Frame | None = None) -> PrintedTable:
+    """The printed form of a published table, as `dpdist.publish.tables` made it.
 
     `frame` has the numbers of sample records, which are printed if the job says so.
     """
@@ -406,7 +404,7 @@ def printed_table(
         flags=quality.flags,
         estimator=shown,
         universe=text.within(spec.universe),
-        notes=(*more, *_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names)),
+        notes=_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names),
         errors=rounded(error, columns) if text.se == "column" else None,
         sample=sample,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.direct import totals
 from dpdist.estimation.further import Direct
-from dpdist.job import Comparator, Job
+from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.outputs import CodedRecords
 from dpdist.planning.plan import Plan
@@ -155,14 +154,3 @@ TABLES = {
     f"synthetic_to_{HOW}": "absolute value of `synthetic_error` over that of the comparator's error",
 }
 """Columns of TABLE.parquet. The columns of the table itself, with the cell's levels, come before them."""
-
-
-def entry(column: str) -> str | None:
-    """Returns the name under which TABLES describes a column of a table's evaluation; None if it does not."""
-    if column in TABLES:
-        return column
-    for how in sorted(get_args(Comparator), key=len, reverse=True):
-        named = column.replace(how, HOW, 1)
-        if how in column and named in TABLES:
-            return named
-    return None

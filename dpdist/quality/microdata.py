@@ -68,19 +68,19 @@ def k_marginal_score(one: Coded, other: Coded, k: int = 3) -> float:
     return 1000.0 * (1.0 - float(total_variation(one, other, k).mean()))
 
 
-def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator, ladder: Sequence[float] = LADDER) -> Floats:
-    """Scores of simple random subsamples without replacement, one for each share of records in `ladder`."""
+def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator) -> Floats:
+    """Scores of simple random subsamples without replacement, one for each share of records in LADDER."""
     number = len(confidential.weight)
-    subset = (rng.permutation(number)[: max(1, round(share * number))] for share in ladder)
+    subset = (rng.permutation(number)[: max(1, round(share * number))] for share in LADDER)
     return np.array([k_marginal_score(confidential, confidential.take(rows), k) for rows in subset])
 
 
-def equivalent_share(score: float, scores: Floats, ladder: Sequence[float] = LADDER) -> float:
-    """The share of records whose subsample has this score, interpolated between the shares of `ladder`.
+def equivalent_share(score: float, scores: Floats) -> float:
+    """The share of records whose subsample has this score, interpolated between the shares of LADDER.
 
     It stays within the range of the ladder.
     """
-    return float(np.interp(score, np.maximum.accumulate(scores), ladder))
+    return float(np.interp(score, np.maximum.accumulate(scores), LADDER))
 
 
 # Both files are put together, each with half of the weight. The regression predicts which file a record comes from, by main

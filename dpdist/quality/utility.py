@@ -44,23 +44,23 @@ def distances(confidential: Floats, synthetic: Floats) -> Distances:
     return Distances(float(np.abs(difference).max()), float((difference**2).mean()))
 
 
-def mean_interval(sample: Floats, level: float = LEVEL) -> UtilityInterval:
+def mean_interval(sample: Floats) -> UtilityInterval:
     """The interval mean ± z s/√n, with z the normal quantile."""
     mean = float(sample.mean())
     half = (
-        float(scipy.stats.norm.ppf((1.0 + level) / 2.0) * sample.std(ddof=1) / np.sqrt(len(sample)))
+        float(scipy.stats.norm.ppf((1.0 + LEVEL) / 2.0) * sample.std(ddof=1) / np.sqrt(len(sample)))
         if len(sample) > 1
         else np.inf
     )
     return UtilityInterval(mean, mean - half, mean + half)
 
 
-def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> UtilityInterval:
+def quantile_interval(sample: Floats, share: float) -> UtilityInterval:
     """A quantile with the two order statistics that bound it; an end is infinite if the sample has none for it."""
     # With B ~ Binomial(n, p), the order statistic y_(l) is at most the quantile if B ≥ l, and y_(u) is above it if B ≤ u −
     # 1. So l and u − 1 are the (1 ∓ level)/2 points of B.
     ordered, n = np.sort(sample), len(sample)
-    low, high = (int(scipy.stats.binom.ppf(tail, n, share)) for tail in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    low, high = (int(scipy.stats.binom.ppf(tail, n, share)) for tail in ((1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0))
     lower = ordered[low - 1] if low >= 1 else -np.inf
     upper = ordered[high] if high < n else np.inf
     return UtilityInterval(float(np.quantile(sample, share)), float(lower), float(upper))

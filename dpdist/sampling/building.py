@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from dpdist.core.errors import ProgramError, ToolchainError
+from dpdist.core.errors import ProgramError, ToolchainError, suggestion
 from dpdist.core.extras import install, installed
 from dpdist.core.files import sha256, write_text
 from dpdist.core.this_process import available_memory, processors
@@ -99,8 +98,8 @@ def without_source(message: str) -> str:
     return "\n".join(line for line in message.splitlines() if not quoted.match(line))
 
 
-def tail(text: str, lines: int = 12) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])
+def tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-12:])
 
 
 @cache
@@ -117,8 +116,7 @@ def find_program(name: str | Path) -> Path:
     shipped = shipped_programs()
     if path.name == str(name) and path.name.removesuffix(".stan") in shipped:
         return shipped[path.name.removesuffix(".stan")]
-    near = get_close_matches(path.stem, shipped, n=1)
-    remedy = f"did you mean '{near[0]}'?" if near else "check the path; shipped: " + (", ".join(shipped) or "none")
+    remedy = suggestion(path.stem, shipped, f"check the path; shipped: {', '.join(shipped) or 'none'}")
     raise ProgramError(str(name), "no such Stan program (a file that ends with .stan)", remedy)
 
 

@@ -6,10 +6,9 @@ Every error has a line number. For an unknown key it suggests the nearest known 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
-from dpdist.core.errors import Problem, StudyError
+from dpdist.core.errors import Problem, StudyError, suggestion
 from dpdist.job.loading import find_shipped
 from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import mapping, read_yaml
@@ -88,8 +87,7 @@ def parse_study(text: str, source: str = "study") -> Study:
     """
     keys, lines = mapping(text, source, StudyError, NOT_A_MAPPING)
     if (name := keys.get("kind", DEFAULT)) not in KINDS:
-        nearest = get_close_matches(str(name), KINDS, n=1)
-        remedy = f"did you mean '{nearest[0]}'?" if nearest else "take one of them"
+        remedy = suggestion(name, KINDS, "take one of them")
         problem = Problem("kind", f"no kind of study '{name}'", ", ".join(KINDS), remedy, 1, (lines[("kind",)],))
         raise StudyError(source, [problem])
     kind = KINDS[name]

@@ -6,7 +6,7 @@ listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -56,17 +56,15 @@ class RefusedCandidate(NamedTuple):
 
 
 def candidates(
-    job: Job, reference: str, ground: Terms, chains: bool = False, only: Collection[str] | None = None
+    job: Job, reference: str, ground: Terms, chains: bool = False
 ) -> tuple[list[Candidate], list[RefusedCandidate]]:
-    """Every registered mechanism that the job's columns allow, and the refused ones; `only` restricts the labels.
+    """Every registered mechanism that the job's columns allow, and the refused ones.
 
     `reference` is the path of the reference in a trial, `ground` the reference of a recommended job. A mechanism with
     Markov chains is tried if `chains` is true, or if it is the job's own.
     """
     runs, refused = list[Candidate](), list[RefusedCandidate]()
     for label, wanted in _wanted(job, ground):
-        if only is not None and label not in only:
-            continue
         chosen = _fewest_changes(job, wanted)
         if isinstance(chosen, str):
             refused.append(RefusedCandidate(label, chosen))

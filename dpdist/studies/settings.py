@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from dpdist.core.errors import Problem, StudyError
+from dpdist.core.errors import Problem, StudyError, suggestion
 from dpdist.core.keys import Key
 from dpdist.job import Budget, Frozen, Name, Runtime, budget_text
 
@@ -255,6 +254,5 @@ def known_or_refused(where: str, names: Sequence[str] | None, allowed: Sequence[
     """Raises `ValueError` for the first unknown name, with the nearest allowed one."""
     for name in names or ():
         if name not in allowed:
-            near = get_close_matches(name, allowed, n=1)
-            hint = f": did you mean '{near[0]}'?" if near else ""
-            raise ValueError(f"{where} names '{name}', which is none of {', '.join(allowed)}{hint}")
+            near = suggestion(name, allowed, "take one of these")
+            raise ValueError(f"{where} names '{name}', which is none of {', '.join(allowed)}: {near}")

@@ -7,14 +7,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.core.errors import DataError, Problem
+from dpdist.core.errors import DataError, Problem, suggestion
 from dpdist.core.records import Level
 from dpdist.job.design import JOINED, label_of, read_weights
 from dpdist.job.values import NUMBER
@@ -286,9 +285,10 @@ def _wrong_header(columns: list[str]) -> Iterator[Problem]:
     headings = ("column", "level", "low", "high", "label")
     if "column" not in columns or not ({"level"} & set(columns) or {"low", "high"} <= set(columns)):
         shown = ", ".join(columns[:10]) or "nothing"
-        near = get_close_matches(columns[0], headings, n=1) if columns else []
-        remedy = f"did you mean '{near[0]}'?" if near and near[0] not in columns else "name the columns so"
-        yield Problem("header", f"it names {shown}", CODEBOOK, remedy, 1, ("line 1",))
+        first, others = "".join(columns[:1]), [name for name in headings if name not in columns]
+        yield Problem(
+            "header", f"it names {shown}", CODEBOOK, suggestion(first, others, "name the columns so"), 1, ("line 1",)
+        )
 
 
 def _wrong_rows(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Problem]:

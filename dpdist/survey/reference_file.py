@@ -184,14 +184,6 @@ def _factors(job: Job, current: Sequence[ColumnValues], reference: Sequence[Colu
             yield name, float(medians[1] / medians[0])
 
 
-def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
-    """The reference's records, sorted by rows of the current frame; records of other combinations are left out.
-
-    Their weights are not clipped, because they show what lies beyond the current weights' bounds.
-    """
-    return in_rows(reference, records_of(job, reference, scratch, tick))
-
-
 def in_rows(reference: ReferenceFile, placed: Records) -> Records:
     """Those of all records of the reference that have a row of the current frame, sorted by these rows."""
     row = reference.row[placed.frame]

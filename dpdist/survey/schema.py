@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 import pyarrow as pa
 
-from dpdist.core.errors import Problem
+from dpdist.core.errors import Problem, suggestion
 from dpdist.job import Column, Job
 from dpdist.survey.plain import CSV_NULLS, is_number, is_text, plain_type
 from dpdist.survey.spelling import causes, garbled
@@ -163,16 +162,8 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
     for cause, alike in causes([other for other in names if other != name], [name]).items():
         fault = f"{MISSING}; the file has that name but for {cause.fault.removesuffix(' them')}"
         return Problem(name, fault, f"the file has {_listed(names)}", f"did you mean {alike[0]!r}?")
-    near = (
-        get_close_matches(name, names, n=1) or [candidate for candidate in names if candidate.lower() == name.lower()][:1]
-    )
-    remedy = "correct the name in the job or the file"
-    return Problem(name, MISSING, f"the file has {_listed(names)}", did_you_mean(near, remedy))
-
-
-def did_you_mean(near: Sequence[str], otherwise: str) -> str:
-    """The remedy for an unknown name: the nearest known name, or `otherwise` if there is none."""
-    return f"did you mean '{near[0]}'?" if near else otherwise
+    remedy = suggestion(name, names, "correct the name in the job or the file")
+    return Problem(name, MISSING, f"the file has {_listed(names)}", remedy)
 
 
 def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]], pa.Schema]) -> list[Problem]:
@@ -183,9 +174,7 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
     problems, wanted = [], job.microdata.columns
     for name in wanted:
         if name not in names:
-            remedy = "correct the name under microdata.columns, or leave it out"
-            near = get_close_matches(name, names, n=1)
-            remedy = f"did you mean '{near[0]}'? {remedy}" if near else remedy
+            remedy = f"{suggestion(name, names)} correct the name under microdata.columns, or leave it out".strip()
             problems.append(Problem(name, MISSING, f"the reference has {_listed(names)}", remedy))
         elif list(names).count(name) > 1:
             problems.append(Problem(name, "stands twice in the reference", "each column once", "rename or delete one"))

@@ -23,10 +23,11 @@ from dpdist.audit import lower_bounds
 from dpdist.audit.auditing import bound_from_outside
 from dpdist.audit.lower_bounds import (
     claim_of_record,
-    draws,
     draws_to_exceed,
     lower_bound,
     most_shown,
+    of_parameters,
+    releases,
 )
 from dpdist.cli.main import app
 from dpdist.confidential.records import Records
@@ -70,7 +71,8 @@ def posterior(edits: dict[str, str], outcome: Floats, extreme: float, runs: int)
     model = builder_of(job).build(job, frame, slice(0, 1))
     sampler = sampler_of(job, None)  # type: ignore[arg-type]
     files = (near, near.take(np.arange(len(outcome))))
-    return lower_bound(*(draws(job, model, None, sampler, file, runs, Key.from_os()) for file in files))
+    released = (releases(job, model, None, sampler, file, runs, Key.from_os()) for file in files)
+    return lower_bound(*(of_parameters(model, list(sets)) for sets in released))
 
 
 SHARES = np.random.default_rng(5).beta(8.0, 2.0, 8)
@@ -192,7 +194,7 @@ def test_so_few_draws_are_refused_as_cannot_exceed_the_claim(claimed: float, del
 def test_the_command_says_how_many_draws_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused before anything is drawn."""
     dpdist.run(dpdist.parse_job(JOB.replace('"3"', '"5"')), tmp_path / "ws", survey(120))
-    monkeypatch.setattr(lower_bounds, "draws", None)
+    monkeypatch.setattr(lower_bounds, "releases", None)
     refused = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "200"])
     assert refused.exit_code == 1
     assert f"takes {draws_to_exceed(5.0)} draws" in " ".join(refused.output.split())

@@ -21,7 +21,7 @@ import dpdist
 from dpdist.audit.auditing import bound_from_outside
 from dpdist.cli.listening import FIRST, _JsonLines, _Lines, _State, line_of
 from dpdist.cli.main import app
-from dpdist.core.progress import Event, Listener, part, reporting_parts, stage, steps, within, without_sizes
+from dpdist.core.progress import Event, Listener, part, reporting_parts, stage, within, without_sizes
 
 ROWS = 1_500_000
 
@@ -306,14 +306,15 @@ def test_steps_within_a_part_of_the_work_add_up_to_it() -> None:
         with within(0.0, 0.5):
             part(0.5)
         with within(0.5, 1.0):
-            for _ in steps(range(2)):
-                part(0.5)
+            for number in range(2):
+                with within(number / 2, (number + 1) / 2):
+                    part(0.5)
     assert heard == [0.25, 0.5, 0.625, 0.75, 0.875, 1.0, 1.0]
     with within(0.0, 0.5):
-        assert list(steps(range(3))) == [0, 1, 2], "without a listener, nothing is reported"
-    with suppress(ZeroDivisionError), reporting_parts(heard.append):
-        for number in steps(range(2)):
-            1 / number
+        part(1.0)
+    assert len(heard) == 7, "without a listener, nothing is reported"
+    with suppress(ZeroDivisionError), reporting_parts(heard.append), within(0.0, 0.5):
+        raise ZeroDivisionError
     heard.clear()
     part(0.5)
     assert heard == [], "an error in a loop leaves no listener"

@@ -11,7 +11,7 @@ import pytest
 import dpdist
 from dpdist.job import Comparator
 from dpdist.job.loading import find_job, parse_job
-from dpdist.quality.evaluate import HOW, TABLES, entry
+from dpdist.quality.evaluate import HOW, TABLES
 
 OWN_TABLE = "{name: incomes, by: [field, sex], statistics: [count, {mean: salary}, {median: salary}]}"
 
@@ -27,6 +27,12 @@ def columns(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     dpdist.run(parse_job(text), workspace)
     found: pd.DataFrame = dpdist.open_evaluation(workspace)["incomes"]
     return [name for name in found.columns if name not in ("field", "sex")]
+
+
+def entry(column: str) -> str | None:
+    """The name under which TABLES describes a column of a table's evaluation; None if it does not."""
+    names = [column, *(column.replace(how, HOW, 1) for how in sorted(get_args(Comparator), key=len, reverse=True))]
+    return next((name for name in names if name in TABLES), None)
 
 
 def test_every_column_of_an_evaluation_is_described(columns: list[str]) -> None:

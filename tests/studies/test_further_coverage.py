@@ -38,7 +38,7 @@ from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import place
-from dpdist.survey.reference_file import open_reference, place_reference
+from dpdist.survey.reference_file import in_rows, open_reference, records_of
 from dpdist.survey.simulate import Doctorates
 from dpdist.survey.source import open_source
 
@@ -150,7 +150,8 @@ def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObje
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler, earlier = sampler_of(job, Path(folder)), None
         if job.reference is not None:
-            earlier = copied(place_reference(job, open_reference(job, open_source(job), frame), Path(folder)))
+            reference = open_reference(job, open_source(job), frame)
+            earlier = copied(in_rows(reference, records_of(job, reference, Path(folder))))
         for stratum, label in enumerate(frame.stratum_labels):
             rows, mechanism = frame.rows_of(stratum), mechanism_of(job)
             model, own, learned = builder_of(job).build(job, frame, rows), key.child(label), None

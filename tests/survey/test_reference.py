@@ -12,7 +12,7 @@ import pytest
 from dpdist.core.errors import DataError
 from dpdist.job import Job
 from dpdist.survey.census import take_census
-from dpdist.survey.reference_file import open_reference, place_reference
+from dpdist.survey.reference_file import in_rows, open_reference, records_of
 from dpdist.survey.same_file import hashed
 from dpdist.survey.source import ParquetSource
 
@@ -67,7 +67,7 @@ def test_records_stand_under_rows_of_the_current_frame_with_their_stratum_and_pr
     said = job(before.path)
     frame = take_census(said, now).frame
     found = open_reference(said, now, frame)
-    records = place_reference(said, found, tmp_path)
+    records = in_rows(found, records_of(said, found, tmp_path))
     levels = {name: np.array(frame.levels[name])[frame.codes[name][records.frame]] for name in ("field", "sex")}
     placed = {int(y): f"{f} {s}" for y, f, s in zip(records.outcome, levels["field"], levels["sex"], strict=True)}
     assert placed == {102: "b m", 103: "a f", 104: "a m", 105: "b f", 106: "b f", 108: "a f"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from math import prod
 from typing import get_args
 
+from dpdist.core.errors import suggestion
 from dpdist.job import LEAST_BUDGET, Comparator, Hierarchy, Job, those
 from dpdist.job.contradiction import Contradiction, listed, near_column
 from dpdist.job.recode import level_text
@@ -96,8 +96,7 @@ def recodes(job: Job) -> Iterator[Contradiction]:
             if text in merges:
                 yield Contradiction((*path, source), f"'{text}' is merged itself", "name the level that it becomes")
             elif text is not None and text not in levels:
-                near = next(iter(get_close_matches(text, levels, n=1)), None)
-                remedy = f"did you mean '{near}'?" if near else f"add it to columns.{name}.levels"
+                remedy = suggestion(text, levels, f"add it to columns.{name}.levels")
                 yield Contradiction((*path, source), f"'{text}' is no level of '{name}'", remedy, listed(levels))
 
 
@@ -373,8 +372,7 @@ def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction
             continue
         for mapping, column, allowed in zip((levels, levels.values()), (fine, steps[fine]), declared, strict=True):
             if unknown := [level for level in mapping if level not in allowed]:
-                near = get_close_matches(unknown[0], allowed, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else "name its levels as columns has them"
+                hint = suggestion(unknown[0], allowed, "name its levels as columns has them")
                 yield Contradiction((*path, fine), f"'{unknown[0]}' is no level of '{column}'", hint, listed(allowed))
         if lacking := [level for level in declared[0] if level not in levels]:
             fault = f"{len(lacking)} of {len(declared[0])} levels of '{fine}' have no {steps[fine]}, first '{lacking[0]}'"

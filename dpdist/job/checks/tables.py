@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import product
 
+from dpdist.core.errors import suggestion
 from dpdist.core.records import TOTAL
 from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
@@ -100,8 +100,7 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
             path, texts = ("tables", i, "universe", name), list(map(str, members))
             for j, level in enumerate(texts if levels else ()):
                 if level not in levels:
-                    near = get_close_matches(level, levels, n=1)
-                    hint = f"did you mean '{near[0]}'?" if near else "name levels of the column"
+                    hint = suggestion(level, levels, "name levels of the column")
                     yield Contradiction((*path, j), f"'{level}' is no level of '{name}'", hint, listed(levels))
                 elif level in texts[:j]:
                     yield Contradiction((*path, j), f"'{level}' is named twice", "delete one")
@@ -255,8 +254,7 @@ def _one_a_combination(
         return
     for label in values:
         if label not in {*labels}:
-            near = get_close_matches(label, labels, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"write {labels[0]}, …"
+            hint = suggestion(label, labels, f"write {labels[0]}, …")
             yield Contradiction((*path, key, label), f"'{label}' is no combination of levels of {columns}", hint)
     if missing := [label for label in labels if label not in values]:
         what = key.removesuffix("s")
@@ -401,8 +399,7 @@ def presentation(job: Job) -> Iterator[Contradiction]:
 
 
 def _unknown(path: Where, what: str, name: str, names: Collection[str]) -> Contradiction:
-    near = get_close_matches(name, list(names), n=1)
-    return Contradiction(path, what, f"did you mean '{near[0]}'?" if near else "leave it out", listed(list(names)))
+    return Contradiction(path, what, suggestion(name, names, "leave it out"), listed(list(names)))
 
 
 def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
+from dpdist.core.errors import suggestion
 from dpdist.job.statistics.kind import Constants, Fault, Kind, Sums
 
 
@@ -41,6 +41,5 @@ class CellDifference(Kind):
         levels = job.columns[constants.column].levels or () if constants.column in job.columns else ()
         if constants.level not in levels:
             texts = tuple(map(str, levels))
-            near = get_close_matches(str(constants.level), texts, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else "name one of its levels"
+            hint = suggestion(constants.level, texts, "name one of its levels")
             yield Fault(f"'{constants.level}' is no level of '{constants.column}'", hint, texts)

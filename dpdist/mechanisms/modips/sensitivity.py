@@ -165,8 +165,3 @@ def distance(epsilon: float) -> float:
     return (
         math.log1p(math.expm1(epsilon) / 2.0) if epsilon < 1.0 else epsilon + math.log1p(math.exp(-epsilon)) - math.log(2.0)
     )
-
-
-def renormalised_loss(epsilon: float) -> float:
-    """The loss of the truncated law with the plain Laplace scale in a wide domain: ε + log(2 − e^(−ε))."""
-    return epsilon + math.log(2.0 - math.exp(-epsilon))

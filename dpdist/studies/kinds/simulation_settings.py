@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Literal, Self, Union
 
 from pydantic import Field, create_model, model_validator
 
+from dpdist.core.errors import suggestion
 from dpdist.job import (
     SAMPLERS,
     SPECS,
@@ -57,9 +57,8 @@ class SimulationLaw(Frozen):
         names = [field.name for field in dataclasses.fields(GENERATORS[self.name])]
         for name in self.parameters:
             if name not in names:
-                near = get_close_matches(name, names, n=1)
-                hint = f": did you mean '{near[0]}'?" if near else ""
-                raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(names)}){hint}")
+                near = suggestion(name, names, "take one of these")
+                raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(names)}): {near}")
         if missing := [name for name in names if name not in self.parameters]:
             raise ValueError(f"{self.name} needs {', '.join(missing)}")
         self.generator()
