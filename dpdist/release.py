@@ -51,7 +51,7 @@ from dpdist.quality.report_page import write_report_again
 from dpdist.runtime.batches import Publication, StoredRelease
 from dpdist.runtime.driver_memory import remembered_memory
 from dpdist.runtime.executors import Executor, executor
-from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
+from dpdist.runtime.intake import store_noisy_crosstab, store_records, store_reference
 from dpdist.runtime.reference import described, summaries
 from dpdist.runtime.sharing import pieces_on
 from dpdist.runtime.strata import FitContext, fitted, gather_strata
@@ -124,7 +124,7 @@ def _run(
     refuse_links(space.public)
     refuse_links(space.held)
     plan = make_plan(job, input, listener)
-    refuse_unreachable(job, plan.frame)
+    refuse_unreachable(job, plan.crosstab)
     if counted:
         refuse_small_counts(job, plan.small_counts)
         for caution in cautions(plan, workspace=space.place):
@@ -156,7 +156,7 @@ def _run(
             with _executor(space, plan, listener) as workers:
                 with private():
                     metered = meter.reserve(key)
-                    store_noisy_frame(space, job, plan.frame)
+                    store_noisy_crosstab(space, job, plan.crosstab)
                     gates = _gates(space, plan) if job.accept is not None else None
                     released = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
                     meter.settle(key)
@@ -176,7 +176,7 @@ def _run(
 
 def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
     """Computes the sums that gates measure, and draws their noise."""
-    sums = bounded_sums(plan.job, plan.frame, each_block(space.records))
+    sums = bounded_sums(plan.job, plan.crosstab, each_block(space.records))
     return sums, gate_noise(space, plan.job, sums)
 
 
@@ -200,7 +200,7 @@ def _accepted(
             published = {
                 table.name: pd.read_parquet(folder / "tables" / f"{table.name}.parquet") for table in plan.job.tables
             }
-        measured = measure(space, plan.job, plan.frame, sums, published, noise)
+        measured = measure(space, plan.job, plan.crosstab, sums, published, noise)
     refuse_unmet(measured)
     return replace(released, promise={**released.promise, "acceptance": gates_described(plan.job, measured)})
 
@@ -217,12 +217,12 @@ def _publishing(workers: Executor, space: Workspace, released: ReleasedObject) -
 
     Within the block, the workers share other pieces of work, too.
     """
-    batches = batches_of(released.frame)
+    batches = batches_of(released.crosstab)
     with pieces_on(workers, space) as pieces, offered(pieces):
         if pieces is None or len(batches) == 1:
             yield here
         else:
-            publication = Publication(batches, released.frame.stratum_labels, released.texts)
+            publication = Publication(batches, released.crosstab.stratum_labels, released.texts)
             yield StoredRelease.of(pieces, space, publication, ReleasedObject.with_texts)
 
 
@@ -232,15 +232,15 @@ def protect(
     """Fits every stratum under the mechanism, or by the job's fallback, and collects the released parameters."""
     job = plan.job
     fit, fits, _ = fitted(FitContext(space, key, workers, listener))
-    released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
+    released = dict(zip(fit.crosstab.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple(Parameters({label: thetas[k] for label, thetas in released.items()}) for k in range(job.synthetic_sets))
     misfits = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
     texts = (caution.text for caution in (*job.of_alias, *design_left_out(job), *misfits))
     promise = replace(plan.promise, cautions=(*plan.promise.cautions, *texts))
     promise = replace(promise, assumptions=(*promise.assumptions, *read_by(plan)))
     statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})
-    frame, seed = public_frame(job, fit.frame, sets), key.child("publish")
-    return with_totals(ReleasedObject(job, statement, frame, sets, seed, None, *summaries(job, fits), proof=plan.proof))
+    crosstab, seed = public_frame(job, fit.crosstab, sets), key.child("publish")
+    return with_totals(ReleasedObject(job, statement, crosstab, sets, seed, None, *summaries(job, fits), proof=plan.proof))
 
 
 def publish(

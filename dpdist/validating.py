@@ -39,7 +39,7 @@ def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> 
     """
     frozen = job_of(job)
     found_plan = make_plan(frozen, input, guarded(frozen, listener))
-    refuse_unreachable(frozen, found_plan.frame)
+    refuse_unreachable(frozen, found_plan.crosstab)
     return found_plan
 
 

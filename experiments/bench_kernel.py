@@ -53,7 +53,7 @@ def test_times_as_fast_as_gemm_with_numpys_reductions(ratio, tmp_path):
 
 def test_times_as_fast_as_broadcasting(ratio, tmp_path):
     model, records, theta = fitted(tmp_path, 2000)
-    x = model.design.matrix[model.design.pattern[records.frame]]
+    x = model.design.matrix[model.design.pattern[records.row]]
     z = np.log(np.column_stack([records.outcome, records.weight]))
 
     def broadcast():

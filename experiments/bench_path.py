@@ -33,7 +33,7 @@ def path(job, model, records, key):
     recorder = Nowhere()
     rounds = MECHANISMS["weighted"].protect(job, model, recorder)
     released = run_rounds(rounds, model, sampler_of(job, Path()), key, "all", [records], [recorder])
-    return [model.simulate(theta, records.frame, key.generator("synthesis")) for theta in released.parameters]
+    return [model.simulate(theta, records.row, key.generator("synthesis")) for theta in released.parameters]
 
 
 def test_strata_per_second_and_core(ratio, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Diagnostics, Job, Runtime, Sampler
 from dpdist.models import LIKELIHOODS
 from dpdist.runtime.executors import executor
@@ -40,12 +40,12 @@ def beta(folder: Path) -> tuple[StanSampler, object, Records]:
             "tables": [{"name": "t", "statistics": ["count"]}],
         }
     )
-    frame = Frame({}, {}, np.array([N]), (), ())
+    crosstab = Crosstab({}, {}, np.array([N]), (), ())
     zeros = np.zeros(N, dtype=np.int32)
     y = np.random.default_rng(1).beta(0.5, 3, N)
     records = Records(np.arange(N), zeros, y, np.ones(N), zeros)
     sampler = StanSampler(Sampler(name="stan"), Diagnostics(), folder)
-    return sampler, LIKELIHOODS["beta"].build(job, frame, slice(0, 1)), records
+    return sampler, LIKELIHOODS["beta"].build(job, crosstab, slice(0, 1)), records
 
 
 class Fits(NamedTuple):

@@ -71,4 +71,4 @@ def simulated(n: int, folder: Path) -> tuple[Job, Lognormal, Records]:
     job = dpdist.parse_job(JOB.format(population=3 * n, n=n))
     plan = make_plan(job, None, silent)
     records = place(job, plan.source, plan.census, folder)
-    return job, Lognormal.build(job, plan.frame, slice(0, len(plan.frame))), records
+    return job, Lognormal.build(job, plan.crosstab, slice(0, len(plan.crosstab))), records

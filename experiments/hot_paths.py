@@ -59,7 +59,7 @@ def weighted_stratum(folder: Path) -> Timed:
 def synthesis(folder: Path) -> Timed:
     model, records, draws = fitted(folder, 8192)
     theta = Draws({name: values[:1] for name, values in draws.values.items()})
-    return lambda: [model.simulate(theta, records.frame, KEY.generator("synthesis")) for _ in range(50)]
+    return lambda: [model.simulate(theta, records.row, KEY.generator("synthesis")) for _ in range(50)]
 
 
 def study_replicate(folder: Path) -> Timed:
@@ -79,12 +79,12 @@ def log_likelihood_store(folder: Path) -> Timed:
 def direct_tables(folder: Path) -> Timed:
     """Weighted estimates of all cells and their linearised variances."""
     job, _, records = simulated(20_000, folder)
-    frame = make_plan(job, None, silent).frame
-    cells = cross(frame, ("field", "sex"), True)
+    crosstab = make_plan(job, None, silent).crosstab
+    cells = cross(crosstab, ("field", "sex"), True)
 
     def timed():
-        sums = record_sums(records.frame, records.weight, records.outcome, len(frame))
-        return counts_and_means(sums, frame, cells)
+        sums = record_sums(records.row, records.weight, records.outcome, len(crosstab))
+        return counts_and_means(sums, crosstab, cells)
 
     return lambda: [timed() for _ in range(20)]
 

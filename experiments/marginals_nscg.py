@@ -38,7 +38,7 @@ import pandas as pd
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
@@ -127,13 +127,13 @@ def ours(
     job, n, names = parse_job(said), len(held), list(sizes)
     key, weights = Key(f"marginals {replicate} {adjacency}".encode()), held["weight"].to_numpy()
     records = placed(held, names)
-    model = builder_of(job).build(job, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
     assert isinstance(model, CodedTables)
     told = placed(reference, names) if reference is not None else None
     learned = ReferenceWeights(model.codes(told), told.weight) if told is not None else None
     rounds = MECHANISMS["marginals"].protect(job, model, Unwatched(), learned)
     theta = run_rounds(rounds, model, ExactSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]
-    found, weight = model.simulate(theta, records.frame, key.generator("synthesis"))
+    found, weight = model.simulate(theta, records.row, key.generator("synthesis"))
     codes, fitted = held[names].to_numpy(np.int64), model.fitted(theta)
     off = [list[Floats](), list[Floats]()]
     for table in model.noise_of(theta):

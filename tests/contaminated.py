@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out
 from dpdist.models.lognormal.model import Lognormal
@@ -49,8 +49,8 @@ class Contaminated(NamedTuple):
             "tables": [{"name": "t", "statistics": ["count"]}],
         }
         codes = np.arange(self.cells, dtype=np.int32)
-        frame = Frame({"cell": codes}, {"cell": levels}, np.bincount(self._cell()), (), ())
-        return Lognormal.build(Job.model_validate(said), frame, slice(0, self.cells))
+        crosstab = Crosstab({"cell": codes}, {"cell": levels}, np.bincount(self._cell()), (), ())
+        return Lognormal.build(Job.model_validate(said), crosstab, slice(0, self.cells))
 
     def sample(self) -> Records:
         rng = np.random.default_rng([self.seed, self.records, self.cells])

@@ -40,7 +40,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.digests import digest
 from dpdist.core.errors import JobError, NotAccepted, Problem
 from dpdist.core.files import write_json
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.core.table_cells import cross
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
@@ -107,7 +107,7 @@ def noise_scale(job: Job) -> Fraction:
 def measure(
     space: Workspace,
     job: Job,
-    frame: Frame,
+    crosstab: Crosstab,
     sums: Mapping[str, Floats],
     published: Mapping[str, pd.DataFrame],
     noise: Floats,
@@ -117,7 +117,7 @@ def measure(
     if not space.finished(ACCEPTED):
         assert job.accept is not None
         results = [
-            gate_value(job, gate, frame, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
+            gate_value(job, gate, crosstab, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
         ]
         write_json(measure_path, [asdict(result) for result in results])
         space.mark(ACCEPTED, [measure_path])
@@ -165,13 +165,13 @@ def gated_tables(job: Job) -> list[Table]:
     return [table for table in job.tables if table.name in job.accept.tables or not job.accept.tables]
 
 
-def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str, Floats]:
+def bounded_sums(job: Job, crosstab: Crosstab, records: Iterable[Records]) -> dict[str, Floats]:
     """Returns the exact sums Σa and Σb by outcome, (row, 2), in parts of 1/2^20; the module's docstring defines a and b."""
-    sums, public = {name: np.zeros((len(frame), 2)) for name in job.outcomes}, job.survey.design_weights
+    sums, public = {name: np.zeros((len(crosstab), 2)) for name in job.outcomes}, job.survey.design_weights
     for block in records:
-        weight = block.weight if public is None else public.of(frame)[block.frame]
+        weight = block.weight if public is None else public.of(crosstab)[block.row]
         for (name, bounds), outcome in zip(bounds_of(job).items(), block.outcomes.T, strict=True):
-            np.add.at(sums[name], block.frame, bounds.pairs(weight, outcome))
+            np.add.at(sums[name], block.row, bounds.pairs(weight, outcome))
     return sums
 
 
@@ -183,13 +183,13 @@ def bounds_of(job: Job) -> dict[str, CellBounds]:
 
 
 def gate_value(
-    job: Job, gate: Gate, frame: Frame, sums: Mapping[str, Floats], published: Mapping[str, pd.DataFrame], eta: float
+    job: Job, gate: Gate, crosstab: Crosstab, sums: Mapping[str, Floats], published: Mapping[str, pd.DataFrame], eta: float
 ) -> GateResult:
     """Returns a gate's value under noise, and its limit. `eta` is the noise in parts of unit/2^20."""
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
     for table in gated_tables(job):
-        cells = cross(frame, table.by, table.margins, table.universe)
+        cells = cross(crosstab, table.by, table.margins, table.universe)
         figures = _figures(gate, published[table.name])
         scaled = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
         errors, lengths = [*errors, scaled[0]], [*lengths, scaled[1]]
@@ -266,13 +266,13 @@ def cautions(job: Job) -> Iterator[Caution]:
         yield Caution.of("noise_of_gate", gate=gate.text, smallest=_smallest(gate), **numbers)
 
 
-def refuse_unreachable(job: Job, frame: Frame) -> None:
+def refuse_unreachable(job: Job, crosstab: Crosstab) -> None:
     """Raises `JobError` for gates whose noise exceeds the limit at all weights and means within public bounds."""
     if job.accept is None or job.sizes_secret:
         return
     problems = []
     for i, gate in enumerate(job.accept.gates):
-        if gate.measure != "coverage" and (least := _least_sd(job, gate, frame)) > gate.limit:
+        if gate.measure != "coverage" and (least := _least_sd(job, gate, crosstab)) > gate.limit:
             fault = (
                 f"noise with a standard deviation of at least {least:.2g}, which the limit {gate.limit:g} does not allow"
             )
@@ -282,10 +282,12 @@ def refuse_unreachable(job: Job, frame: Frame) -> None:
         raise JobError(job.dataset, problems)
 
 
-def _least_sd(job: Job, gate: Gate, frame: Frame) -> float:
+def _least_sd(job: Job, gate: Gate, crosstab: Crosstab) -> float:
     """Returns the noise sd if every weight were its upper bound, and every mean as far from 0 as its bounds allow."""
     bounds = bounds_of(job)[gate.of.variable or job.outcomes[0]]
-    counts = [cross(frame, table.by, table.margins, table.universe).membership @ frame.count for table in gated_tables(job)]
+    counts = [
+        cross(crosstab, table.by, table.margins, table.universe).membership @ crosstab.count for table in gated_tables(job)
+    ]
     records = np.concatenate(counts)
     most = float(records[records > 0].min(initial=np.inf)) * bounds.weight
     if gate.of.name == "mean":

@@ -22,7 +22,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
@@ -269,8 +269,8 @@ def _attacked(space: Workspace, holdout: Input, listener: Listener) -> Confident
     source = open_source(job.by_record, holdout)
     census = take_census(job.by_record, source)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        others = _points(job, census.frame, [place(job.by_record, source, census, Path(folder))], names)
-    members = _points(job, fit.frame, list(each_block(space.records)), names)
+        others = _points(job, census.crosstab, [place(job.by_record, source, census, Path(folder))], names)
+    members = _points(job, fit.crosstab, list(each_block(space.records)), names)
     records = _synthetic(job, sets, names)
     reference = np.concatenate([members.values, others.values])
     files = [Points(points.codes, scaled(points.values, reference)) for points in (records, members, others)]
@@ -312,8 +312,8 @@ def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows
     return [*rows, ("membership", "at_least", result.at_least, claimed, result.at_least > claimed)]
 
 
-def _points(job: Job, frame: Frame, blocks: list[Records], names: list[str]) -> Points:
-    codes = [np.column_stack([np.empty((len(b), 0)), *(frame.codes[name][b.frame] for name in names)]) for b in blocks]
+def _points(job: Job, crosstab: Crosstab, blocks: list[Records], names: list[str]) -> Points:
+    codes = [np.column_stack([np.empty((len(b), 0)), *(crosstab.codes[name][b.row] for name in names)]) for b in blocks]
     return Points(np.concatenate(codes).astype(np.int64), np.concatenate([_numbers(job, b) for b in blocks]))
 
 

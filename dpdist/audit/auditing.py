@@ -207,7 +207,7 @@ def _of_stratum(fit: Fit, stratum: int, rule: str, which: Ints) -> pd.DataFrame:
     first, last = blocks.edges[numbers.start], blocks.edges[numbers.stop]
     if (last - first) * fit.layout.draws > LARGEST:
         raise _TooLarge
-    records, label = read_rows(fit.space.records, first, last), fit.frame.stratum_labels[stratum]
+    records, label = read_rows(fit.space.records, first, last), fit.crosstab.stratum_labels[stratum]
     learned, audit_of = fit.learned(stratum) if fit.job.frozen else None, AUDITS[fit.job.mechanism.name]
     losses: Confidential[pd.DataFrame] = audit_of(
         fit.job, model, records, learned, rule, which.tolist(), fit.layout.draws, fit.key, label

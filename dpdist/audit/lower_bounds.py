@@ -172,18 +172,18 @@ def filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
     return padded
 
 
-def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Codes, key: Key) -> Floats:
-    """Returns features of the synthetic records of these runs, (run, feature): Σw and Σwy by frame row, and the range of y.
+def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], crosstab_row: Codes, key: Key) -> Floats:
+    """Returns features of these runs' synthetic records, (run, feature): Σw and Σwy by crosstab row, and the range of y.
 
-    `frame_row` has the frame row of every record. The result has no features where the model makes no records.
+    `crosstab_row` has the crosstab row of every record. The result has no features where the model makes no records.
     """
     if not isinstance(model, Synthesizer):
         return np.empty((len(drawn), 0))
-    row, rows = frame_row - frame_row.min(), list[Floats]()
+    row, rows = crosstab_row - crosstab_row.min(), list[Floats]()
     for run, thetas in enumerate(drawn):
         features = list[Floats]()
         for number, theta in enumerate(thetas):
-            outcome, weight = model.simulate(theta, frame_row, key.child(f"run {run}").generator("sets", set=number))
+            outcome, weight = model.simulate(theta, crosstab_row, key.child(f"run {run}").generator("sets", set=number))
             first = outcome if outcome.ndim == 1 else outcome[:, 0]
             sums = [np.bincount(row, weights=values) for values in (weight, weight * first)]
             features.append(np.concatenate([*sums, [first.min(), first.max()]]))
@@ -323,12 +323,12 @@ def stratum_records(fit: Fit, stratum: int) -> Records:
 
 def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
     learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
-    model, frame_rows = fit.fitted(stratum), fit.frame.rows_of(stratum)
-    frame_row = np.repeat(np.arange(frame_rows.start, frame_rows.stop, dtype=np.int32), fit.frame.count[frame_rows])
+    model, rows = fit.fitted(stratum), fit.crosstab.rows_of(stratum)
+    crosstab_row = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), fit.crosstab.count[rows])
     sides = list[tuple[Floats, Floats]]()
     for side, file in (("near", records), ("far", neighbour(fit.job, records, which))):
         released = list(releases(fit.job, model, learned, fit.sampler, file, runs, key.child(side)))
-        sides.append((of_parameters(model, released), of_sets(model, released, frame_row, key.child(f"{side} sets"))))
+        sides.append((of_parameters(model, released), of_sets(model, released, crosstab_row, key.child(f"{side} sets"))))
     (near, near_sets), (far, far_sets) = sides
     return [(near, far), (near_sets, far_sets)]
 

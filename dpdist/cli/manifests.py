@@ -141,10 +141,10 @@ def workspace_bytes(plan: Plan) -> int:
     """
     if plan.job.sizes_secret:
         return SHIPPED_WORKSPACE
-    frame, layout = plan.frame, plan.layout
-    tensors = log_lik_bytes(frame, layout.draws) if layout.log_lik else 0
-    draws = 8 * layout.draws * (layout.parameters + 1) * len(frame.stratum_labels)
-    needed = WORKSPACE_HEADROOM * (tensors + draws + 2 * STORED_BYTES * int(frame.count.sum()))
+    crosstab, layout = plan.crosstab, plan.layout
+    tensors = log_lik_bytes(crosstab, layout.draws) if layout.log_lik else 0
+    draws = 8 * layout.draws * (layout.parameters + 1) * len(crosstab.stratum_labels)
+    needed = WORKSPACE_HEADROOM * (tensors + draws + 2 * STORED_BYTES * int(crosstab.count.sum()))
     return max(LEAST_WORKSPACE, ceil(needed / 2**30) * 2**30)
 
 

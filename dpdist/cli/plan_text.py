@@ -72,10 +72,10 @@ def plan_text(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternat
 
 def valid_text(plan: Plan) -> str:
     """States that the job is valid, and the number of records unless it is secret."""
-    number = shown_records(plan.job, plan.frame)
+    number = shown_records(plan.job, plan.crosstab)
     if number is None:
         return f"The job is valid. Records: {SIZES_SECRET}."
-    strata = len(plan.frame.stratum_labels)
+    strata = len(plan.crosstab.stratum_labels)
     return f"The job is valid: {number:,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
 
 
@@ -87,7 +87,7 @@ def clipped(plan: Plan) -> dict[str, float]:
     columns = [name for name in (*job.outcomes, job.survey.weight) if name in job.columns]
     clips = [name for name in columns if job.columns[name].bounds is not None and job.columns[name].outside == "clip"]
     number = {name: plan.census.removed.get(f"{name}: {CLIPPED}", 0) for name in clips}
-    return {name: min(1.0, n / int(plan.frame.count.sum())) for name, n in number.items()}
+    return {name: min(1.0, n / int(plan.crosstab.count.sum())) for name, n in number.items()}
 
 
 def for_custodian(plan: Plan) -> dict[str, str]:

@@ -18,10 +18,10 @@ from dpdist.cli.console import Escaping
 from dpdist.cli.table_text import PUBLISHED_TOO, facts_text, least_width, paragraphs, promise, stated_cautions, table_text
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.core.table_cells import cell_rows
+from dpdist.estimation.crosstab_table import crosstab_from_table, read_job
 from dpdist.estimation.donors import DONORS as DONORS_FILE
-from dpdist.estimation.frame_table import frame_from_table, read_job
 from dpdist.job.presentation import Presentation
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.publish.printed_tables import at_decimals, decimals_read, unit_of
@@ -142,7 +142,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
             }
         ),
     ]
-    sizes = frame_from_table(pq.read_table(space.newest / "released" / "frame.parquet"))
+    sizes = crosstab_from_table(pq.read_table(space.newest / "released" / "frame.parquet"))
     unknown, text = False, read_job(space.newest, "released/job.json").presentation
     for path in sorted((space.newest / "tables").glob("*.parquet")):
         rows = pd.read_parquet(path)
@@ -224,7 +224,7 @@ def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
     return [*lines, f"({statement[name]['in_words']})"]
 
 
-def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd.DataFrame, list[str]]]:
+def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple[pd.DataFrame, list[str]]]:
     """Makes tables with one row per cell, and at most ABREAST statistics with their standard errors in each table.
 
     Columns and levels have the labels that the job gives them. Large figures stand in millions or billions, rounded to two

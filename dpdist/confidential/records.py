@@ -12,12 +12,12 @@ from dpdist.core.records import Codes, Floats, Ints
 
 @dataclass(frozen=True)
 class Records:
-    """Confidential records in the order of the frame. All arrays but `outcomes` are (record,)."""
+    """Confidential records in the order of the crosstab. All arrays but `outcomes` are (record,)."""
 
     record: Ints
     """Row number in the file that was read."""
-    frame: Codes
-    """The record's row of the frame, which gives its predictors, cells, stratum and design stratum."""
+    row: Codes
+    """The record's row of the crosstab, which gives its predictors, cells, stratum and design stratum."""
     outcomes: Floats
     """Outcomes, (record, outcome); (record,) is accepted for a single one. An outcome's values are contiguous in memory."""
     weight: Floats
@@ -34,7 +34,7 @@ class Records:
 
     def take(self, which: slice | Ints | NDArray[np.bool_]) -> Records:
         """Selects records by a slice, positions or a mask."""
-        return Records(self.record[which], self.frame[which], self.outcomes[which], self.weight[which], self.psu[which])
+        return Records(self.record[which], self.row[which], self.outcomes[which], self.weight[which], self.psu[which])
 
     @property
     def outcome(self) -> Floats:

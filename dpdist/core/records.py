@@ -1,4 +1,4 @@
-"""Defines, for all rooms, the frame (sample counts by combination of public columns) and the types of arrays."""
+"""Defines, for all rooms, the crosstab (sample counts by combination of public columns) and the types of arrays."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def grouped(columns: Sequence[Codes]) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True)
-class Frame:
+class Crosstab:
     """Sample counts, one row for each combination of the public columns, sorted by stratum first.
 
     `codes[name]` are positions in `levels[name]`, (row,). `count` is the number of sample records, (row,). `sampled` has
     the number of records that were drawn in every design stratum, by its levels, where a universe or a rule leaves
-    records out. The frame then is that of a domain.
+    records out. The crosstab then is that of a domain.
     """
 
     codes: Mapping[str, Codes]
@@ -114,7 +114,7 @@ class Frame:
         met = count[count > 0]
         return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
 
-    def crossed(self) -> Frame:
+    def crossed(self) -> Crosstab:
         """The same counts over all combinations of levels, with 0 if there is no record, in the order of `codes`."""
         sizes = [len(self.levels[name]) for name in self.codes]
         every = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
@@ -124,20 +124,20 @@ class Frame:
         codes = {name: column.astype(np.int32) for name, column in zip(self.codes, every, strict=True)}
         return replace(self, codes=codes, count=count)
 
-    def pooled(self) -> Frame:
+    def pooled(self) -> Crosstab:
         return replace(self, strata=())
 
-    def stratified(self, by: Sequence[str]) -> Frame:
-        """The frame under another design, whose strata are combinations of these columns and have its records alone."""
+    def stratified(self, by: Sequence[str]) -> Crosstab:
+        """The crosstab under another design, whose strata are combinations of these columns and have its records alone."""
         return replace(self, design_strata=tuple(by), sampled=None)
 
     @cached_property
-    def by_row(self) -> Frame:
-        """The frame under a design whose strata are its rows."""
+    def by_row(self) -> Crosstab:
+        """The crosstab under a design whose strata are its rows."""
         return self.stratified(tuple(self.codes))
 
-    def least_left_out(self, least: int) -> Frame:
-        """The frame with `least` records left out of a design stratum where fewer are, but not none.
+    def least_left_out(self, least: int) -> Crosstab:
+        """The crosstab with `least` records left out of a design stratum where fewer are, but not none.
 
         So numbers of drawn records single nobody out.
         """
@@ -151,21 +151,21 @@ class Frame:
         return replace(self, sampled=shown)
 
     def rows_of(self, stratum: int) -> slice:
-        """The frame rows of a stratum. They are contiguous, because rows are sorted by stratum first."""
+        """The crosstab rows of a stratum. They are contiguous, because rows are sorted by stratum first."""
         return slice(self._stratum_edges[stratum], self._stratum_edges[stratum + 1])
 
     @cached_property
     def _stratum_edges(self) -> list[int]:
-        """The first frame row of every stratum, and the number of rows, (stratum + 1,)."""
+        """The first crosstab row of every stratum, and the number of rows, (stratum + 1,)."""
         edges: list[int] = np.searchsorted(self.stratum, np.arange(len(self.stratum_labels) + 1)).tolist()
         return edges
 
     def expand(self) -> Codes:
-        """The frame row of every sample record, in the order of the frame, (record,)."""
+        """The crosstab row of every sample record, in the order of the crosstab, (record,)."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.count)
 
     def expanded(self, rows: slice, size: int) -> Iterator[Codes]:
-        """The frame rows of the records in these rows, (record,), in parts of `size` records (the last: at most)."""
+        """The crosstab rows of the records in these rows, (record,), in parts of `size` records (the last: at most)."""
         edges = np.concatenate([[0], np.cumsum(self.count[rows])])
         for start in range(0, int(edges[-1]), size):
             inside = np.diff(np.clip(edges, start, start + size))

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import scipy
 
-from dpdist.core.records import TOTAL, Codes, Frame, Ints
+from dpdist.core.records import TOTAL, Codes, Crosstab, Ints
 
 Universe: TypeAlias = Mapping[str, Sequence[object]]
 """Whose figures a table has: for each column the levels of records that are in the table."""
@@ -20,9 +20,9 @@ NAMED = 10
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a table over a frame.
+    """The cells of a table over a crosstab.
 
-    `labels` has a text for each column and cell. `membership` is a matrix of 0 and 1, (cell, frame row).
+    `labels` has a text for each column and cell. `membership` is a matrix of 0 and 1, (cell, crosstab row).
     """
 
     by: tuple[str, ...]
@@ -45,7 +45,7 @@ class Cells:
 
 
 def cells_of_record(by: Sequence[str], margins: bool) -> int:
-    """Number of cells of `cross` that contain a record, in any frame."""
+    """Number of cells of `cross` that contain a record, in any crosstab."""
     return 2 ** len(by) if margins else 1
 
 
@@ -72,35 +72,37 @@ def counted_and_named(labels: Sequence[Sequence[str]]) -> str:
     return f"{' and '.join(kinds)} ({first_named([cell_name(label) for label in (*margins, *base)])})"
 
 
-def cross(frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None = None) -> Cells:
+def cross(crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Universe | None = None) -> Cells:
     """All cells of columns `by`, even empty ones, in the declared order of levels; "Total" comes last.
 
     Under a `universe`, only rows with its levels are in cells, and other levels of its columns have no cells.
     """
-    labels, ends, rows = _rows_of_cells(frame, by, margins, universe)
-    matrix = scipy.sparse.csr_array((np.ones(len(rows)), rows, ends), shape=(len(labels), len(frame)))
+    labels, ends, rows = _rows_of_cells(crosstab, by, margins, universe)
+    matrix = scipy.sparse.csr_array((np.ones(len(rows)), rows, ends), shape=(len(labels), len(crosstab)))
     within = tuple((name, tuple(map(str, levels))) for name, levels in (universe or {}).items())
     return Cells(tuple(by), labels, matrix, within)
 
 
-def cell_rows(frame: Frame, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
-    """Rows of the frame in each cell of `cross`, by the cell's label."""
-    labels, ends, rows = _rows_of_cells(frame, by, margins, None)
+def cell_rows(crosstab: Crosstab, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
+    """Rows of the crosstab in each cell of `cross`, by the cell's label."""
+    labels, ends, rows = _rows_of_cells(crosstab, by, margins, None)
     return dict(zip(labels, np.split(rows, ends[1:-1]), strict=True))
 
 
 def _rows_of_cells(
-    frame: Frame, by: Sequence[str], margins: bool, universe: Universe | None
+    crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Universe | None
 ) -> tuple[tuple[tuple[str, ...], ...], Ints, Ints]:
     """Labels of the cells of `cross`, where the rows of each begin and end, and the rows of all cells in turn."""
-    members = {name: np.array(codes_of(frame.levels[name], levels)) for name, levels in (universe or {}).items()}
-    within = np.ones(len(frame), dtype=bool)
+    members = {name: np.array(codes_of(crosstab.levels[name], levels)) for name, levels in (universe or {}).items()}
+    within = np.ones(len(crosstab), dtype=bool)
     for name, codes in members.items():
-        within &= np.isin(frame.codes[name], codes)
+        within &= np.isin(crosstab.codes[name], codes)
     inside = np.flatnonzero(within)
-    levels = [members.get(name, np.arange(len(frame.levels[name]))) for name in by]
-    texts = [[*(str(frame.levels[name][k]) for k in of), *[TOTAL] * margins] for name, of in zip(by, levels, strict=True)]
-    places = [np.searchsorted(of, frame.codes[name][inside]) for name, of in zip(by, levels, strict=True)]
+    levels = [members.get(name, np.arange(len(crosstab.levels[name]))) for name in by]
+    texts = [
+        [*(str(crosstab.levels[name][k]) for k in of), *[TOTAL] * margins] for name, of in zip(by, levels, strict=True)
+    ]
+    places = [np.searchsorted(of, crosstab.codes[name][inside]) for name, of in zip(by, levels, strict=True)]
     cells = list[Ints]()
     for total in product(*([False, True] if margins else [False] for _ in by)):
         cell = np.zeros(len(inside), dtype=np.int64)
@@ -120,7 +122,7 @@ def codes_of(levels: Sequence[object], subset: Sequence[object]) -> tuple[int, .
 
 
 def split_by(cells: Cells, groups: Codes) -> tuple[scipy.sparse.csr_array, Codes, Codes]:
-    """Splits cells by a grouping of frame rows: membership (pair, frame row), and the cell and group of each pair."""
+    """Splits cells by a grouping of crosstab rows: membership (pair, crosstab row), and the cell and group of each pair."""
     coo = cells.membership.tocoo()
     number = int(groups.max()) + 1 if len(groups) else 1
     key = coo.row.astype(np.int64) * number + groups[coo.col]

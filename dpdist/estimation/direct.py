@@ -10,7 +10,7 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import (
     STATISTICS,
@@ -31,7 +31,7 @@ UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
 
 
 class SamplingDesign(NamedTuple):
-    """What the file states about the sampling design, apart from the frame; arrays are empty for what is not declared.
+    """What the file states about the sampling design, apart from the crosstab; arrays are empty for what is not declared.
 
     `lonely` is the rule for a stratum with a single PSU. `population` (design stratum,) is the number of units in each
     stratum's population. `psu_population` is the number of records in each PSU's population, and `psu_records` the number
@@ -47,9 +47,9 @@ class SamplingDesign(NamedTuple):
     """Number of PSUs sampled in design strata without a record of the universe."""
     psu_records: pd.Series[float] | None = None
 
-    def stage_of_records(self, frame: Frame) -> Stage:
+    def stage_of_records(self, crosstab: Crosstab) -> Stage:
         """The stage that draws records, each of them a PSU."""
-        return self._stage(stratum_sizes(frame), frame.sampled_elsewhere)
+        return self._stage(stratum_sizes(crosstab), crosstab.sampled_elsewhere)
 
     def stage_of_psus(self, present: Floats) -> Stage:
         """The stage that draws PSUs; `present` has the numbers of PSUs with a record, (stratum,)."""
@@ -60,7 +60,7 @@ class SamplingDesign(NamedTuple):
 
 
 class Replicated(NamedTuple):
-    """Sums of replicate weights, and of their products with the outcome, by frame row, (row, replicate) each."""
+    """Sums of replicate weights, and of their products with the outcome, by crosstab row, (row, replicate) each."""
 
     a: Floats
     b: Floats
@@ -69,7 +69,7 @@ class Replicated(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums and extremes by frame row, (row,) each; with declared PSUs also the totals of PSUs.
+    """Sums and extremes by crosstab row, (row,) each; with declared PSUs also the totals of PSUs.
 
     `weight` and `product` are the smallest and largest w and wy. `psu` has the columns frame, psu, records, a, b, aa, ab,
     bb.
@@ -81,21 +81,21 @@ class Totals(NamedTuple):
     psu: pd.DataFrame | None
 
 
-def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
-    rows = len(frame)
+def totals(blocks: Iterable[Records], crosstab: Crosstab, clustered: bool) -> Totals:
+    rows = len(crosstab)
     sums = PsuSums(*(np.zeros(rows) for _ in range(5)))
     low_w, high_w, low_p, high_p = (np.full(rows, v) for v in (np.inf, -np.inf, np.inf, -np.inf))
     clusters: list[pd.DataFrame] = []
     for block in blocks:
         weight, outcome = summable(block.weight), summable(block.outcome)
         product = weight * outcome
-        sums = sums.plus(record_sums(block.frame, weight, outcome, rows))
-        np.minimum.at(low_w, block.frame, weight)
-        np.maximum.at(high_w, block.frame, weight)
-        np.minimum.at(low_p, block.frame, product)
-        np.maximum.at(high_p, block.frame, product)
+        sums = sums.plus(record_sums(block.row, weight, outcome, rows))
+        np.minimum.at(low_w, block.row, weight)
+        np.maximum.at(high_w, block.row, weight)
+        np.minimum.at(low_p, block.row, product)
+        np.maximum.at(high_p, block.row, product)
         if clustered:
-            part = pd.DataFrame({"frame": block.frame, "psu": block.psu, "records": 1, "a": weight, "b": product})
+            part = pd.DataFrame({"frame": block.row, "psu": block.psu, "records": 1, "a": weight, "b": product})
             part = part.assign(aa=part.a**2, ab=part.a * part.b, bb=part.b**2)
             clusters.append(part.groupby(["frame", "psu"], as_index=False).sum())
     psu = pd.concat(clusters).groupby(["frame", "psu"], as_index=False).sum() if clustered else None
@@ -103,14 +103,18 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
 
 
 def direct(
-    sums: Totals, frame: Frame, cells: Cells, design: SamplingDesign | None = None, replicated: Replicated | None = None
+    sums: Totals,
+    crosstab: Crosstab,
+    cells: Cells,
+    design: SamplingDesign | None = None,
+    replicated: Replicated | None = None,
 ) -> Figures:
     """Weighted counts, means and totals of cells, with linearised variances or replicate variances.
 
     A variance no larger than rounding error is set to 0.
     """
-    figures = _figures(sums, frame, cells, SamplingDesign() if design is None else design, replicated)
-    noise = _rounding(sums.sums, frame, cells, figures[1].value)
+    figures = _figures(sums, crosstab, cells, SamplingDesign() if design is None else design, replicated)
+    noise = _rounding(sums.sums, crosstab, cells, figures[1].value)
     count, mean, total = (
         estimate._replace(variance=np.where(estimate.variance <= most, 0.0, estimate.variance))
         for estimate, most in zip(figures, noise, strict=True)
@@ -118,70 +122,72 @@ def direct(
     return count, mean, total
 
 
-def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: SamplingDesign) -> Floats:
+def errors_given_sizes(sums: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign) -> Floats:
     """Standard errors (statistic, cell) of counts, means and totals, for fixed numbers of records in base cells.
 
     A base cell of a single record adds nothing to the variance. If the design has PSUs, the result is NaN, because
     numbers of records vary with the PSUs drawn.
     """
-    # These numbers are public, so a release need not estimate them. Base cells (frame rows) are treated as strata. They lie
+    # They are public, so a release need not estimate them. Base cells (crosstab rows) are treated as strata. They lie
     # within design strata and keep their sampling fractions.
     if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
-    finest = frame.by_row
+    finest = crosstab.by_row
     size = stratum_sizes(finest)
     fraction = np.empty(len(size))
-    fraction[finest.design_stratum] = design.stage_of_records(frame).fraction[frame.design_stratum]
+    fraction[finest.design_stratum] = design.stage_of_records(crosstab).fraction[crosstab.design_stratum]
     figures = counts_and_means(sums.sums, finest, cells, Stage(size, fraction, "certainty"))
-    most = _rounding(sums.sums, frame, cells, figures[1].value)
+    most = _rounding(sums.sums, crosstab, cells, figures[1].value)
     return np.sqrt(
         [np.where(estimate.variance <= m, 0.0, estimate.variance) for estimate, m in zip(figures, most, strict=True)]
     )
 
 
-def _rounding(sums: PsuSums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
+def _rounding(sums: PsuSums, crosstab: Crosstab, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
     """The largest variance that rounding alone can cause, for counts, means and totals, (cell,) each."""
     # A variance is a difference of squares, Σt² − (Σt)²/n. Let u be the unit roundoff. A sum of n terms has a relative
     # error of at most n·u (Higham 2002, §4.2). Products, quotients and factors of at most 2 add a few u more. So the
     # difference errs by at most 8(n + 7)u Σt². For a mean R, t² ≤ (|b| + |R|a)²/W², with a = w, b = wy and W the cell's
     # count. PSU totals and replicates round less than that.
     a, aa, bb = (cells.membership @ values for values in (sums.a, sums.aa, sums.bb))
-    share = 8.0 * UNIT_ROUNDOFF * (cells.membership @ frame.count.astype(np.float64) + 7.0)
+    share = 8.0 * UNIT_ROUNDOFF * (cells.membership @ crosstab.count.astype(np.float64) + 7.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = (np.sqrt(bb) + np.abs(mean) * np.sqrt(aa)) / a
     return share * aa, share * spread**2, share * bb
 
 
-def _figures(totals: Totals, frame: Frame, cells: Cells, design: SamplingDesign, replicated: Replicated | None) -> Figures:
+def _figures(
+    totals: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign, replicated: Replicated | None
+) -> Figures:
     if replicated is not None:
         return _replicated(totals.sums, replicated, cells)
     if totals.psu is None:
-        return counts_and_means(totals.sums, frame, cells, design.stage_of_records(frame))
-    psu, stages = stages_of(totals.psu, frame, design)
+        return counts_and_means(totals.sums, crosstab, cells, design.stage_of_records(crosstab))
+    psu, stages = stages_of(totals.psu, crosstab, design)
     sums = PsuSums(*(totals.psu[name].to_numpy(dtype=float) for name in PsuSums._fields))
     return clustered_counts_and_means(totals.psu["frame"].to_numpy(), psu, sums, stages, cells)
 
 
 def degrees_of_freedom(
-    sums: Totals, frame: Frame, cells: Cells, design: SamplingDesign, replicated: Replicated | None = None
+    sums: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign, replicated: Replicated | None = None
 ) -> Floats:
     """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or those of the replicate
     weights.
     """
-    records = cells.membership @ frame.count.astype(float)
+    records = cells.membership @ crosstab.count.astype(float)
     if replicated is not None:
         return df_in_cells(replicated.df, records)
     if sums.psu is not None:
-        psu, stages = stages_of(sums.psu, frame, design)
+        psu, stages = stages_of(sums.psu, crosstab, design)
         return met_units(scipy.sparse.csr_array(cells.membership.tocsc()[:, sums.psu["frame"].to_numpy()]), psu, stages)
     met = cells.membership.tocoo()
-    strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
+    strata = np.unique(met.row.astype(np.int64) * len(crosstab) + crosstab.design_stratum[met.col]) // max(len(crosstab), 1)
     return np.asarray(records - np.bincount(strata, minlength=len(cells)))
 
 
-def stages_of(psu: pd.DataFrame, frame: Frame, design: SamplingDesign) -> tuple[Codes, Stages]:
+def stages_of(psu: pd.DataFrame, crosstab: Crosstab, design: SamplingDesign) -> tuple[Codes, Stages]:
     """The PSU of each row of `psu`, numbered across strata, and the design; `psu` has the columns frame, psu, records."""
-    stratum = frame.design_stratum[psu["frame"].to_numpy()]
+    stratum = crosstab.design_stratum[psu["frame"].to_numpy()]
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
     numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)
     here = group_sums(labels[:, 0], np.ones(len(labels)), int(labels[:, 0].max()) + 1)

@@ -29,7 +29,7 @@ OUTCOME = "outcome "
 COPIED = "copied "
 """Prefix of the names of columns that the job copies."""
 LEVEL = "level "
-"""Prefix of the names of columns with the levels of records in crosses that the file lacks, as positions in the frame's."""
+"""Prefix of the names of columns with the levels of records in crosses that the file lacks, as positions in it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Counts, means and totals of cells from sums by frame row, with variances and intervals, for `publish` and `quality`.
+"""Counts, means and totals of cells from sums by crosstab row, with variances and intervals, for `publish` and `quality`.
 
 Direct estimates, synthetic records and models use the same estimators. Variances are Taylor-linearised (`variance`):
 each is the variance of a sum Σ u, with u = w for a count and u = w(y − R)/Ŵ for a mean R. Here w is the weight, y the
@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.core.table_cells import Cells, split_by
 from dpdist.estimation.variance import Stage, Stages, Variable, linearised, stratified
 from dpdist.job import StatisticName
 
 
 class PsuSums(NamedTuple):
-    """Sums over the PSUs of a frame row, (row,): a PSU's a = Σw and b = Σwy, and the products aa, ab and bb.
+    """Sums over the PSUs of a crosstab row, (row,): a PSU's a = Σw and b = Σwy, and the products aa, ab and bb.
 
     If no PSU is declared, every record is a PSU. The sums then need one pass, and no records stay in memory.
     """
@@ -56,11 +56,11 @@ def summable(values: Floats) -> Floats:
     return np.clip(values, -LARGEST_VALUE, LARGEST_VALUE)
 
 
-def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> PsuSums:
+def record_sums(crosstab_row: Codes, weight: Floats, outcome: Floats, rows: int) -> PsuSums:
     product = weight * outcome
 
     squares = (weight * weight, weight * product, product * product)
-    return PsuSums(*(group_sums(frame_row, values, rows) for values in (weight, product, *squares)))
+    return PsuSums(*(group_sums(crosstab_row, values, rows) for values in (weight, product, *squares)))
 
 
 def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
@@ -68,14 +68,14 @@ def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
     return np.asarray(np.bincount(group, weights=values, minlength=groups), dtype=np.float64)
 
 
-def counts_and_means(sums: PsuSums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
+def counts_and_means(sums: PsuSums, crosstab: Crosstab, cells: Cells, stage: Stage | None = None) -> Figures:
     """Weighted counts, means and totals of cells, if every record is its own PSU.
 
-    `sums` are by frame row. `stage` has the sampling fractions of the design strata; without it sampling is with
+    `sums` are by crosstab row. `stage` has the sampling fractions of the design strata; without it sampling is with
     replacement.
     """
-    pairs, cell, design_stratum = split_by(cells, frame.design_stratum)
-    stage = Stage.of(stratum_sizes(frame)) if stage is None else stage
+    pairs, cell, design_stratum = split_by(cells, crosstab.design_stratum)
+    stage = Stage.of(stratum_sizes(crosstab)) if stage is None else stage
     pair = PsuSums(*(pairs @ values for values in sums))
 
     def over_cells(values: Floats) -> Floats:
@@ -93,17 +93,17 @@ def counts_and_means(sums: PsuSums, frame: Frame, cells: Cells, stage: Stage | N
     return (Estimate(count, count_variance), Estimate(mean, mean_variance), Estimate(over_cells(pair.b), product_variance))
 
 
-def stratum_sizes(frame: Frame) -> Floats:
+def stratum_sizes(crosstab: Crosstab) -> Floats:
     """Number of records drawn in every design stratum, (stratum,): a universe is a domain, so those outside it count."""
-    return frame.sampled_records.astype(np.float64)
+    return crosstab.sampled_records.astype(np.float64)
 
 
-def clustered_counts_and_means(frame_row: Codes, psu: Codes, sums: PsuSums, stages: Stages, cells: Cells) -> Figures:
+def clustered_counts_and_means(crosstab_row: Codes, psu: Codes, sums: PsuSums, stages: Stages, cells: Cells) -> Figures:
     """Weighted counts, means and totals of cells, with PSUs numbered across all strata.
 
-    `sums` are over the records of each pair of frame row and PSU; `frame_row` and `psu` (pair,) name the pairs.
+    `sums` are over the records of each pair of crosstab row and PSU; `crosstab_row` and `psu` (pair,) name the pairs.
     """
-    membership = scipy.sparse.csr_array(cells.membership.tocsc()[:, frame_row])
+    membership = scipy.sparse.csr_array(cells.membership.tocsc()[:, crosstab_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
     zeros, ones = np.zeros(len(cells)), np.ones(len(cells))
     with np.errstate(divide="ignore", invalid="ignore"):

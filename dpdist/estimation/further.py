@@ -14,7 +14,7 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import SamplingDesign, stages_of
 from dpdist.estimation.domains import DesignSample, quantile, share_below
@@ -26,14 +26,14 @@ from dpdist.job import Job, Statistic
 
 @dataclass(frozen=True)
 class Direct:
-    """The records of a file: frame rows, PSUs (−1 where the job declares none), weights, and outcomes by number.
+    """The records of a file: crosstab rows, PSUs (−1 where the job declares none), weights, and outcomes by number.
 
     `replicates` (record, replicate) are the replicate weights, if the job has them. If there are any, they describe the
     design.
     """
 
     job: Job
-    frame: Frame
+    crosstab: Crosstab
     design: SamplingDesign
     row: Codes
     psu: Codes
@@ -45,7 +45,7 @@ class Direct:
     def of(
         cls,
         job: Job,
-        frame: Frame,
+        crosstab: Crosstab,
         design: SamplingDesign,
         by_outcome: Sequence[Iterator[Records]],
         replicates: Floats | None = None,
@@ -56,10 +56,8 @@ class Direct:
             read = list(blocks)
             first = read if number == 0 else first
             outcomes.append(np.concatenate([block.outcome for block in read]))
-        row, psu, weight = (
-            np.concatenate([getattr(block, name) for block in first]) for name in ("frame", "psu", "weight")
-        )
-        return cls(job, frame, design, row, psu, weight, outcomes, replicates)
+        row, psu, weight = (np.concatenate([getattr(block, name) for block in first]) for name in ("row", "psu", "weight"))
+        return cls(job, crosstab, design, row, psu, weight, outcomes, replicates)
 
     @property
     def without_clusters(self) -> Direct:
@@ -87,10 +85,10 @@ class Direct:
             assert self.replicates is not None
             return DesignSample.replicated(self.weight, self.replicates, weights)
         if self.job.survey.psu is None:
-            stages = Stages(self.frame.design_stratum[self.row], self.design.stage_of_records(self.frame))
+            stages = Stages(self.crosstab.design_stratum[self.row], self.design.stage_of_records(self.crosstab))
             return DesignSample(self.weight, np.arange(len(self.row), dtype=np.int32), stages)
         records = pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1})
-        return DesignSample(self.weight, *stages_of(records, self.frame, self.design))
+        return DesignSample(self.weight, *stages_of(records, self.crosstab, self.design))
 
     def _units(self, weight: Floats) -> Units:
         def below(outcome: int, record: Ints, value: Floats) -> Floats:

@@ -1,6 +1,6 @@
 """Least squares for `laplace`, `modips`, `partitions`: additive figures nearest to noisy ones, for many draws at once.
 
-A figure is the sum of x over the frame rows of its cell: the figures are M x, with M the 0/1 matrix (cell, frame row).
+A figure is the sum of x over the crosstab rows of its cell: figures are M x, with M the 0/1 matrix (cell, row).
 The solution is x = M⁺ y: of all x with the least sum of squares |y − M x|², it is the shortest.
 """
 
@@ -92,7 +92,7 @@ def _over(top: Floats, bottom: Floats) -> Floats:
 def consistent(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
     """The additive figures, (cell,), that are nearest to noisy ones in least squares.
 
-    Additive figures have margins that are sums of cells. `membership` is (cell, frame row).
+    Additive figures have margins that are sums of cells. `membership` is (cell, crosstab row).
     """
     # All figures have noise of one variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu
     # 2010). With local sensitivities the tables have noise of different scales, but these scales are confidential, so the

@@ -1,6 +1,6 @@
 """For `publish.refit` and further statistics: statistics as functions of sums, and each unit's linearised contribution.
 
-A unit is a record, or a frame row with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile, or a
+A unit is a record, or a crosstab row with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile, or a
 difference of two of these.
 """
 
@@ -38,7 +38,7 @@ class Units:
     products: Sequence[Floats]
     below: Below | None = None
     outcomes: Sequence[Floats] | None = None
-    """Outcomes by record; None if units are frame rows."""
+    """Outcomes by record; None if units are crosstab rows."""
 
 
 # The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N and δ to D. For a difference of
@@ -331,7 +331,7 @@ def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) ->
 
 
 def across(cells: Cells, columns: Sequence[str]) -> scipy.sparse.csr_array:
-    """Marks the frame rows of the larger cell around each cell, (cell, frame row): the total over the given columns."""
+    """Marks the crosstab rows of the larger cell around each cell, (cell, row): the total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]

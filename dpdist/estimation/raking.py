@@ -1,4 +1,4 @@
-"""For `publish`: rakes weights to public totals by iterative proportional fitting, one factor for each frame row."""
+"""For `publish`: rakes weights to public totals by iterative proportional fitting, one factor for each crosstab row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import TOTAL, Floats, Frame
+from dpdist.core.records import TOTAL, Crosstab, Floats
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.estimators import Estimate, Figures, PsuSums, group_sums
 from dpdist.estimation.variance import Stage, stratified
@@ -23,7 +23,7 @@ MET = 1e-11
 
 
 class Margin(NamedTuple):
-    """Public totals (cell,), and the 0/1 matrix (cell, frame row) of their cells; every row is in one cell."""
+    """Public totals (cell,), and the 0/1 matrix (cell, crosstab row) of their cells; every row is in one cell."""
 
     membership: scipy.sparse.csr_array
     totals: Floats
@@ -33,10 +33,10 @@ class NotMet(Exception):
     """Raised if no factors meet all totals."""
 
 
-def margins_of(job: Job, frame: Frame) -> list[Margin]:
+def margins_of(job: Job, crosstab: Crosstab) -> list[Margin]:
     margins = []
     for rake in job.rake:
-        cells = cross(frame, rake.by, margins=False)
+        cells = cross(crosstab, rake.by, margins=False)
         margins.append(
             Margin(cells.membership, np.array([rake.totals[" / ".join(label) or TOTAL] for label in cells.labels]))
         )
@@ -111,7 +111,9 @@ def raked(sums: PsuSums, factor: Floats) -> PsuSums:
     return PsuSums(sums.a * factor, sums.b * factor, *(values * factor**2 for values in (sums.aa, sums.ab, sums.bb)))
 
 
-def raked_counts_and_means(sums: PsuSums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage) -> Figures:
+def raked_counts_and_means(
+    sums: PsuSums, crosstab: Crosstab, cells: Cells, margins: Sequence[Margin], stage: Stage
+) -> Figures:
     """Counts, means and totals after raking, from the sums before it, if every record is its own PSU.
 
     Variances are computed from the residuals of a regression on the margins.
@@ -127,7 +129,7 @@ def raked_counts_and_means(sums: PsuSums, frame: Frame, cells: Cells, margins: S
     counted = _residual(inside, np.zeros_like(inside), plain, x, gram)
     averaged = _residual(-np.nan_to_num(mean)[:, None] * np.nan_to_num(share), np.nan_to_num(share), plain, x, gram)
     added = _residual(np.zeros_like(inside), inside, plain, x, gram)
-    variances = [_variance(*coefficients, sums, frame, stage) for coefficients in (counted, averaged, added)]
+    variances = [_variance(*coefficients, sums, crosstab, stage) for coefficients in (counted, averaged, added)]
     averages = Estimate(mean, np.where(count > 0, variances[1], np.nan))
     return Estimate(count, variances[0]), averages, Estimate(total, variances[2])
 
@@ -141,13 +143,13 @@ def _residual(p: Floats, q: Floats, sums: PsuSums, x: Floats, gram: Floats) -> t
     return p - slopes @ x, q
 
 
-def _variance(p: Floats, q: Floats, sums: PsuSums, frame: Frame, stage: Stage) -> Floats:
+def _variance(p: Floats, q: Floats, sums: PsuSums, crosstab: Crosstab, stage: Stage) -> Floats:
     """Variance (cell,) of Σ w(p + q y) over records, with coefficients p and q (cell, row)."""
     cells = len(p)
     total = p * sums.a + q * sums.b
     squares = p**2 * sums.aa + 2.0 * p * q * sums.ab + q**2 * sums.bb
     strata = len(stage.size)
-    group = (np.arange(cells)[:, None] * strata + frame.design_stratum).reshape(-1)
+    group = (np.arange(cells)[:, None] * strata + crosstab.design_stratum).reshape(-1)
     pairs = np.arange(cells * strata)
     sum_t, sum_tt = (group_sums(group, values.reshape(-1), cells * strata) for values in (total, squares))
     return stratified(sum_t, sum_tt, pairs // strata, pairs % strata, stage, cells)

@@ -123,7 +123,7 @@ class Split:
 
     total: Fraction
     gates: Fraction
-    frame: Fraction
+    crosstab: Fraction
     """Of noisy sample counts."""
     histograms: Fraction
     """Of the current file, in place of a reference."""
@@ -131,7 +131,7 @@ class Split:
     @property
     def release(self) -> Fraction:
         """Of everything that follows the gates and the noisy sample counts."""
-        return self.total - self.gates - self.frame
+        return self.total - self.gates - self.crosstab
 
     @property
     def tables(self) -> Fraction:

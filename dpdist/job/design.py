@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job.names import Lonely, ReplicateKind, StatisticName
 from dpdist.job.values import ColumnName, Frozen
 
@@ -45,9 +45,9 @@ class DesignWeights(Frozen):
         description="public CSV file with the columns of `by` and a column `weight`, in place of weights",
     )
 
-    def of(self, frame: Frame) -> Floats:
-        """The weight of the records of every frame row, (row,)."""
-        group, labels = frame.group(self.by)
+    def of(self, crosstab: Crosstab) -> Floats:
+        """The weight of the records of every crosstab row, (row,)."""
+        group, labels = crosstab.group(self.by)
         return np.array([self.weights[label_of(levels)] for levels in labels], dtype=np.float64)[group]
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchema
 from pydantic_core import CoreSchema
 
 from dpdist.core.errors import JobError, Problem
-from dpdist.core.records import Codes, Frame, Level
+from dpdist.core.records import Codes, Crosstab, Level
 from dpdist.job.values import ColumnName, Frozen, Name
 
 UNSEEN = -1
@@ -41,15 +41,15 @@ class UnnestedError(Exception):
         self.fine, self.level, self.coarse, self.both = fine, level, coarse, both
 
 
-def parents_in(frames: Iterable[Frame], fine: str, coarse: str, stated: Codes) -> Codes:
+def parents_in(frames: Iterable[Crosstab], fine: str, coarse: str, stated: Codes) -> Codes:
     """The coarser level of every level of a column, from a stated map and from records of public frames.
 
     `stated` has `UNSEEN` for levels that the records decide. Raises `UnnestedError` if a level has two parents.
     """
     parent = stated.copy()
-    for frame in frames:
-        levels, occurs = frame.levels, frame.count > 0
-        pairs = np.unique(np.column_stack([frame.codes[fine], frame.codes[coarse]])[occurs], axis=0)
+    for crosstab in frames:
+        levels, occurs = crosstab.levels, crosstab.count > 0
+        pairs = np.unique(np.column_stack([crosstab.codes[fine], crosstab.codes[coarse]])[occurs], axis=0)
         for level, within in pairs.tolist():
             if parent[level] not in (UNSEEN, within):
                 both = (levels[coarse][parent[level]], levels[coarse][within])
@@ -103,7 +103,7 @@ Hierarchies = dict[Name, Annotated[Hierarchy, _OrColumns()]]
 
 
 def nestings(
-    dataset: str, hierarchies: Mapping[str, Hierarchy], levels: Mapping[str, Sequence[Level]], frames: Iterable[Frame]
+    dataset: str, hierarchies: Mapping[str, Hierarchy], levels: Mapping[str, Sequence[Level]], frames: Iterable[Crosstab]
 ) -> tuple[Nesting, ...]:
     """The maps of all hierarchies, from the job and from records of public frames.
 
@@ -113,7 +113,7 @@ def nestings(
     for name, hierarchy in hierarchies.items():
         parents = []
         for fine, coarse in hierarchy.steps:
-            holding = [frame for frame in public if {fine, coarse} <= frame.codes.keys()]
+            holding = [crosstab for crosstab in public if {fine, coarse} <= crosstab.codes.keys()]
             try:
                 parents.append(parents_in(holding, fine, coarse, hierarchy.stated(levels, fine, coarse)))
             except UnnestedError as error:
@@ -123,7 +123,7 @@ def nestings(
     return tuple(nested)
 
 
-def _nested(frames: Sequence[Frame], levels: Mapping[str, Sequence[Level]], fine: str, coarse: str) -> bool:
+def _nested(frames: Sequence[Crosstab], levels: Mapping[str, Sequence[Level]], fine: str, coarse: str) -> bool:
     try:
         parents_in(frames, fine, coarse, np.full(len(levels[fine]), UNSEEN, dtype=np.int32))
     except UnnestedError:

@@ -185,7 +185,7 @@ class MechanismSpec(Frozen):
         """Largest bound of weights on a reference, so that later files meet the bound `target`; inf allows any."""
         return inf
 
-    def against_noisy_frame(self, job: JobView) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         """The reason why noisy sample counts cannot replace public ones; empty if they can."""
         return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSc
 
 from dpdist.core.cautions import Caution
 from dpdist.core.plugins import Members
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job.budget import (
     FRAME_MINIMUM,
     LedgerSettings,
@@ -205,7 +205,7 @@ class BudgetShares(JobKeys):
         return counts or Fraction(0), histograms.epsilon if histograms is not None else Fraction(0)
 
     @property
-    def noisy_frame(self) -> bool:
+    def noisy_crosstab(self) -> bool:
         """True if sample counts get noise of their own, before anything is fitted, from a part of the budget."""
         return self._paid[0] > 0
 
@@ -286,7 +286,7 @@ class Job(BudgetShares):
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
+        """Columns of the public crosstab, each once: strata, predictors, design strata, columns of tables and rakes."""
         by = [name for table in self.tables for name in table.columns] + [name for rake in self.rake for name in rake.by]
         design = [*self.survey.design_strata, *self.survey.one_weight_in]
         return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *design, *by]))
@@ -310,7 +310,7 @@ class Job(BudgetShares):
 
     @property
     def modelled_columns(self) -> tuple[str, ...]:
-        """Categories that the released parameters distinguish, in the frame's order.
+        """Categories that the released parameters distinguish, in the crosstab's order.
 
         Synthetic records have no other categories.
         """
@@ -376,15 +376,15 @@ class Job(BudgetShares):
 
     @property
     def protected_columns(self) -> tuple[str, ...]:
-        """Columns of the frame whose sample counts are noisy."""
-        if self.predictors is None or not self.noisy_frame:
+        """Columns of the crosstab whose sample counts are noisy."""
+        if self.predictors is None or not self.noisy_crosstab:
             return ()
         chosen = self.predictors.protect.columns
         return tuple(name for name in self.categories if chosen is None or name in chosen)
 
     @property
     def counted_columns(self) -> tuple[str, ...]:
-        """The other columns of the frame, which are not protected by `predictors`."""
+        """The other columns of the crosstab, which are not protected by `predictors`."""
         return tuple(name for name in self.categories if name not in self.protected_columns)
 
     @property
@@ -400,7 +400,7 @@ class Job(BudgetShares):
     @property
     def public_counts(self) -> tuple[str, ...] | None:
         """Columns whose combinations have published exact sample counts; None if there are none."""
-        if self.noisy_frame:
+        if self.noisy_crosstab:
             return self.counted_columns or None
         return None if self.sizes_secret else self.categories
 
@@ -410,7 +410,7 @@ class Job(BudgetShares):
         """
         return self.public_counts is not None and set(columns) <= set(self.public_counts)
 
-    def nestings(self, frames: Iterable[Frame]) -> tuple[Nesting, ...]:
+    def nestings(self, frames: Iterable[Crosstab]) -> tuple[Nesting, ...]:
         """The maps of the job's hierarchies, completed by records of public frames. Raises `JobError`."""
         levels = {name: column.levels or () for name, column in self.columns.items()}
         return nestings(self.dataset, self.hierarchies, levels, frames)
@@ -464,7 +464,7 @@ class Job(BudgetShares):
     @property
     def sizes_in_sums(self) -> bool:
         """True if sizes are secret, and estimated from the mechanism's noisy sums instead of noisy sample counts."""
-        return self.sizes_secret and not self.noisy_frame
+        return self.sizes_secret and not self.noisy_crosstab
 
     @property
     def most_records(self) -> int:

@@ -102,9 +102,9 @@ def cells_of(release: ReleaseView, model: PublicModel, stratum: int) -> list[dic
 
     A pattern is a combination of levels that the model distinguishes.
     """
-    frame, rows = release.frame, release.frame.rows_of(stratum)
+    crosstab, rows = release.crosstab, release.crosstab.rows_of(stratum)
     pattern = model.design.pattern
     first = np.unique(pattern, return_index=True)[1]
-    codes = {name: frame.codes[name][rows] for name in release.job.categories}
+    codes = {name: crosstab.codes[name][rows] for name in release.job.categories}
     constant = [name for name, values in codes.items() if np.array_equal(values, values[first][pattern])]
-    return [{name: str(frame.levels[name][codes[name][row]]) for name in constant} for row in first]
+    return [{name: str(crosstab.levels[name][codes[name][row]]) for name in constant} for row in first]

@@ -179,7 +179,7 @@ def builder_of(job: Job) -> Builder:
         for method, what in NOISY.items():
             if not hasattr(builder, method):
                 raise missing(name, "post", f"{getattr(builder, '__name__', 'model')}.{method}", what)
-        if job.noisy_frame and not hasattr(builder, "recounted"):
+        if job.noisy_crosstab and not hasattr(builder, "recounted"):
             fault = f"'{name}' takes no noisy sample counts: its model has no recounted"
             remedy = f"leave predictors out, or write recounted(theta, counts) in {_path(name, 'post')}"
             raise JobError(job.dataset, [Problem("predictors", fault, "mechanisms whose model has it", remedy)])

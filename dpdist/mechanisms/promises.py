@@ -89,7 +89,7 @@ SECRET_SIZES = (
     "by cell, are not public: published numbers follow from the noisy sums."
 )
 NOISY_FRAME = (
-    "The frame's columns ({columns}) and their levels are public, and that the file is not empty. Numbers of sample "
+    "The columns {columns} and their levels are public, and that the file is not empty. Numbers of sample "
     "records by combination are not public: tables, synthetic records and standard errors use noisy numbers, drawn once "
     "before anything else was computed (see protected_predictors)."
 )
@@ -189,7 +189,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeat
     users = (*USERS_PART, *clamps) if family_facts(job).program else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     sizes = SECRET_SIZES if job.sizes_secret else PUBLIC_X
-    if job.noisy_frame:
+    if job.noisy_crosstab:
         sizes = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
     code = [THIRD_PARTY[part].format(name=name, **origin) for part, (name, origin) in job.third_party.items()]
     code += [THIRD_PARTY["statistic"].format(name=name, **origin) for name, origin in job.third_party_statistics.items()]
@@ -212,20 +212,22 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
 
     Both costs have the same class of guarantee.
     """
-    adjacency, epsilon = job.budget.adjacency, job.epsilon.frame
-    if not job.noisy_frame or isinstance(total, NoGuarantee):
+    adjacency, epsilon = job.budget.adjacency, job.epsilon.crosstab
+    if not job.noisy_crosstab or isinstance(total, NoGuarantee):
         return total
     if isinstance(total, Concentrated):
-        frame = Concentrated(adjacency, epsilon, job.rho.frame, total.delta, exchange=Fraction(2))
-        return replace(total + frame, epsilon=job.budget.epsilon)
+        crosstab = Concentrated(adjacency, epsilon, job.rho.crosstab, total.delta, exchange=Fraction(2))
+        return replace(total + crosstab, epsilon=job.budget.epsilon)
     return total + (Strict(adjacency, epsilon) if isinstance(total, Strict) else Asymptotic(adjacency, epsilon))
 
 
 def of_frame(job: Job) -> str:
     """A sentence on the part of the budget that the noisy sample counts take; empty without them."""
-    if not job.noisy_frame:
+    if not job.noisy_crosstab:
         return ""
-    return OF_FRAME.format(epsilon=budget_text(job.epsilon.frame), columns=", ".join(job.protected_columns) or "no column")
+    return OF_FRAME.format(
+        epsilon=budget_text(job.epsilon.crosstab), columns=", ".join(job.protected_columns) or "no column"
+    )
 
 
 def units(job: Job) -> tuple[str, ...]:

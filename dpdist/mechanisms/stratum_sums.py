@@ -47,7 +47,7 @@ class Summing(ABC):
 
     @abstractmethod
     def sums(self, records: Records) -> Floats:
-        """Sums over the records: counts by bin, (1, bin), or sums by cell or frame row, (…, sum)."""
+        """Sums over the records: counts by bin, (1, bin), or sums by cell or crosstab row, (…, sum)."""
 
 
 def _without_bounds(records: Records) -> Columns:

@@ -42,9 +42,9 @@ class Bernoulli(ConjugateModel):
         total, ones = statistics[:, 0].T
         return Draws({"probability": np.clip((PRIOR_A + ones) / (PRIOR_A + PRIOR_B + total), *INSIDE)})
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        y = (open_uniforms(rng, (len(frame_row),)) > 1.0 - theta["probability"][0]).astype(float)
-        return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        y = (open_uniforms(rng, (len(crosstab_row),)) > 1.0 - theta["probability"][0]).astype(float)
+        return np.clip(y, *self.outcome_bounds), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         zero, one = np.clip([0.0, 1.0], *self.outcome_bounds)
@@ -65,4 +65,4 @@ class Bernoulli(ConjugateModel):
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         features = np.column_stack([1.0 - records.outcome, records.outcome])
         table = Table.of(np.log1p(-draws["probability"]), np.log(draws["probability"]))
-        return products(self.pattern(records.frame), features, len(draws), lambda _: table)
+        return products(self.pattern(records.row), features, len(draws), lambda _: table)

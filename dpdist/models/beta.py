@@ -66,9 +66,9 @@ class Beta(OutcomeModel):
         logit, log_precision = coordinates.T
         return np.asarray(-np.logaddexp(0.0, logit) - np.logaddexp(0.0, -logit) - PRECISION_TAIL * log_precision)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        y = simulated_share(theta["mean"][0], theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
-        return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        y = simulated_share(theta["mean"][0], theta["precision"][0], open_uniforms(rng, (len(crosstab_row),)))
+        return np.clip(y, *self.outcome_bounds), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         mean, precision = theta["mean"], theta["precision"]
@@ -92,7 +92,7 @@ class Beta(OutcomeModel):
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = share_table(draws["mean"], draws["precision"])
-        return products(self.pattern(records.frame), share_features(records.outcome), len(draws), lambda _: table)
+        return products(self.pattern(records.row), share_features(records.outcome), len(draws), lambda _: table)
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,10 @@ class BetaRegression(RegressionModel):
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         return share_statistics(self, records, alpha)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        mean = scipy.special.expit(self.location(theta))[0][self.pattern(frame_row)]
-        y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
-        return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        mean = scipy.special.expit(self.location(theta))[0][self.pattern(crosstab_row)]
+        y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(crosstab_row),)))
+        return np.clip(y, *self.outcome_bounds), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         mean, precision = scipy.special.expit(self.location(theta)), theta["precision"][:, None]
@@ -218,4 +218,4 @@ class BetaRegression(RegressionModel):
             exact = share_table(mean[:, pattern], draws["precision"])
             return Table(exact.values, size * exact.magnitude)
 
-        return products(self.pattern(records.frame), share_features(records.outcome), len(draws), table)
+        return products(self.pattern(records.row), share_features(records.outcome), len(draws), table)

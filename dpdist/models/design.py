@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
 
 INTERCEPT = "(Intercept)"
@@ -20,10 +20,10 @@ INTERCEPT = "(Intercept)"
 
 @dataclass(frozen=True)
 class Design:
-    """Predictors of the frame rows of one stratum, by pattern: a distinct combination of predictor levels.
+    """Predictors of the crosstab rows of one stratum, by pattern: a distinct combination of predictor levels.
 
     The stratum identifies the predictors `kept`. `matrix` (pattern, kept predictor) has the distinct rows, and
-    `pattern` (row,) the pattern of each frame row. `first` is the first of the stratum's frame rows.
+    `pattern` (row,) the pattern of each crosstab row. `first` is the first of the stratum's crosstab rows.
     """
 
     names: tuple[str, ...]
@@ -33,16 +33,18 @@ class Design:
     first: int
 
 
-def predictor_names(frame: Frame, predictors: Sequence[str]) -> tuple[str, ...]:
+def predictor_names(crosstab: Crosstab, predictors: Sequence[str]) -> tuple[str, ...]:
     """The intercept, and one indicator for each level of a predictor except its first."""
-    indicators = [f"{name}[{level}]" for name in predictors for level in frame.levels[name][1:]]
+    indicators = [f"{name}[{level}]" for name in predictors for level in crosstab.levels[name][1:]]
     return (INTERCEPT, *indicators)
 
 
-def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
-    names = predictor_names(frame, predictors)
-    codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[p][rows] for p in predictors])
-    sizes = tuple(len(frame.levels[name]) for name in predictors)
+def design(crosstab: Crosstab, predictors: Sequence[str], rows: slice) -> Design:
+    names = predictor_names(crosstab, predictors)
+    codes = np.column_stack(
+        [np.zeros(rows.stop - rows.start, dtype=np.int32)] + [crosstab.codes[p][rows] for p in predictors]
+    )
+    sizes = tuple(len(crosstab.levels[name]) for name in predictors)
     columns, matrix, pattern = _of_codes(codes.astype(np.int32).tobytes(), sizes)
     return Design(names, columns, matrix, pattern, rows.start)
 
@@ -62,16 +64,16 @@ def _of_codes(codes: bytes, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], Fl
     return independent, matrix, of_row
 
 
-def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
-    """Combinations of columns in the frame rows of one stratum, as the patterns of a design, in order of levels.
+def patterns(crosstab: Crosstab, columns: Sequence[str], rows: slice) -> Design:
+    """Combinations of columns in the crosstab rows of one stratum, as the patterns of a design, in order of levels.
 
     `names` are the combinations. `matrix` is empty, because each combination is a predictor.
     """
-    codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[c][rows] for c in columns])
+    codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [crosstab.codes[c][rows] for c in columns])
     distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
     texts = np.full(len(distinct), "", dtype=object)
     for k, name in enumerate(columns):  # by column: there are many more combinations than levels
-        of_levels = np.array([" / " * (k > 0) + str(level) for level in frame.levels[name]], dtype=object)
+        of_levels = np.array([" / " * (k > 0) + str(level) for level in crosstab.levels[name]], dtype=object)
         texts = texts + of_levels[distinct[:, 1 + k]]
     names = tuple(text or "all" for text in texts.tolist())
     return Design(
@@ -79,18 +81,18 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
     )
 
 
-def counted(frame: Frame, rows: slice, cells: Design) -> Floats:
+def counted(crosstab: Crosstab, rows: slice, cells: Design) -> Floats:
     """Number of sample records of every pattern as published, (pattern,).
 
     It is at least 1, because it serves as a divisor.
     """
-    return np.maximum(np.bincount(cells.pattern, weights=frame.count[rows]), 1.0)
+    return np.maximum(np.bincount(cells.pattern, weights=crosstab.count[rows]), 1.0)
 
 
 def counted_again(cells: Design, counts: Floats) -> Floats:
     """Number of sample records of every pattern, (draw, pattern), from other counts; at least 1.
 
-    The counts are (draw, row) for the frame rows of the stratum.
+    The counts are (draw, row) for the crosstab rows of the stratum.
     """
     rows = np.arange(len(cells.pattern))
     incidence = scipy.sparse.csr_array((np.ones(len(rows)), (cells.pattern, rows)))
@@ -98,8 +100,8 @@ def counted_again(cells: Design, counts: Floats) -> Floats:
     return np.maximum(summed, 1.0)
 
 
-def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-    return () if frame.strata else job.strata
+def strata_as_predictors(job: Job, crosstab: Crosstab) -> tuple[str, ...]:
+    return () if crosstab.strata else job.strata
 
 
 def _independent(matrix: Floats) -> tuple[int, ...]:

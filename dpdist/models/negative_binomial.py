@@ -79,10 +79,10 @@ class NegativeBinomial(OutcomeModel):
         log_mean, log_dispersion = coordinates.T
         return np.asarray(SHAPE * log_dispersion - RATE * np.exp(log_dispersion) - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         mean, dispersion = theta["mean"][0], theta["dispersion"][0]
-        y = scipy.stats.nbinom.ppf(open_uniforms(rng, (len(frame_row),)), dispersion, dispersion / (mean + dispersion))
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
+        y = scipy.stats.nbinom.ppf(open_uniforms(rng, (len(crosstab_row),)), dispersion, dispersion / (mean + dispersion))
+        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         mean = limited_negative_binomial_mean(theta["mean"], theta["dispersion"], self.outcome_bounds)
@@ -219,12 +219,12 @@ class NegativeBinomialMixture(OutcomeModel):
         on = alpha > 0
         return combined(np.column_stack([records.outcome[on], alpha[on]]))
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         mean, dispersion, share = theta["mean"][0], theta["dispersion"][0], theta["share"][0]
-        kind, level = open_uniforms(rng, (len(frame_row), 2)).T
+        kind, level = open_uniforms(rng, (len(crosstab_row), 2)).T
         size = np.where(kind < share, *dispersion)
         y = scipy.stats.nbinom.ppf(level, size, size / (mean + size))
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
+        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         of_kind = [

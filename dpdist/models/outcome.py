@@ -12,9 +12,9 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
-from dpdist.models.design import frame_strata_as_predictors
+from dpdist.models.design import strata_as_predictors
 from dpdist.models.numerics.tiles import Tile, extremes_of, log_lik_of
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.public_model import PublicModel
@@ -48,7 +48,7 @@ class OutcomeModel(PublicModel):
     def sums(self, records: Records, alpha: Floats, *columns: Floats) -> Floats:
         """Σα and Σα·column by pattern, (pattern, 1 + column); records with α = 0 do not change them."""
         on, patterns = alpha > 0, len(self.design.matrix)
-        pattern, weight = self.pattern(records.frame)[on], alpha[on]
+        pattern, weight = self.pattern(records.row)[on], alpha[on]
         terms = (weight, *(weight * column[on] for column in columns))
         return np.column_stack([np.bincount(pattern, weights=t, minlength=patterns) for t in terms])
 
@@ -76,7 +76,7 @@ class OutcomeModel(PublicModel):
         If few records are equal, all count as distinct.
         """
         values, code = np.unique(records.outcome, return_inverse=True)
-        key = self.pattern(records.frame) * np.int64(len(values)) + code
+        key = self.pattern(records.row) * np.int64(len(values)) + code
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         if 2 * len(first) > len(records):
             return np.arange(len(records)), np.arange(len(records))
@@ -99,8 +99,8 @@ class RegressionModel(OutcomeModel):
     """A model whose location is x'coefficients; in a pooled fit the strata are main effects."""
 
     @staticmethod
-    def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        return (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
+    def predictors(job: Job, crosstab: Crosstab) -> tuple[str, ...]:
+        return (*strata_as_predictors(job, crosstab), *job.likelihood_predictors)
 
     @property
     def coefficients(self) -> Parameter:
@@ -121,7 +121,7 @@ class RegressionModel(OutcomeModel):
         return float(1.0 + np.abs(draws["coefficients"][:, self.design.kept]).sum(axis=1).max())
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        columns: dict[str, Floats | Codes] = {"pattern": self.pattern(records.frame), "y": records.outcome}
+        columns: dict[str, Floats | Codes] = {"pattern": self.pattern(records.row), "y": records.outcome}
         return clamped_records(alpha, reference, clamp, columns)
 
     def design_data(self) -> dict[str, Any]:

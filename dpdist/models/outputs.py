@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.job import Job, StatisticName
 from dpdist.models.protocol import Distributed, Draws, Exact, Expectation, Likelihood, StratumModel, Synthesizer
@@ -23,23 +23,23 @@ DRAWS = 400
 LARGEST = 4_000
 """Number of records to which the synthetic sample of a larger stratum is reduced; its draws are then rescaled.
 
-Every frame row keeps its share of these records, but at least SMALLEST, so the sample may be larger.
+Every crosstab row keeps its share of these records, but at least SMALLEST, so the sample may be larger.
 """
 SMALLEST = 200
-"""Smallest number of records that a frame row keeps in a reduced sample. A row with fewer keeps all of its records."""
+"""Smallest number of records that a crosstab row keeps in a reduced sample. A row with fewer keeps all of its records."""
 
 DesignEffectOf = Callable[[frozenset[str], str, str | None], float]
 """The design effect of a statistic, of an outcome or none, in cells that these columns cross."""
 
 
 class ReleaseView(Protocol):
-    """What texts and outputs may read of a release: job, public frame, models, and parameters of each set."""
+    """What texts and outputs may read of a release: job, public crosstab, models, and parameters of each set."""
 
     @property
     def job(self) -> Job: ...
 
     @property
-    def frame(self) -> Frame: ...
+    def crosstab(self) -> Crosstab: ...
 
     @property
     def sets(self) -> tuple[Mapping[str, Mapping[str, Any]], ...]: ...
@@ -112,7 +112,7 @@ class NoisedFigures(StratumModel, Expectation, Protocol):
         ...
 
     def fitted(self, theta: Draws) -> Draws:
-        """The parameters, with figures of frame rows that are nearest to the noisy ones."""
+        """The parameters, with figures of crosstab rows that are nearest to the noisy ones."""
         ...
 
     def figures(self, theta: Draws, name: str) -> dict[StatisticName, Floats]:
@@ -135,7 +135,7 @@ class DonorRecords(Protocol):
     @property
     def donors(self) -> DonorsByCell: ...
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
         """Outcomes, weights, and positions of the donors."""
         ...
 
@@ -149,7 +149,7 @@ class FromDonors(Protocol):
     def distribution(self, release: ReleaseView, stratum: int) -> Distributed: ...
 
     def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
-        """The number of sample records of every frame row, (row,), from the written parameters."""
+        """The number of sample records of every crosstab row, (row,), from the written parameters."""
         ...
 
 

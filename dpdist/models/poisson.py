@@ -42,9 +42,9 @@ class Poisson(ConjugateModel):
         total, sum_y = statistics[:, 0].T
         return Draws({"rate": np.maximum((PRIOR_SHAPE + sum_y) / (PRIOR_RATE + total), SMALLEST)})
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), theta["rate"][0])
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), theta["rate"][0])
+        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
@@ -67,7 +67,7 @@ class Poisson(ConjugateModel):
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = Table.of(-draws["rate"], np.log(draws["rate"]), -1.0)
-        return products(self.pattern(records.frame), count_features(records.outcome), len(draws), lambda _: table)
+        return products(self.pattern(records.row), count_features(records.outcome), len(draws), lambda _: table)
 
 
 def count_features(y: Floats) -> Floats:
@@ -100,10 +100,10 @@ class PoissonRegression(RegressionModel):
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         return self.sums(records, alpha, records.outcome)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        rate = np.exp(self.location(theta))[0][self.pattern(frame_row)]
-        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), rate)
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        rate = np.exp(self.location(theta))[0][self.pattern(crosstab_row)]
+        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), rate)
+        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         return self.per_row(limited_poisson_mean(np.exp(self.location(theta)), self.outcome_bounds))
@@ -128,4 +128,4 @@ class PoissonRegression(RegressionModel):
             return Table(values, np.array([size * rate.max(), size, 1.0]))
 
         features = count_features(records.outcome)
-        return products(self.pattern(records.frame), features, len(draws), table)
+        return products(self.pattern(records.row), features, len(draws), table)

@@ -1,6 +1,6 @@
 """Protocols of models, one capability each: families and mechanisms implement them, `engine` and `publish` ask.
 
-A model is frozen, picklable and public: it is built from the job and the frame, never from records.
+A model is frozen, picklable and public: it is built from the job and the crosstab, never from records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Program
 
 
@@ -25,7 +25,7 @@ class Spurious(Exception):
 class Clamped:
     """The posterior π(θ) ∏ exp(clamp(α(f − offset), ±clamp)), with f a record's log likelihood and α its privacy weight.
 
-    It has no sufficient statistics, so it holds records. `rows` (record, 5) are frame row, outcome, weight, α and offset
+    It has no sufficient statistics, so it holds records. `rows` (record, 5) are crosstab row, outcome, weight, α and offset
     ([G] eq. 3.5–3.6; METHODS §4b).
     """
 
@@ -245,8 +245,8 @@ class StanData(Protocol):
 class Synthesizer(Protocol):
     """A model that can draw synthetic records."""
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcome and weight of one synthetic record for each entry of `frame_row`, under the first draw of θ.
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcome and weight of one synthetic record for each entry of `crosstab_row`, under the first draw of θ.
 
         Several outcomes are (record, outcome).
         """
@@ -258,7 +258,7 @@ class Presampled(Protocol):
     """A model whose synthetic records were made at the fit and released with θ."""
 
     def presampled(self, theta: Draws) -> tuple[Floats, Floats]:
-        """Outcome and weight of one synthetic record per sample record of the stratum, in frame order."""
+        """Outcome and weight of one synthetic record per sample record of the stratum, in crosstab order."""
         ...
 
 
@@ -267,7 +267,7 @@ class Expectation(Protocol):
     """A model that gives expected weights and outcomes, from which tables are made."""
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w | x) and E(w y | x) of every frame row of the stratum, (draw, row) each."""
+        """E(w | x) and E(w y | x) of every crosstab row of the stratum, (draw, row) each."""
         ...
 
 
@@ -276,7 +276,7 @@ class Expectations(Expectation, Protocol):
     """A model that gives expectations of several outcomes."""
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w | x) and E(w y | x) of every frame row, (draw, row) each; y is the outcome of this number."""
+        """E(w | x) and E(w y | x) of every crosstab row, (draw, row) each; y is the outcome of this number."""
         ...
 
 
@@ -295,7 +295,7 @@ class Distributed(Protocol):
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value`, (draw, pair).
 
-        A pair is a value and a frame row, which is counted within the stratum.
+        A pair is a value and a crosstab row, which is counted within the stratum.
         """
         ...
 
@@ -327,7 +327,7 @@ class StratumModel(Described, Protocol):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Names and dimensions of the parameters; they are the same for every stratum of a frame."""
+        """Names and dimensions of the parameters; they are the same for every stratum of a crosstab."""
         ...
 
     @property
@@ -349,8 +349,8 @@ class Likelihood(StratumModel, Density, Additive, Protocol):
 class Builder(Protocol):
     """The class of a model, which builds the model of a stratum."""
 
-    def build(self, job: Any, frame: Frame, rows: slice, proper: bool = False) -> StratumModel:
-        """The model of the frame rows of one stratum; with `proper` it has the weak proper prior, whatever the job says."""
+    def build(self, job: Any, crosstab: Crosstab, rows: slice, proper: bool = False) -> StratumModel:
+        """The model of a stratum's crosstab rows; with `proper` it has the weak proper prior, whatever the job says."""
         ...
 
 

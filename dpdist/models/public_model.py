@@ -1,4 +1,4 @@
-"""Base class of mechanisms' models in `post.py`: design, form of parameters, figures of frame rows."""
+"""Base class of mechanisms' models in `post.py`: design, form of parameters, figures of crosstab rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
 from dpdist.models.design import Design, design
 from dpdist.models.protocol import Draws, Parameter, describe_draws, recall_draws
@@ -25,11 +25,11 @@ class PublicModel:
     outcome_bounds: tuple[float, float]
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
-        return cls(design(frame, cls.predictors(job, frame), rows), job.outcome_column.bounds or (-np.inf, np.inf))
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
+        return cls(design(crosstab, cls.predictors(job, crosstab), rows), job.outcome_column.bounds or (-np.inf, np.inf))
 
     @staticmethod
-    def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
+    def predictors(job: Job, crosstab: Crosstab) -> tuple[str, ...]:
         return ()
 
     @property
@@ -50,11 +50,11 @@ class PublicModel:
     def recall(self, described: Mapping[str, Any]) -> Draws:
         return recall_draws(self.parameters, described)
 
-    def pattern(self, frame_row: Codes) -> Codes:
-        return self.design.pattern[frame_row - self.design.first]
+    def pattern(self, crosstab_row: Codes) -> Codes:
+        return self.design.pattern[crosstab_row - self.design.first]
 
     def per_row(self, mean: Floats) -> tuple[Floats, Floats]:
-        """E(w | x) = 1 and E(w y | x) = E(y | x) of every frame row, (draw, row), from `mean`, E(y | x) by pattern."""
+        """E(w | x) = 1 and E(w y | x) = E(y | x) of every crosstab row, (draw, row), from `mean`, E(y | x) by pattern."""
         product = mean[:, self.design.pattern]
         return np.ones_like(product), product
 

@@ -12,7 +12,7 @@ class SyntheticRecords(Records):
     """Records that a released model simulated. They are public, unlike all other records."""
 
     @classmethod
-    def of(cls, frame_row: Codes, outcome: Floats, weight: Floats) -> SyntheticRecords:
-        """Records of these rows of the frame, numbered from 0 and without primary sampling units."""
-        number = np.arange(len(frame_row), dtype=np.int64)
-        return cls(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
+    def of(cls, crosstab_row: Codes, outcome: Floats, weight: Floats) -> SyntheticRecords:
+        """Records of these rows of the crosstab, numbered from 0 and without primary sampling units."""
+        number = np.arange(len(crosstab_row), dtype=np.int64)
+        return cls(number, crosstab_row, outcome, weight, np.full(len(crosstab_row), -1, dtype=np.int32))

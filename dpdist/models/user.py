@@ -33,7 +33,7 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError, Problem, ProgramError
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job, Program
 from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
 
@@ -50,15 +50,15 @@ OUTCOME, WEIGHT = "synthetic outcome", "synthetic weight"
 
 @dataclass(frozen=True)
 class User:
-    """A user's program for one stratum; its statistics are the records with α > 0: frame row, y, w and α, (record, 4)."""
+    """A user's program for one stratum; its statistics are records with α > 0: crosstab row, y, w and α, (record, 4)."""
 
     program: Program
     parameters: tuple[Parameter, ...]
     constants: Mapping[str, Any]
-    frame_rows: Codes
-    """Frame row of every sample record of the stratum."""
+    crosstab_rows: Codes
+    """Crosstab row of every sample record of the stratum."""
     codes: Mapping[str, Codes]
-    """By the name of a category, the code of every frame row of the file."""
+    """By the name of a category, the code of every crosstab row of the file."""
     levels: Mapping[str, int]
     outcome_bounds: tuple[float, float]
     whole: bool
@@ -69,18 +69,18 @@ class User:
     combine: Literal["concat"] = "concat"
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> User:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> User:
         likelihood = job.likelihood
-        names = (*(() if frame.strata else job.strata), *likelihood.predictors)
+        names = (*(() if crosstab.strata else job.strata), *likelihood.predictors)
         assert likelihood.program is not None
         assert job.outcome_column.bounds is not None
         return cls(
             program=likelihood.program,
-            parameters=tuple(_parameter(name, dims, frame) for name, dims in likelihood.parameters.items()),
+            parameters=tuple(_parameter(name, dims, crosstab) for name, dims in likelihood.parameters.items()),
             constants=likelihood.data,
-            frame_rows=np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), frame.count[rows]),
-            codes={name: frame.codes[name] for name in names},
-            levels={name: len(frame.levels[name]) for name in names},
+            crosstab_rows=np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), crosstab.count[rows]),
+            codes={name: crosstab.codes[name] for name in names},
+            levels={name: len(crosstab.levels[name]) for name in names},
             outcome_bounds=job.outcome_column.bounds,
             whole=job.outcome_column.whole,
             weighted=job.survey.weight is not None,
@@ -89,24 +89,24 @@ class User:
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         positive = alpha > 0
-        return np.column_stack([records.frame, records.outcome, records.weight, alpha])[positive]
+        return np.column_stack([records.row, records.outcome, records.weight, alpha])[positive]
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
-        frame, y, w, alpha = statistics.T
-        return self.data_of(frame.astype(np.int32), y, w, alpha)
+        row, y, w, alpha = statistics.T
+        return self.data_of(row.astype(np.int32), y, w, alpha)
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        data = self.data_of(records.frame, records.outcome, records.weight, alpha)
+        data = self.data_of(records.row, records.outcome, records.weight, alpha)
         return data | {"reference": reference, "clamp": float(clamp)}
 
-    def data_of(self, frame: Codes, y: Floats, w: Floats, alpha: Floats, generate: bool = False) -> dict[str, Any]:
+    def data_of(self, crosstab: Codes, y: Floats, w: Floats, alpha: Floats, generate: bool = False) -> dict[str, Any]:
         """The program's data of the given records."""
         data: dict[str, Any] = {"N": len(y), "y": y.astype(np.int64) if self.whole else y, "alpha": alpha}
         data |= {"generate": int(generate), "reference": np.zeros(len(y)), "clamp": UNCLAMPED}
         if self.weighted:
             data["w"] = w
         for name, codes in self.codes.items():
-            data[name], data[f"{name}_levels"] = codes[frame] + 1, self.levels[name]
+            data[name], data[f"{name}_levels"] = codes[crosstab] + 1, self.levels[name]
         return data | dict(self.constants)
 
     @property
@@ -139,7 +139,7 @@ class User:
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record) from the job's Python function."""
         assert self.function is not None
-        data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)))
+        data = self.data_of(records.row, records.outcome, records.weight, np.ones(len(records)))
         values = np.asarray(_function(self.function)(dict(draws.values), data), dtype=np.float64)
         if values.shape != (len(draws), len(records)):
             raise ValueError(f"{self.function} gave {values.shape}, not (draw, record) = {(len(draws), len(records))}")
@@ -166,11 +166,11 @@ class User:
         return Draws({**recall_draws(self.parameters, described).values, **records})
 
 
-def _parameter(name: str, dims: tuple[str | int, ...], frame: Frame) -> Parameter:
+def _parameter(name: str, dims: tuple[str | int, ...], crosstab: Crosstab) -> Parameter:
     labelled = []
     for position, dim in enumerate(dims, start=1):
         if isinstance(dim, str):
-            labelled.append((dim, tuple(map(str, frame.levels[dim]))))
+            labelled.append((dim, tuple(map(str, crosstab.levels[dim]))))
         else:
             labelled.append((f"{name}_{position}", tuple(str(k) for k in range(1, dim + 1))))
     return Parameter(name, tuple(labelled))

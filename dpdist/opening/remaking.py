@@ -24,8 +24,8 @@ from dpdist.core.formats import version_of
 from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, printable, read_object
 from dpdist.core.this_process import single_threaded
+from dpdist.estimation.crosstab_table import read_job
 from dpdist.estimation.donors import DONORS
-from dpdist.estimation.frame_table import read_job
 from dpdist.estimation.history import HISTORY, REFERENCE_FILE
 from dpdist.job import Job
 from dpdist.job.former import Former
@@ -128,7 +128,7 @@ def _assumed(job: Job, stated: object, due: list[str], further: int) -> bool:
 
 def _sizes(released: ReleasedObject) -> Iterator[Damaged]:
     """Numbers of records that do not follow from the noisy sums, where these measure them."""
-    if not np.array_equal(public_frame(released.job, released.frame, released.sets).count, released.frame.count):
+    if not np.array_equal(public_frame(released.job, released.crosstab, released.sets).count, released.crosstab.count):
         yield Damaged("released/frame.parquet", "numbers of records other than its noisy sums give", "those of the sums")
 
 
@@ -203,7 +203,9 @@ def _stata(one: Path, other: Path) -> str | None:
             labels.append((reader.variable_labels(), reader.value_labels()))
     if labels[0] != labels[1]:
         return "its labels"
-    return _columns(*({str(name): pa.chunked_array([pa.array(frame[name])]) for name in frame} for frame in frames))
+    return _columns(
+        *({str(name): pa.chunked_array([pa.array(crosstab[name])]) for name in crosstab} for crosstab in frames)
+    )
 
 
 def _columns(one: Mapping[str, pa.ChunkedArray], other: Mapping[str, pa.ChunkedArray]) -> str | None:

@@ -24,7 +24,7 @@ from dpdist.core.public_files import (
     refuse_format,
     unfit,
 )
-from dpdist.estimation.frame_table import read_job
+from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.opening.rederiving import Rederivation, rederivation

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpdist.core.records import Frame, Ints
+from dpdist.core.records import Crosstab, Ints
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
@@ -147,7 +147,7 @@ class Blocks:
 class Layout:
     """How a fit's strata are divided into blocks, spans and bins, and how much memory they take."""
 
-    frame: Frame
+    crosstab: Crosstab
     draws: int
     """Number of posterior draws over all chains."""
     parameters: int
@@ -167,14 +167,16 @@ class Layout:
     """Largest number of strata in a batch; 1 where strata are fitted again one by one."""
 
     @classmethod
-    def of(cls, job: Job, frame: Frame) -> Layout:
+    def of(cls, job: Job, crosstab: Crosstab) -> Layout:
         model = builder_of(job)
-        parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
-        wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
+        parameters = [
+            model.build(job, crosstab, crosstab.rows_of(k)).identified for k in range(len(crosstab.stratum_labels))
+        ]
+        wanted, small = job.record.log_lik, log_lik_bytes(crosstab, job.sampler.total) <= LOG_LIK_LIMIT
         wanted = "never" if job.mechanism.adds_noise else wanted
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * family_facts(job).program
         stores = wanted == "always" or (wanted == "auto" and small)
-        first = model.build(job, frame, frame.rows_of(0))
+        first = model.build(job, crosstab, crosstab.rows_of(0))
         gathered = GATHERED_BYTES if isinstance(first, Additive) and first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else MOST_STRATA
         further = len(job.outcomes) - 1
@@ -182,15 +184,15 @@ class Layout:
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
         sums = BYTES_PER_SUM * first.most_sums if isinstance(first, CodedRecords) else 0
         batch = 1 if bin_strata == 1 or job.mechanism.fallback == "proper_prior" else BATCH_STRATA
-        return cls(frame, job.sampler.total, largest, stores, process, gathered, bin_strata, record, sums, batch)
+        return cls(crosstab, job.sampler.total, largest, stores, process, gathered, bin_strata, record, sums, batch)
 
     @cached_property
     def blocks(self) -> Blocks:
-        return Blocks.of(self.frame.stratum_count, self.draws)
+        return Blocks.of(self.crosstab.stratum_count, self.draws)
 
     @cached_property
     def axis(self) -> RaggedAxis:
-        return RaggedAxis.of(self.frame.stratum_count, block_rows(self.draws), self.batch_strata)
+        return RaggedAxis.of(self.crosstab.stratum_count, block_rows(self.draws), self.batch_strata)
 
     @cached_property
     def batch_strata(self) -> int:
@@ -198,7 +200,7 @@ class Layout:
 
         It depends on sizes alone, never on workers. It is 1 if there are few strata, or a giant one.
         """
-        count, most = self.frame.stratum_count, min(self.batch_limit, len(self.frame.stratum_count) // LEAST_BATCHES)
+        count, most = self.crosstab.stratum_count, min(self.batch_limit, len(self.crosstab.stratum_count) // LEAST_BATCHES)
         if most < 2 or self.giants:
             return 1
         times = np.array(seconds(count.tolist(), self.draws))
@@ -212,7 +214,7 @@ class Layout:
     def batch_of(self, stratum: int) -> range:
         """The strata of a stratum's batch."""
         start = stratum - stratum % self.batch_strata
-        return range(start, min(start + self.batch_strata, len(self.frame.stratum_count)))
+        return range(start, min(start + self.batch_strata, len(self.crosstab.stratum_count)))
 
     def spans(self, stratum: int) -> list[range]:
         """The numbers of a stratum's blocks, one range for each span."""
@@ -222,20 +224,20 @@ class Layout:
     @cached_property
     def part_edges(self) -> tuple[int, ...]:
         """The borders of all spans, in records."""
-        strata = range(len(self.frame.stratum_labels))
+        strata = range(len(self.crosstab.stratum_labels))
         return (0, *(self.blocks.edges[span.stop] for k in strata for span in self.spans(k)))
 
     @cached_property
     def giants(self) -> tuple[int, ...]:
         """Strata with more than one span."""
-        return tuple(k for k in range(len(self.frame.stratum_labels)) if len(self.spans(k)) > 1)
+        return tuple(k for k in range(len(self.crosstab.stratum_labels)) if len(self.spans(k)) > 1)
 
     @cached_property
     def _small(self) -> tuple[list[int], list[float]]:
         """Small strata in order, and the projected seconds of each."""
         giants = set(self.giants)
-        small = [k for k in range(len(self.frame.stratum_labels)) if k not in giants]
-        return small, seconds(self.frame.stratum_count[small].tolist(), self.draws)
+        small = [k for k in range(len(self.crosstab.stratum_labels)) if k not in giants]
+        return small, seconds(self.crosstab.stratum_count[small].tolist(), self.draws)
 
     def bins(self, workers: int) -> tuple[tuple[int, ...], ...]:
         """Small strata grouped in tasks for this number of workers.
@@ -259,19 +261,19 @@ class Layout:
 
     def task_bytes(self, stratum: int) -> int:
         """Projected peak memory, in bytes, of a task on this stratum, with the worker process."""
-        count = min(int(self.frame.stratum_count[stratum]), blocks_of_a_part(self.draws) * block_rows(self.draws))
+        count = min(int(self.crosstab.stratum_count[stratum]), blocks_of_a_part(self.draws) * block_rows(self.draws))
         block = min(count, block_rows(self.draws))
         tensor = int(TENSORS * 8 * self.draws * block) if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
-        gathered = self.gathered * int(self.frame.stratum_count[stratum])
+        gathered = self.gathered * int(self.crosstab.stratum_count[stratum])
         batch = 4 * BATCH_BYTES if self.batch_strata > 1 else 0
         return self.process + self.record_bytes * count + tensor + draws + gathered + self.sums + batch
 
     @cached_property
     def largest_task_bytes(self) -> int:
-        return self.task_bytes(int(np.argmax(self.frame.stratum_count)))
+        return self.task_bytes(int(np.argmax(self.crosstab.stratum_count)))
 
 
-def log_lik_bytes(frame: Frame, draws: int) -> int:
+def log_lik_bytes(crosstab: Crosstab, draws: int) -> int:
     """Projected size of log_lik.zarr in bytes, without compression."""
-    return RaggedAxis.of(frame.stratum_count, block_rows(draws)).size * draws * 8
+    return RaggedAxis.of(crosstab.stratum_count, block_rows(draws)).size * draws * 8

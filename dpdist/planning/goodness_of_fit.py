@@ -21,7 +21,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Floats, Frame
+from dpdist.core.records import TOTAL, Crosstab, Floats
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.engine.rounds import run_rounds
@@ -116,36 +116,36 @@ def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows
     """Tests how well the job's parametric family fits its reference. It reads that file once more."""
     census = reference.census
     design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
-    again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.outcomes))]
+    again = [replicate_sums(job, reference.source, census.crosstab, j) for j in range(len(job.outcomes))]
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         records = place(job.by_record, reference.source, census, Path(folder), tick)
-        return compared(job, census.frame, records, reference.row >= 0, design, again)
+        return compared(job, census.crosstab, records, reference.row >= 0, design, again)
 
 
 def compared(
     job: Job,
-    frame: Frame,
+    crosstab: Crosstab,
     records: Records,
     inside: NDArray[np.bool_],
     design: SamplingDesign,
     replicated: Sequence[Replicated | None],
 ) -> GoodnessOfFit:
-    """Compares expectations with direct estimates. `records` are in the order of the frame.
+    """Compares expectations with direct estimates. `records` are in the order of the crosstab.
 
-    `inside` is true for frame rows that the current file has too, (row,). Rows that only the reference has are left out
+    `inside` is true for crosstab rows that the current file has too, (row,). Rows that only the reference has are left out
     of all cells.
     """
-    weight, products = _expected(job, frame, records)
+    weight, products = _expected(job, crosstab, records)
     inside = inside & np.isfinite(weight)
-    n, clustered = frame.count.astype(np.float64), job.survey.psu is not None
+    n, clustered = crosstab.count.astype(np.float64), job.survey.psu is not None
     sizes: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for j, outcome in enumerate(job.outcomes):
-        sums_of_outcome = totals(_blocks(records.about(j), job.sampler.total), frame, clustered)
+        sums_of_outcome = totals(_blocks(records.about(j), job.sampler.total), crosstab, clustered)
         sums = [np.where(inside, n * by_row, 0.0) for by_row in (weight, products[j])]
         for table in job.tables:
-            cells = _within(cross(frame, table.by, table.margins, table.universe), inside)
-            estimates = direct(sums_of_outcome, frame, cells, design, replicated[j])
-            errors = errors_given_sizes(sums_of_outcome, frame, cells, design)
+            cells = _within(cross(crosstab, table.by, table.margins, table.universe), inside)
+            estimates = direct(sums_of_outcome, crosstab, cells, design, replicated[j])
+            errors = errors_given_sizes(sums_of_outcome, crosstab, cells, design)
             if clustered or replicated[j] is not None:
                 errors = np.sqrt([estimate.variance for estimate in estimates])
             off = _expectations(cells, sums) - [estimate.value for estimate in estimates]
@@ -160,7 +160,7 @@ def compared(
 
 
 def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:
-    """Expected counts, means and totals of cells, (statistic, cell), from expected sums of frame rows."""
+    """Expected counts, means and totals of cells, (statistic, cell), from expected sums of crosstab rows."""
     count, total = (cells.membership @ by_row for by_row in sums)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.array([count, total / count, total])
@@ -171,13 +171,13 @@ def _misfit(statistic: str, sizes: list[tuple[float, str]]) -> ModelMisfit:
     return ModelMisfit(statistic, len(off), float((off <= WITHIN).mean()), float(np.median(off)), *max(sizes))
 
 
-def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]:
-    """E(w|x) by frame row, (row,), and E(wy|x) by outcome and row, (outcome, row); NaN in strata without a fit."""
-    weight, products = np.full(len(frame), np.nan), np.full((len(job.outcomes), len(frame)), np.nan)
-    start = np.concatenate([[0], np.cumsum(frame.count)])
-    for stratum, label in enumerate(frame.stratum_labels):
-        rows = frame.rows_of(stratum)
-        model = builder_of(job).build(job, frame, rows)
+def _expected(job: Job, crosstab: Crosstab, records: Records) -> tuple[Floats, Floats]:
+    """E(w|x) by crosstab row, (row,), and E(wy|x) by outcome and row, (outcome, row); NaN in strata without a fit."""
+    weight, products = np.full(len(crosstab), np.nan), np.full((len(job.outcomes), len(crosstab)), np.nan)
+    start = np.concatenate([[0], np.cumsum(crosstab.count)])
+    for stratum, label in enumerate(crosstab.stratum_labels):
+        rows = crosstab.rows_of(stratum)
+        model = builder_of(job).build(job, crosstab, rows)
         model = model.as_sampled() if isinstance(model, AsSampled) else model
         part = records.part(int(start[rows.start]), int(start[rows.stop]))
         assert isinstance(model, Expectation)
@@ -215,7 +215,7 @@ def _blocks(records: Records, draws: int) -> list[Records]:
 
 
 def _within(cells: Cells, inside: NDArray[np.bool_]) -> Cells:
-    """Restricts the rows of every cell to frame rows that are `inside`."""
+    """Restricts the rows of every cell to crosstab rows that are `inside`."""
     membership = scipy.sparse.csr_array(cells.membership @ scipy.sparse.diags_array(inside.astype(np.float64)))
     membership.eliminate_zeros()
     return replace(cells, membership=membership)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.progress import Event, Listener, stage
-from dpdist.core.records import POOLED, Floats, Frame
+from dpdist.core.records import POOLED, Crosstab, Floats
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
@@ -44,30 +44,30 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
     if job.sizes_secret:
-        census = replace(census, frame=census.frame.crossed())
-    problems = _design_problems(job, census) + _fit_problems(job, census) + rake_problems(job, census.frame)
+        census = replace(census, crosstab=census.crosstab.crossed())
+    problems = _design_problems(job, census) + _fit_problems(job, census) + rake_problems(job, census.crosstab)
     if problems:
         raise DataError(source.name, problems)
     promise = mechanism_of(job).promise(job)
-    _check_labels(job, census.frame)
-    layout = Layout.of(job, census.frame)
+    _check_labels(job, census.crosstab)
+    layout = Layout.of(job, census.crosstab)
     _check_memory(job, layout)
     if job.mechanism.fallback == "pool":
-        _check_memory(job, Layout.of(job, census.frame.pooled()))
+        _check_memory(job, Layout.of(job, census.crosstab.pooled()))
     _check_calibration(job, source)
     reference: ReferenceFile | ReferenceRelease | None = None
     goodness = design = None
     if job.carries:
-        reference = open_release(job, source, census.frame)
+        reference = open_release(job, source, census.crosstab)
     elif job.has_reference:
         with stage(listener, "check reference", None) as tick:
-            reference = open_reference(job, source, census.frame, tick)
+            reference = open_reference(job, source, census.crosstab, tick)
         _check_reference(job, layout, reference)
         goodness = _check_fit(job, reference, listener)
         design = reference_design(job, reference) if job.survey.effects_of_reference else None
-    for caution in large_delta(job, shown_records(job, layout.frame)):
+    for caution in large_delta(job, shown_records(job, layout.crosstab)):
         listener(Event("note", "plan", note=str(caution)))
-    nestings = job.nestings(_public_frames(job, layout.frame, reference))
+    nestings = job.nestings(_public_nestings(job, layout.crosstab, reference))
     plan = Plan(job, source, census, promise, layout, reference, goodness, design, nestings)
     _check_scale(job, plan.model)
     _check_worker(plan)
@@ -75,12 +75,14 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     return plan
 
 
-def _public_frames(job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease | None) -> Iterator[Frame]:
-    """Frames that show publicly which levels occur together: the reference's, and the file's columns with public counts."""
+def _public_nestings(
+    job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease | None
+) -> Iterator[Crosstab]:
+    """Crosstabs that show publicly which levels occur together: the reference's, and the file's public counts."""
     if job.public_counts is not None:
-        yield replace(frame, codes={name: frame.codes[name] for name in job.public_counts})
+        yield replace(crosstab, codes={name: crosstab.codes[name] for name in job.public_counts})
     if isinstance(reference, ReferenceFile):
-        yield reference.census.frame
+        yield reference.census.crosstab
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:
@@ -111,10 +113,10 @@ def _check_likelihood(job: Job) -> None:
         )
 
 
-def _check_labels(job: Job, frame: Frame) -> None:
+def _check_labels(job: Job, crosstab: Crosstab) -> None:
     """Raises `JobError` if two strata have one label, because labels select a stratum's random numbers."""
-    met = Counter(frame.stratum_labels)
-    twice = [label for label, number in met.items() if number > 1 or (frame.strata and label == POOLED)]
+    met = Counter(crosstab.stratum_labels)
+    twice = [label for label, number in met.items() if number > 1 or (crosstab.strata and label == POOLED)]
     if twice:
         fault = f"two strata would be named '{twice[0]}', or one as the pooled fit is"
         raise JobError(job.dataset, [Problem("strata", fault, "labels of their own", "rename a level in columns and data")])
@@ -156,10 +158,12 @@ def _refuse_beyond(job: Job, task: str, needed: int, remedy: str) -> None:
 
 def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:
     """Checks that every stratum has enough reference records for a fit, and that a worker can hold the largest stratum."""
-    frame, problems = layout.frame, []
-    counts = np.bincount(frame.stratum, weights=reference.counts(frame), minlength=len(frame.stratum_labels)).astype(int)
-    for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
-        p = builder_of(job).build(job, frame, frame.rows_of(stratum)).identified
+    crosstab, problems = layout.crosstab, []
+    counts = np.bincount(
+        crosstab.stratum, weights=reference.counts(crosstab), minlength=len(crosstab.stratum_labels)
+    ).astype(int)
+    for stratum, (label, n) in enumerate(zip(crosstab.stratum_labels, counts.tolist(), strict=True)):
+        p = builder_of(job).build(job, crosstab, crosstab.rows_of(stratum)).identified
         least = len(job.outcomes)
         what = "cells" if job.mechanism.by_cell else "predictors"
         if n <= p + least:
@@ -169,7 +173,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
             fault, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or take another reference"))
     if family_facts(job).on_reference:
-        problems += [_constant(job, label) for label in frame.stratum_labels if label in reference.census.constant]
+        problems += [_constant(job, label) for label in crosstab.stratum_labels if label in reference.census.constant]
     if problems:
         raise DataError(reference.source.name, problems)
     needed = layout.process + (BYTES_PER_RECORD + GATHERED_BYTES) * int(counts.max())
@@ -191,22 +195,22 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
 
     Where sizes are secret, no file is refused.
     """
-    frame = census.frame
-    size = stratum_sizes(frame)
+    crosstab = census.crosstab
+    size = stratum_sizes(crosstab)
     unit = ("record", "records")
     if len(census.psus):
         size, unit = census.psus.astype(np.float64), ("PSU", "PSUs")
-    labels = [" / ".join(map(str, levels)) or POOLED for levels in frame.group(frame.design_strata)[1]]
+    labels = [" / ".join(map(str, levels)) or POOLED for levels in crosstab.group(crosstab.design_strata)[1]]
     problems = _population_problems(job, census, size, labels, unit[1])
     sampled = np.ones(len(size)) if census.populations is None else size / census.populations.strata
     alone = [labels[k] for k in np.flatnonzero((size < 2) & ((census.populations is None) | (sampled < 1)))]
-    improper = builder_of(job).build(job, frame, frame.rows_of(0)).improper
-    told_by_the_fit = frame.count.sum() < 2 and improper
+    improper = builder_of(job).build(job, crosstab, crosstab.rows_of(0)).improper
+    told_by_the_fit = crosstab.count.sum() < 2 and improper
     needed = job.survey.lonely_psu == "error" and job.survey.replicate_weights is None
     if not alone or not needed or job.sizes_secret or told_by_the_fit:
         return problems
     merge = "merge design strata, or state survey.lonely_psu: certainty, average or centred"
-    remedy = merge if frame.design_strata else "give more records"
+    remedy = merge if crosstab.design_strata else "give more records"
     fault, allowed = f"a single {unit[0]}", f"two {unit[1]} or more in each"
     return [*problems, Problem("survey.design_strata", fault, allowed, remedy, len(alone), tuple(alone[:3]))]
 
@@ -243,11 +247,11 @@ def _constant(job: Job, label: str) -> Problem:
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:
     """Lists strata that are too small, or too constant, for the model to be fitted under an improper prior."""
-    frame, problems = census.frame, []
+    crosstab, problems = census.crosstab, []
     remedy = "pool strata (strata: []), drop predictors, or take model.prior: {name: proper}"
-    for stratum, label in enumerate(frame.stratum_labels):
-        n = int(frame.stratum_count[stratum])
-        model = builder_of(job).build(job, frame, frame.rows_of(stratum))
+    for stratum, label in enumerate(crosstab.stratum_labels):
+        n = int(crosstab.stratum_count[stratum])
+        model = builder_of(job).build(job, crosstab, crosstab.rows_of(stratum))
         p = model.identified
         if family_facts(job).on_reference and label in census.constant:
             problems.append(_constant(job, label))
@@ -260,7 +264,7 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
         elif label in census.constant:
             allowed = f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy))
-        elif _follows_from_predictors(job, model, census, frame.rows_of(stratum)):
+        elif _follows_from_predictors(job, model, census, crosstab.rows_of(stratum)):
             allowed = f"{' and '.join(job.components)} that vary within groups of predictors"
             fault = "outcome or weight has no variation left within the predictors' groups"
             problems.append(Problem(f"stratum {label}", fault, allowed, remedy))
@@ -272,7 +276,7 @@ def _follows_from_predictors(job: Job, model: StratumModel, census: Census, rows
     design: Design | None = getattr(model, "design", None)
     if not family_facts(job).logs or design is None or not design.matrix.size:
         return False
-    x, n = design.matrix[design.pattern], census.frame.count[rows].astype(np.float64)
+    x, n = design.matrix[design.pattern], census.crosstab.count[rows].astype(np.float64)
     for values in census.single.values():
         y = values[rows]
         if np.isnan(y).any():

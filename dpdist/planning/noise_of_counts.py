@@ -34,17 +34,17 @@ class TableNoise(NamedTuple):
 
 def noise_of_counts(plan: Plan) -> list[TableNoise]:
     """The noise of every table's counts; empty if it does not follow from public facts, or sizes are secret."""
-    job, frame, model = plan.job, plan.frame, plan.model
+    job, crosstab, model = plan.job, plan.crosstab, plan.model
     if not isinstance(model, NoisedFigures) or job.sizes_secret or not job.strict or model.noise_of_count is None:
         return []
     deviation, most = model.noise_of_count
-    base, noises = frame.group(job.cell_columns)[0], []
+    base, noises = crosstab.group(job.cell_columns)[0], []
     for table in job.tables:
         if not any(statistic.name == "count" for statistic in table.statistics):
             continue
-        cells = cross(frame, table.by, table.margins, table.universe)
-        records, inside = cells.membership @ frame.count.astype(float), cells.membership.tocoo()
-        met = np.unique(np.column_stack([inside.row, base[inside.col]])[frame.count[inside.col] > 0], axis=0)
+        cells = cross(crosstab, table.by, table.margins, table.universe)
+        records, inside = cells.membership @ crosstab.count.astype(float), cells.membership.tocoo()
+        met = np.unique(np.column_stack([inside.row, base[inside.col]])[crosstab.count[inside.col] > 0], axis=0)
         added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(met[:, 0], minlength=len(cells))
         noise, filled = deviation * np.sqrt(added), np.flatnonzero(records > 0)
         if len(filled):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import TOTAL, Floats, Frame, SmallCounts
+from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts
 from dpdist.core.table_cells import cross
 from dpdist.estimation.further import Direct
 from dpdist.job import DesignEffect, Job, StatisticName, budget_text
@@ -78,7 +78,7 @@ def reference_design(job: Job, reference: ReferenceFile) -> ReferenceDesign:
     )
     passes = [records_as_they_came(by_record, source, census, j) for j in range(len(job.outcomes))]
     replicates = replicates_as_they_came(by_record, source)
-    records = Direct.of(by_record, census.frame, design, passes, replicates)
+    records = Direct.of(by_record, census.crosstab, design, passes, replicates)
     weight = records.weight
     effective = float(weight.sum() ** 2 / (weight**2).sum())
     effects, errors = _ratios(job, records)
@@ -88,9 +88,9 @@ def reference_design(job: Job, reference: ReferenceFile) -> ReferenceDesign:
 def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str, float]]:
     """Returns V/V₀ of cells by statistic and columns, and the median relative direct error of every statistic."""
     ratios, errors = defaultdict[Key, list[float]](list), defaultdict[str, list[float]](list)
-    alone, n, seen = records.without_clusters, records.frame.count.astype(np.float64), set[tuple[Any, ...]]()
+    alone, n, seen = records.without_clusters, records.crosstab.count.astype(np.float64), set[tuple[Any, ...]]()
     for table in job.tables:
-        cells = cross(records.frame, table.by, table.margins, table.universe)
+        cells = cross(records.crosstab, table.by, table.margins, table.universe)
         enough = cells.membership @ n >= FEWEST_RECORDS
         for statistic in table.statistics:
             base = statistic.of or statistic
@@ -139,24 +139,24 @@ READ_BYTES, MOST_READ = 80, 1_500_000
 SAMPLED_BYTES = 40
 """Memory, in bytes, of a record of a stratum's synthetic sample."""
 OF_ROW, OF_CELL = 9, 10
-"""Numbers for each outcome: of a frame row, in three laws and while a table is made; and of a table's cell."""
+"""Numbers for each outcome: of a crosstab row, in three laws and while a table is made; and of a table's cell."""
 
 
-def publishing_bytes(job: Job, frame: Frame, model: StratumModel) -> int:
+def publishing_bytes(job: Job, crosstab: Crosstab, model: StratumModel) -> int:
     """Projected peak memory, in bytes, of the process that publishes. `model` is that of a stratum with the most rows.
 
     It grows with strata, because their laws are held until all tables are made. Where sizes are secret, the samples
     count with their largest size.
     """
-    process = PROCESS_BYTES + (0 if job.sizes_secret else READ_BYTES * min(int(frame.count.sum()), MOST_READ))
+    process = PROCESS_BYTES + (0 if job.sizes_secret else READ_BYTES * min(int(crosstab.count.sum()), MOST_READ))
     if job.mechanism.clamps or not isinstance(model, Recentred | Resampled):
         return process
-    strata, rows, outcomes = len(frame.stratum_labels), len(frame), len(job.outcomes)
+    strata, rows, outcomes = len(crosstab.stratum_labels), len(crosstab), len(job.outcomes)
     laws = 3 if isinstance(model, Recentred) else 2
     numbers = laws * strata * sum(parameter.size for parameter in model.parameters)
     cells = max((_cells(job, by, margins) for by, margins in ((t.by, t.margins) for t in job.tables)), default=0)
     numbers += outcomes * (OF_ROW * rows + OF_CELL * cells)
-    sampled = SAMPLED_BYTES * int(_sampled(job, frame).sum()) if isinstance(model, Recentred) else 0
+    sampled = SAMPLED_BYTES * int(_sampled(job, crosstab).sum()) if isinstance(model, Recentred) else 0
     return process + NUMBER * numbers + STRATUM_BYTES * strata + sampled
 
 
@@ -164,21 +164,21 @@ def _cells(job: Job, by: tuple[str, ...], margins: bool) -> int:
     return prod(len(job.columns[name].levels or ()) + margins for name in by)
 
 
-def _sampled(job: Job, frame: Frame) -> Floats:
-    """Records of the synthetic sample in every frame row, (row,), as `publish.refit` takes them."""
+def _sampled(job: Job, crosstab: Crosstab) -> Floats:
+    """Records of the synthetic sample in every crosstab row, (row,), as `publish.refit` takes them."""
     if job.sizes_secret:
-        return np.full(len(frame), float(LARGEST))
-    share = np.minimum(1.0, LARGEST / np.maximum(frame.stratum_count, 1))[frame.stratum]
-    return np.maximum(np.minimum(frame.count, SMALLEST), frame.count * share)
+        return np.full(len(crosstab), float(LARGEST))
+    share = np.minimum(1.0, LARGEST / np.maximum(crosstab.stratum_count, 1))[crosstab.stratum]
+    return np.maximum(np.minimum(crosstab.count, SMALLEST), crosstab.count * share)
 
 
 def projected_cost(job: Job, layout: Layout, model: StratumModel) -> Cost | None:
     """The projected cost of a run whose strata are fitted in closed form; None for others."""
     if job.mechanism.clamps or job.sampler.name != "exact" or not isinstance(model, Recentred):
         return None
-    frame, sets = layout.frame, job.synthetic_sets
-    strata, records = len(frame.stratum_labels), int(frame.count.sum())
-    protected = sum(seconds(frame.stratum_count.tolist(), layout.draws))
+    crosstab, sets = layout.crosstab, job.synthetic_sets
+    strata, records = len(crosstab.stratum_labels), int(crosstab.count.sum())
+    protected = sum(seconds(crosstab.stratum_count.tolist(), layout.draws))
     others = strata * (REFIT_SECONDS + SYNTHESIS_SECONDS * sets) + records * (READ_SECONDS + WRITE_SECONDS * sets)
     start = START_SECONDS + DASK_SECONDS * (job.runtime.executor == "dask")
     return Cost(start + protected + others, protected, layout.largest_task_bytes)
@@ -194,8 +194,8 @@ STRATA = "strata"
 class Plan:
     """The plan of a run, which prints in ten lines or fewer.
 
-    `census` was taken from the file. All of it except its frame is confidential. The
-    frame's counts are confidential too where the job keeps sizes secret.
+    `census` was taken from the file. All of it except its crosstab is confidential. The
+    crosstab's counts are confidential too where the job keeps sizes secret.
 
     Parameters
     ----------
@@ -233,11 +233,11 @@ class Plan:
     @cached_property
     def model(self) -> StratumModel:
         """The model of the first stratum, used for properties that the models of all strata share."""
-        return builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(0))
+        return builder_of(self.job).build(self.job, self.crosstab, self.crosstab.rows_of(0))
 
     @property
-    def frame(self) -> Frame:
-        return self.layout.frame
+    def crosstab(self) -> Crosstab:
+        return self.layout.crosstab
 
     @cached_property
     def cost(self) -> Cost | None:
@@ -260,9 +260,11 @@ class Plan:
         """
         if isinstance(self.model, Costly) and self.cost is not None:
             return self.cost.bytes
-        frame = self.frame
-        most_rows = int(np.argmax(np.bincount(frame.stratum, minlength=len(frame.stratum_labels))))
-        return publishing_bytes(self.job, frame, builder_of(self.job).build(self.job, frame, frame.rows_of(most_rows)))
+        crosstab = self.crosstab
+        most_rows = int(np.argmax(np.bincount(crosstab.stratum, minlength=len(crosstab.stratum_labels))))
+        return publishing_bytes(
+            self.job, crosstab, builder_of(self.job).build(self.job, crosstab, crosstab.rows_of(most_rows))
+        )
 
     @property
     def driver_bytes(self) -> int:
@@ -284,7 +286,7 @@ class Plan:
     @property
     def small_counts(self) -> SmallCounts | None:
         """Sample counts that would be published and are below the job's minimum; None if no counts are published."""
-        return counted(self.job, self.frame, self.census.small)
+        return counted(self.job, self.crosstab, self.census.small)
 
 
 def doubts_of(reference: ReferenceFile | ReferenceRelease | None) -> tuple[Caution, ...]:
@@ -331,17 +333,17 @@ def readers_in_identity(plan: Plan) -> dict[str, str]:
 
 def records(plan: Plan) -> int:
     """The number of records, for computations. A text takes `shown_records`."""
-    return int(plan.frame.count.sum())
+    return int(plan.crosstab.count.sum())
 
 
-def shown_records(job: Job, frame: Frame) -> int | None:
+def shown_records(job: Job, crosstab: Crosstab) -> int | None:
     """The number of records, as a text may state it or depend on it; None where the job keeps sizes confidential."""
-    return None if job.sizes_secret else int(frame.count.sum())
+    return None if job.sizes_secret else int(crosstab.count.sum())
 
 
 def records_text(plan: Plan) -> str:
     """The number of records as text, where the job does not keep it secret."""
-    number = shown_records(plan.job, plan.frame)
+    number = shown_records(plan.job, plan.crosstab)
     return SIZES_SECRET if number is None else f"{number:,}, after the universe filter and the job's rules"
 
 
@@ -349,9 +351,9 @@ def sizes(plan: Plan) -> dict[str, str]:
     """Lines that follow from numbers of records, which are left out where the job keeps them secret."""
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
-    job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
+    job, crosstab, layout, count = plan.job, plan.crosstab, plan.layout, plan.crosstab.stratum_count
     needed, available = plan.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
-    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    store = f"{log_lik_bytes(crosstab, layout.draws) / 2**20:,.0f} MiB before compression"
     return {
         STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
@@ -429,7 +431,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
 
 def hierarchies(plan: Plan) -> dict[str, str]:
     """A line on hierarchies, each with the numbers of levels; empty if there are none."""
-    levels = plan.frame.levels
+    levels = plan.crosstab.levels
     nested = [
         f"{nesting.name}: " + " > ".join(f"{name} ({len(levels[name]):,})" for name in nesting.columns)
         for nesting in plan.nestings

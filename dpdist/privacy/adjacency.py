@@ -1,6 +1,6 @@
 """For `privacy.claims`, plan and statement: sentences on neighbouring files, admitted files, and what is protected.
 
-With a public frame, `substitution` exchanges outcome and weight at the same public columns x (`exchange: same_x`). No ε
+With a public crosstab, `substitution` exchanges outcome and weight at the same public columns x (`exchange: same_x`). No ε
 covers a record that moves to another combination of table columns. With `exchange: anywhere` every column may change,
 which needs secret sizes. Such an exchange is one removal and one addition. Each moves the sums by 1 (tables.sensitivity),
 and both by at most 2. So noise of scale 2/ε gives ε for an exchange, and ε/2 for a removal or an addition.
@@ -78,7 +78,7 @@ def neighbours(job: Job) -> str:
     """A sentence on which files the job's ε compares."""
     name: str = job.budget.adjacency
     if job.budget.exchange == "anywhere":
-        name = "anywhere" if not job.noisy_frame else "exchanged"
+        name = "anywhere" if not job.noisy_crosstab else "exchanged"
     texts = {
         "values": listed(job.protected_components),
         "same": f" of the same {listed(job.counted_columns)}" if job.counted_columns else "",
@@ -100,10 +100,10 @@ def protected(job: Job) -> list[str]:
     """
     if not job.sizes_secret:
         return list(job.protected_components)
-    if job.noisy_frame and job.budget.adjacency == "substitution":
+    if job.noisy_crosstab and job.budget.adjacency == "substitution":
         sizes = f"the number of records in every combination of {_frame(job)}"
         return [*job.protected_components, *job.protected_columns, sizes]
-    columns = job.cell_columns if not job.noisy_frame else job.protected_columns
+    columns = job.cell_columns if not job.noisy_crosstab else job.protected_columns
     presence = f"whether {'a record is' if job.privacy_unit is None else whom(job) + ' are'} in the file"
     return [*job.protected_components, *columns, presence, "the number of records, in all and in every cell"]
 
@@ -111,7 +111,7 @@ def protected(job: Job) -> list[str]:
 def not_protected(job: Job, reference: bool) -> list[str]:
     """What is published exactly, or may show in the release. `reference` is true if a reference file was used."""
     people = [OF_THE_REFERENCE] if reference else []
-    if job.noisy_frame and job.budget.adjacency == "substitution":
+    if job.noisy_crosstab and job.budget.adjacency == "substitution":
         return [*job.counted_columns, _public_counts(job), *_drawn(job), PRESENCE, RESPONSE, *people]
     if job.sizes_secret:
         return ["that the file holds a record at all", *people]
@@ -142,7 +142,7 @@ def _public_counts(job: Job) -> str:
 def headline(job: Job) -> str:
     """One line on what is protected and what is not."""
     components = listed(job.protected_components)
-    if job.noisy_frame and job.budget.adjacency == "substitution":
+    if job.noisy_crosstab and job.budget.adjacency == "substitution":
         return f"{components} of {whom(job)}, and {_frame(job)}; published without noise: {_public_counts(job)}"
     if job.sizes_secret and job.privacy_unit is not None:
         return f"{components} of {whom(job)}, their table columns, their presence and the sample counts"

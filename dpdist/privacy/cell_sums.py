@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import StatisticName, Table
 
@@ -70,11 +70,11 @@ def noise_scale(epsilon: Fraction) -> Fraction:
 # Each is the largest over a table's cells, with weight w and outcome y: for a count max w − min w; for a total max wy − min
 # wy; for a mean (max wy − min wy) / (Σw − (max w − min w)).
 Extremes = tuple[Floats, Floats]
-"""Smallest and largest value per frame row; +∞ and −∞ where a row has no record."""
+"""Smallest and largest value per crosstab row; +∞ and −∞ where a row has no record."""
 
 
 def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells: Cells) -> dict[StatisticName, float]:
-    """Local sensitivities of a count, a mean and a total, from the extremes of the records of every frame row."""
+    """Local sensitivities of a count, a mean and a total, from the extremes of the records of every crosstab row."""
     low_w, high_w = _over_cells(weight, cells)
     low_p, high_p = _over_cells(product, cells)
     occupied = high_w >= low_w
@@ -89,9 +89,11 @@ def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells
     }
 
 
-def figures_met(frame: Frame, tables: Sequence[Table]) -> int:
+def figures_met(crosstab: Crosstab, tables: Sequence[Table]) -> int:
     """Number of figures, over all tables, to which one record contributes."""
-    return sum(cross(frame, table.by, table.margins, table.universe).per_record * len(table.statistics) for table in tables)
+    return sum(
+        cross(crosstab, table.by, table.margins, table.universe).per_record * len(table.statistics) for table in tables
+    )
 
 
 def _over_cells(per_row: Extremes, cells: Cells) -> Extremes:

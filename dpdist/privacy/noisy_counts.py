@@ -1,9 +1,9 @@
 """For `runtime.intake`: noisy sample counts, if a job protects predictors and sizes (METHODS §7d).
 
-The frame is measured at up to three nested levels of detail: all records, cells of tables, and combinations of all
+The crosstab is measured at up to three nested levels of detail: all records, cells of tables, and combinations of all
 levels. Adding or removing a record changes one count of each level by 1. Exchanging records with equal unprotected
 columns changes two. So a level's counts have L1 sensitivity Δ₁ = 1 or 2 and L2 sensitivity Δ₂ = 1 or √2, times the
-records of a privacy unit. Level l has the share s_l of the frame's budget, with Σ s_l = 1. Noise is discrete Laplace of
+records of a privacy unit. Level l has the share s_l of the crosstab's budget, with Σ s_l = 1. Noise is discrete Laplace of
 scale Δ₁/(s_l ε), or discrete Gaussian with σ² = Δ₂²/(2 s_l ρ). Counts by unprotected columns are the same in
 neighbouring files, and are kept exact. All further steps are post-processing.
 """
@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho
 
 TOTAL_SHARE = Fraction(1, 10)
-"""Share of the frame's budget for the number of all records. The other levels share the rest equally."""
+"""Share of the crosstab's budget for the number of all records. The other levels share the rest equally."""
 GRAIN = 1000
 """σ is rounded up to a multiple of 1/GRAIN."""
 
@@ -43,7 +43,7 @@ def noise_name(job: Job) -> NoiseName:
 
 
 def tree(job: Job) -> tuple[str, ...]:
-    """The frame's columns in the order of levels: columns with exact counts, then those of tables, then the rest."""
+    """The crosstab's columns in the order of levels: columns with exact counts, then those of tables, then the rest."""
     cells = (name for name in job.cell_columns if name in job.categories)
     return tuple(dict.fromkeys([*job.counted_columns, *cells, *job.categories]))
 
@@ -81,7 +81,7 @@ def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
     moved, law = Moved(Fraction(1), Fraction(2), Fraction(2)), noise_name(job)
     return tuple(
         CountsQuery(f"sample counts by {', '.join(level.columns) or 'no column'}", moved, level.scale, law)
-        for level in (levels(job) if job.noisy_frame else ())
+        for level in (levels(job) if job.noisy_crosstab else ())
         if level.scale is not None
     )
 
@@ -89,21 +89,21 @@ def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
 def _scale(job: Job, share: Fraction) -> Fraction:
     moved = 1 if job.budget.adjacency == "add_remove" else 2
     if noise_name(job) == "laplace":
-        return moved / record_epsilon(job, share * job.epsilon.frame)
-    square = moved / (2 * record_rho(job, share * job.rho.frame)) * GRAIN**2
+        return moved / record_epsilon(job, share * job.epsilon.crosstab)
+    square = moved / (2 * record_rho(job, share * job.rho.crosstab)) * GRAIN**2
     return Fraction(isqrt(square.numerator // square.denominator) + 1, GRAIN)
 
 
-def counts(job: Job, frame: Frame) -> list[Ints]:
-    """Exact counts of every level, (cell,) each, of a frame with all combinations; confidential."""
-    values = _as_tree(job, frame, frame.count)
-    sizes = [len(frame.levels[name]) for name in tree(job)]
+def counts(job: Job, crosstab: Crosstab) -> list[Ints]:
+    """Exact counts of every level, (cell,) each, of a crosstab with all combinations; confidential."""
+    values = _as_tree(job, crosstab, crosstab.count)
+    sizes = [len(crosstab.levels[name]) for name in tree(job)]
     return [values.reshape(int(np.prod(sizes[: len(level.columns)])), -1).sum(axis=1) for level in levels(job)]
 
 
-def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
-    """The published frame, from which all other output follows.
-    `measured` are the noisy counts of every level; only the rows of `frame` are used.
+def noisy_crosstab(job: Job, crosstab: Crosstab, measured: Sequence[Floats]) -> Crosstab:
+    """The published crosstab, from which all other output follows.
+    `measured` are the noisy counts of every level; only the rows of `crosstab` are used.
 
     The total is at least 1, because a file has a record.
     """
@@ -111,24 +111,24 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
     for below in estimates[1:]:
         total = _whole(_projected(below.reshape(len(total), -1), total), total).reshape(-1)
-    sampled = frame.sampled if job.drawn_is_public else None
-    return replace(frame, count=_from_tree(job, frame, total), sampled=sampled)
+    sampled = crosstab.sampled if job.drawn_is_public else None
+    return replace(crosstab, count=_from_tree(job, crosstab, total), sampled=sampled)
 
 
-def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) -> Floats:
-    """Counts of the published frame's rows under simulated noise, made consistent in the same way, (draw, row), for
+def counted_again(job: Job, crosstab: Crosstab, draws: int, rng: np.random.Generator) -> Floats:
+    """Counts of the published crosstab's rows under simulated noise, made consistent in the same way, (draw, row), for
     standard errors.
 
     Noise is added to the published counts, because the exact ones are confidential.
     """
-    detail, law, published = levels(job), noise_name(job), counts(job, frame)
-    simulated = np.empty((draws, len(frame)))
+    detail, law, published = levels(job), noise_name(job), counts(job, crosstab)
+    simulated = np.empty((draws, len(crosstab)))
     for draw in range(draws):
         measured = [
             values + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(values), rng))
             for level, values in zip(detail, published, strict=True)
         ]
-        simulated[draw] = noisy_frame(job, frame, measured).count
+        simulated[draw] = noisy_crosstab(job, crosstab, measured).count
     return simulated
 
 
@@ -168,13 +168,13 @@ def _whole(values: Floats, total: Ints) -> Ints:
     return np.asarray(integers + (rank < remainder[:, None]), dtype=np.int64)
 
 
-def _as_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    """Values of a frame with all combinations, rearranged to the column order of `tree`."""
-    names, shape = list(frame.codes), [len(frame.levels[name]) for name in frame.codes]
+def _as_tree(job: Job, crosstab: Crosstab, values: Ints) -> Ints:
+    """Values of a crosstab with all combinations, rearranged to the column order of `tree`."""
+    names, shape = list(crosstab.codes), [len(crosstab.levels[name]) for name in crosstab.codes]
     return values.reshape(shape or (1,)).transpose([names.index(name) for name in tree(job)] or (0,)).reshape(-1)
 
 
-def _from_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    names, order = list(frame.codes), tree(job)
-    shape = [len(frame.levels[name]) for name in order]
+def _from_tree(job: Job, crosstab: Crosstab, values: Ints) -> Ints:
+    names, order = list(crosstab.codes), tree(job)
+    shape = [len(crosstab.levels[name]) for name in order]
     return values.reshape(shape or (1,)).transpose([order.index(name) for name in names] or (0,)).reshape(-1)

@@ -162,7 +162,7 @@ def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrat
     rho, delta = job.most_records**2 * loss, job.budget.delta
     if delta is None or any(query.law == "laplace" for query in queries) or rho > job.rho.release:
         raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho.release):.6g}")
-    epsilon = job.budget.epsilon if not job.noisy_frame else epsilon_of(job.rho.release, delta)
+    epsilon = job.budget.epsilon if not job.noisy_crosstab else epsilon_of(job.rho.release, delta)
     return Concentrated(job.budget.adjacency, epsilon, job.rho.release, delta, exchange)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
-from dpdist.core.records import Frame, SmallCounts
+from dpdist.core.records import Crosstab, SmallCounts
 from dpdist.job import Job
 
 REMEDIES = (
@@ -24,14 +24,14 @@ BY_A_REFERENCE = ", with a file or an earlier release as reference"
 """Remedy for a mechanism that can hide counts, except with histograms of the current file as reference."""
 
 
-def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCounts | None:
+def counted(job: Job, crosstab: Crosstab, units: SmallCounts | None = None) -> SmallCounts | None:
     """Published sample counts below the job's minimum; None if no counts are published.
 
-    `units` holds counts by privacy units with several records, which no frame shows.
+    `units` holds counts by privacy units with several records, which no crosstab shows.
     """
     if job.public_counts is None:
         return None
-    return units if units is not None else frame.below(job.least_count, job.public_counts)
+    return units if units is not None else crosstab.below(job.least_count, job.public_counts)
 
 
 def small_counts(job: Job, counts: SmallCounts | None) -> str:
@@ -75,14 +75,14 @@ def _remedies(job: Job) -> str:
     return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 
 
-def accepted(job: Job, frame: Frame) -> dict[str, Any]:
-    """The statement's entry on small counts that are published all the same. `frame` is the published one.
+def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
+    """The statement's entry on small counts that are published all the same. `crosstab` is the published one.
 
-    It has no counts by privacy units, because no frame shows which records belong to one unit.
+    It has no counts by privacy units, because no crosstab shows which records belong to one unit.
     """
     if job.public_counts is None or (job.public_frame is None and not _published_unasked(job)):
         return {}
-    least, small = job.least_count, frame.below(job.least_count, job.public_counts)
+    least, small = job.least_count, crosstab.below(job.least_count, job.public_counts)
     stated: dict[str, Any] = {"frame_minimum": least}
     why = CROSSED
     if job.public_frame is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.publish.released import ReleasedObject
 
 R = TypeVar("R")
@@ -33,22 +33,22 @@ def here(work: Work[R], released: ReleasedObject, batches: Sequence[range]) -> I
     return (work(released, batch) for batch in batches)
 
 
-def batches_of(frame: Frame) -> list[range]:
+def batches_of(crosstab: Crosstab) -> list[range]:
     """Consecutive strata in batches. A stratum with more than `MOST_RECORDS` is a batch alone."""
     batches, start, records = list[range](), 0, 0
-    for stratum, count in enumerate(frame.stratum_count.tolist()):
+    for stratum, count in enumerate(crosstab.stratum_count.tolist()):
         if stratum > start and (stratum - start == MOST_STRATA or records + count > MOST_RECORDS):
             batches.append(range(start, stratum))
             start, records = stratum, 0
         records += count
-    return [*batches, range(start, len(frame.stratum_count))]
+    return [*batches, range(start, len(crosstab.stratum_count))]
 
 
-def is_large(frame: Frame, batch: range) -> bool:
+def is_large(crosstab: Crosstab, batch: range) -> bool:
     """True for a stratum whose records are too many for one result."""
-    return int(frame.stratum_count[batch.start]) > MOST_RECORDS
+    return int(crosstab.stratum_count[batch.start]) > MOST_RECORDS
 
 
-def rows_of_batch(frame: Frame, batch: range) -> slice:
-    """The frame rows of a batch, which are contiguous."""
-    return slice(frame.rows_of(batch.start).start, frame.rows_of(batch.stop - 1).stop)
+def rows_of_batch(crosstab: Crosstab, batch: range) -> slice:
+    """The crosstab rows of a batch, which are contiguous."""
+    return slice(crosstab.rows_of(batch.start).start, crosstab.rows_of(batch.stop - 1).stop)

@@ -164,7 +164,7 @@ def _write_tables(
             rows = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
             pq.write_table(rows, folder / f"{spec.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(rows), folder / f"{spec.name}.csv")
-            written.append((printed_table(released.job, spec, rows, frame=released.frame), rows))
+            written.append((printed_table(released.job, spec, rows, crosstab=released.crosstab), rows))
             write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
             tick(1)
     return written
@@ -184,7 +184,7 @@ def grounds_of(
             noised = NoisedTables.of(released, model)
             tick(1)
         return {released.job.outcomes[0]: Grounds(None, (), None, noised=noised)}, None
-    strata, folder = len(released.frame.stratum_labels), building / "synthetic"
+    strata, folder = len(released.crosstab.stratum_labels), building / "synthetic"
     outcomes = released.job.outcomes
     sums: Sequence[Sequence[PsuSums]] = [()] * len(outcomes)
     by_outcome: Sequence[Sequence[Expected] | None] = [None] * len(outcomes)

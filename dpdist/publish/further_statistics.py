@@ -34,7 +34,7 @@ LEVEL = 0.9
 
 
 class Distributions:
-    """Distribution functions of outcomes in every frame row, under released sets and under the laws of standard errors.
+    """Distribution functions of outcomes in every crosstab row, under released sets and under the laws of standard errors.
 
     If a model defines none, quantiles and similar statistics have no estimate from parameters.
     """
@@ -45,13 +45,13 @@ class Distributions:
     @cached_property
     def _models(self) -> list[Distributed] | None:
         models = list[Distributed]()
-        for stratum in range(len(self._released.frame.stratum_labels)):
+        for stratum in range(len(self._released.crosstab.stratum_labels)):
             model = self._released.model(stratum)
             if isinstance(model, FromDonors):
                 models.append(model.distribution(self._released, stratum))
             elif isinstance(model, Distributed):
                 models.append(model)
-        return models if len(models) == len(self._released.frame.stratum_labels) else None
+        return models if len(models) == len(self._released.crosstab.stratum_labels) else None
 
     @property
     def defined(self) -> bool:
@@ -111,20 +111,20 @@ class Distributions:
     @cached_property
     def _thetas(self) -> list[list[Draws]]:
         released, thetas = self._released, []
-        for stratum in range(len(released.frame.stratum_labels)):
+        for stratum in range(len(released.crosstab.stratum_labels)):
             model = released.model(stratum)
             thetas.append([released.theta(model, stratum, k) for k in range(len(released.sets))])
         return thetas
 
     def _below(self, weight: Floats, share: Callable[[int, Distributed, Ints, Floats, int], Floats]) -> Below:
-        frame = self._released.frame
+        crosstab = self._released.crosstab
 
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
             assert self._models is not None
             shares = np.empty((len(weight), len(row)))
-            for stratum in np.unique(frame.stratum[row]).tolist():
-                in_stratum = np.flatnonzero(frame.stratum[row] == stratum)
-                first = frame.rows_of(stratum).start
+            for stratum in np.unique(crosstab.stratum[row]).tolist():
+                in_stratum = np.flatnonzero(crosstab.stratum[row] == stratum)
+                first = crosstab.rows_of(stratum).start
                 shares[:, in_stratum] = share(
                     stratum, self._models[stratum], row[in_stratum] - first, value[in_stratum], outcome
                 )
@@ -156,7 +156,7 @@ class Material:
 
     @cached_property
     def sets(self) -> Units:
-        """Returns the frame's rows under the parameters of every set."""
+        """Returns the crosstab's rows under the parameters of every set."""
         assert self.expected is not None
         weight = np.array([pair[0] for pair in self.expected[0]])
         products = [np.array([pair[1] for pair in pairs]) for pairs in self.expected]
@@ -164,7 +164,7 @@ class Material:
 
     @cached_property
     def each_set(self) -> list[Units]:
-        """Returns the frame's rows for each set separately."""
+        """Returns the crosstab's rows for each set separately."""
         all_sets, distributions = self.sets, self.distributions
         return [
             Units(
@@ -178,7 +178,7 @@ class Material:
 
     @cached_property
     def composed(self) -> Units:
-        """Returns the frame's rows under the mean of all sets."""
+        """Returns the crosstab's rows under the mean of all sets."""
         sets = self.sets
 
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
@@ -192,7 +192,7 @@ class Material:
 
     @cached_property
     def under_laws(self) -> list[Units]:
-        """Returns the frame's rows under each law of the standard errors, in the order of `Spreads`."""
+        """Returns the crosstab's rows under each law of the standard errors, in the order of `Spreads`."""
         assert self.spreads is not None
         units = []
         for law, spread in enumerate(self.spreads[0].laws):
@@ -224,18 +224,18 @@ class Material:
 
     @cached_property
     def _n(self) -> Floats:
-        return self.released.frame.count.astype(float)
+        return self.released.crosstab.count.astype(float)
 
     def variance(self, figures: StatisticFigures, units: Units, row: Ints | Codes | None = None) -> Floats:
         """Returns the sampling variance (cell,) of a figure.
 
-        `row` is the frame row of every unit, by default its position.
+        `row` is the crosstab row of every unit, by default its position.
         """
-        frame, rake = self.released.frame, margins_of(self.released.job, self.released.frame)
-        row = np.arange(len(frame)) if row is None else row
+        crosstab, rake = self.released.crosstab, margins_of(self.released.job, self.released.crosstab)
+        row = np.arange(len(crosstab)) if row is None else row
         margins = np.vstack([margin.membership.toarray() for margin in rake])[:, row] if rake else None
         calibrated = None if margins is None else (margins, units.weight[0])
-        stratum = frame.design_stratum[row].astype(np.int64)
+        stratum = crosstab.design_stratum[row].astype(np.int64)
         return variance(figures.shares(units), units.times, stratum, self.released.stage, calibrated)
 
 
@@ -306,12 +306,12 @@ def _from_records(material: Material, figures: StatisticFigures, parameters: Fur
     Their variance is T of `tables._records_of` if the parameters' variance is known, otherwise T = B/m + W.
     """
     released = material.released
-    job, frame, row = released.job, released.frame, released.frame.expand()
+    job, crosstab, row = released.job, released.crosstab, released.crosstab.expand()
     effect, sets = further_effects(released.design_effects, figures.cells, figures.statistic), len(released.sets)
     restricted = replace(figures.cells, membership=figures.cells.membership.tocsc()[:, row].tocsr())
     pairs = [_of_set(material, replace(figures, cells=restricted), k, row) for k in range(sets)]
     values, within = (np.array([pair[i] for pair in pairs]) for i in range(2))
-    df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
+    df = float(crosstab.count.sum() - len(np.unique(crosstab.design_stratum)))
     plain = combine_sets(values, effect * within, df)
     if parameters is None:
         return plain
@@ -332,7 +332,7 @@ def _of_set(material: Material, figures: StatisticFigures, number: int, row: Cod
     """Returns a figure in one set and its variance within the set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
-    stages = Stages(material.released.frame.design_stratum[row], material.released.stage)
+    stages = Stages(material.released.crosstab.design_stratum[row], material.released.stage)
     df = met_units(figures.cells.membership, np.arange(len(row)), stages)
     return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row), df)
 

@@ -71,7 +71,7 @@ def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
     number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
     sharing = len(released.sets) // mechanism.noises(released.job)
     measured = measured_of(released.job)
-    for stratum in range(len(released.frame.stratum_labels)):
+    for stratum in range(len(released.crosstab.stratum_labels)):
         model = released.model(stratum)
         for k in range(0, 1 if once else len(released.sets), sharing):
             for figures in measured.figures(released, model, stratum, released.theta(model, stratum, k)):
@@ -114,12 +114,12 @@ def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) ->
 def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
     """Writes each table as <name>.parquet and .csv, with rows of all strata; returns the names."""
     by_name = dict[str, ModelTable]()
-    frame, effect = released.frame, _within(released.design_effects, released.frame.strata)
-    for stratum in range(len(frame.stratum_labels)):
-        model, first = released.model(stratum), frame.rows_of(stratum).start
+    crosstab, effect = released.crosstab, _within(released.design_effects, released.crosstab.strata)
+    for stratum in range(len(crosstab.stratum_labels)):
+        model, first = released.model(stratum), crosstab.rows_of(stratum).start
         if not isinstance(model, CodedRecords):
             return []
-        levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
+        levels = {name: str(crosstab.levels[name][crosstab.codes[name][first]]) for name in crosstab.strata}
         theta = released.theta(model, stratum, 0)
         for name, model_table in model.tables_beside(released.job, theta, effect).items():
             rows = [row | {"cell": levels | row["cell"]} for row in model_table.rows]
@@ -135,7 +135,7 @@ def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> Desig
 
 
 def _write(path: Path, released: ReleasedObject, model_table: ModelTable) -> None:
-    columns = [*released.frame.strata, *released.job.outcomes]
+    columns = [*released.crosstab.strata, *released.job.outcomes]
     data = {model_table.label: pa.array([row[model_table.label] for row in model_table.rows], pa.string())}
     data |= {CELL + name: pa.array([row["cell"].get(name) for row in model_table.rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in model_table.rows], pa.float64()) for name in model_table.numbers}

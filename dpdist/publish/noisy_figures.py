@@ -91,10 +91,10 @@ class NoisedTables:
 
 
 def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
-    """Variances due to the composition of the sample, (statistic, cell), for E(w|x) and E(wy|x) of the frame's rows."""
-    frame, n, a, b = released.frame, released.frame.count.astype(float), weight, outcome
+    """Variances due to the composition of the sample, (statistic, cell), for E(w|x) and E(wy|x) of the crosstab's rows."""
+    crosstab, n, a, b = released.crosstab, released.crosstab.count.astype(float), weight, outcome
     stage = released.stage
-    statistics = counts_and_means(PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
+    statistics = counts_and_means(PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b), crosstab, cells, stage)
     return np.array([statistic.variance for statistic in statistics])
 
 

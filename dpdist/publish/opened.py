@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from dpdist.core.errors import AnalysisError
 from dpdist.core.parquet import ParquetTables
 from dpdist.core.public_files import HELD, read_object, unfit
+from dpdist.estimation.crosstab_table import read_crosstab, read_job
 from dpdist.estimation.estimators import combine_sets
-from dpdist.estimation.frame_table import read_frame, read_job
 from dpdist.job import Job
 from dpdist.privacy import claims
 from dpdist.publish.design_effects import design_effects, effect_of
@@ -59,7 +59,7 @@ class ReleasedTables(ParquetTables):
 
         Returns
         -------
-        A frame with one row for each line of the table. The index has the lines' labels. A figure that is not printed is
+        A crosstab with one row for each line of the table. The index has the lines' labels. A figure that is not printed is
         NaN.
 
         Raises
@@ -74,8 +74,8 @@ class ReleasedTables(ParquetTables):
         path = self.path(name)
         spec = next(table for table in self._job.tables if table.name == name)
         public = path.parent.parent
-        frame = read_frame(public, FRAME, self._job) if self._job.presentation.sample_size else None
-        form = printed_table(self._job, spec, pq.read_table(path), frame=frame)
+        crosstab = read_crosstab(public, FRAME, self._job) if self._job.presentation.sample_size else None
+        form = printed_table(self._job, spec, pq.read_table(path), crosstab=crosstab)
         figures = [column.values for column in form.printed]
         return pd.DataFrame(dict(zip(wide_heads(form), figures, strict=True)), index=_stub(form))
 
@@ -144,7 +144,7 @@ class Release(os.PathLike[str]):
 
         Returns
         -------
-        A frame with one row for each synthetic record.
+        A crosstab with one row for each synthetic record.
 
         Raises
         ------

@@ -87,7 +87,7 @@ def predicted(
 
     `within` is the outcome's entry of `within_cells`, if it has one.
     """
-    n, unknown = released.frame.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
+    n, unknown = released.crosstab.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
     if grounds.noised is not None:
         if grounds.noised.again is None:
             return unknown
@@ -119,7 +119,7 @@ def predicted(
 class Within(NamedTuple):
     """How an outcome's figures vary over samples, by a model that knows it.
 
-    `direct` has draws of unprotected sums by table's cells. `noised` has E(w|x) and E(wy|x) of every frame row under
+    `direct` has draws of unprotected sums by table's cells. `noised` has E(w|x) and E(wy|x) of every crosstab row under
     other noise, (draw, row) each.
     """
 
@@ -129,15 +129,15 @@ class Within(NamedTuple):
 
 def within_cells(released: ReleasedObject) -> dict[str, Within]:
     """How figures vary over samples, by outcome. Empty where no model knows it, and where public totals rake figures."""
-    frame, outcomes = released.frame, released.job.outcomes
+    crosstab, outcomes = released.crosstab, released.job.outcomes
     if released.job.rake or not isinstance(released.model(0), KnowsSamples):
         return {}
     tables = {cells_key(cells): (cells, released.rows_of_cells(table)) for table, cells in _tables(released)}
-    within = {name: Within({}, (np.empty((FEW, len(frame))), np.empty((FEW, len(frame))))) for name in outcomes}
-    for stratum, label in enumerate(frame.stratum_labels):
-        model, rows = released.model(stratum), frame.rows_of(stratum)
+    within = {name: Within({}, (np.empty((FEW, len(crosstab))), np.empty((FEW, len(crosstab))))) for name in outcomes}
+    for stratum, label in enumerate(crosstab.stratum_labels):
+        model, rows = released.model(stratum), crosstab.rows_of(stratum)
         assert isinstance(model, KnowsSamples)
-        theta, n = released.theta(model, stratum, 0), frame.count[rows].astype(float)
+        theta, n = released.theta(model, stratum, 0), crosstab.count[rows].astype(float)
         key = released.seed.child(f"precision {label}")
         direct = model.unprotected(theta, DRAWS, key.generator("centres"))
         noised = model.noised_again(theta, int(n.sum()), FEW, key.generator("noise of compositions"))
@@ -171,13 +171,15 @@ def _direct_variances(
     assert grounds.spread is not None
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     composed = composition(released, cells, grounds.expected)
-    followed = grounds.spread.figures(cells, released.frame.count.astype(float))[0]
+    followed = grounds.spread.figures(cells, released.crosstab.count.astype(float))[0]
     direct = ratios(*within.direct[cells_key(cells)])
     noised = [composition(released, cells, [pair]) for pair in zip(*within.noised, strict=True)]
-    numbers = counts_and_means(PsuSums(*[released.frame.count.astype(float)] * 5), released.frame, cells, released.stage)[0]
+    numbers = counts_and_means(
+        PsuSums(*[released.crosstab.count.astype(float)] * 5), released.crosstab, cells, released.stage
+    )[0]
     drawn, variances = [normal_variance(figure) for figure in direct], []
     if released.job.on_histograms:
-        weight, n = np.mean([pair[0] for pair in grounds.expected], axis=0), released.frame.count
+        weight, n = np.mean([pair[0] for pair in grounds.expected], axis=0), released.crosstab.count
         equal = cells.membership @ (n * weight**2)
         alike = equal / np.maximum(equal + drawn[0], np.finfo(float).tiny)
         drawn = [alike * variance for variance in drawn]

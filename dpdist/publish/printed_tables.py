@@ -19,7 +19,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.cautions import Caution, described
-from dpdist.core.records import TOTAL, Floats, Frame, Ints
+from dpdist.core.records import TOTAL, Crosstab, Floats, Ints
 from dpdist.core.table_cells import codes_of, cross
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
@@ -364,10 +364,10 @@ class PrintedTable:
         return tuple(columns)
 
 
-def printed_table(job: Job, spec: Table, table: pa.Table, frame: Frame | None = None) -> PrintedTable:
+def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | None = None) -> PrintedTable:
     """The printed form of a published table, as `dpdist.publish.tables` made it.
 
-    `frame` has the numbers of sample records, which are printed if the job says so.
+    `crosstab` has the numbers of sample records, which are printed if the job says so.
     """
     text, shown = job.presentation, _estimator(job.presentation, table)
     rows = shown_rows(table, shown)
@@ -387,8 +387,8 @@ def printed_table(job: Job, spec: Table, table: pa.Table, frame: Frame | None = 
         np.where(quality.printed, figures, np.nan) for figures in (value, margin, error, lower, upper)
     )
     sample = None
-    if text.sample_size and frame is not None:
-        records = cross(frame, spec.by, spec.margins, spec.universe).membership @ frame.count
+    if text.sample_size and crosstab is not None:
+        records = cross(crosstab, spec.by, spec.margins, spec.universe).membership @ crosstab.count
         sample = _laid_out(np.repeat(records, len(spec.statistics)), shape, across)[:, :: len(spec.statistics)]
     return PrintedTable(
         name=spec.name,

@@ -57,7 +57,7 @@ def count_ends(released: ReleasedObject, cells: Cells) -> tuple[Floats, Floats]:
     Sample sizes and weight bounds limit an estimate, but not the population.
     """
     most = np.full(len(cells), np.inf)
-    for margin in margins_of(released.job, released.frame):
+    for margin in margins_of(released.job, released.crosstab):
         overlap = (cells.membership @ margin.membership.T).toarray() > 0.0
         most = np.minimum(most, overlap @ margin.totals)
     return np.zeros(len(cells)), most
@@ -88,10 +88,10 @@ def without_rounding(counts: Interval, totals: Floats) -> Interval:
 
 
 def expectations(released: ReleasedObject, outcome: int = 0) -> list[Expected] | None:
-    """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None if the model defines none."""
+    """E(w|x) and E(wy|x) of an outcome by crosstab row, one pair for each set; None if the model defines none."""
     if not isinstance(released.model(0), Expectation):
         return None
-    return raked_to_totals(released, by_row(released, range(len(released.frame.stratum_labels)), expecting(outcome)))
+    return raked_to_totals(released, by_row(released, range(len(released.crosstab.stratum_labels)), expecting(outcome)))
 
 
 Expecting = Callable[[StratumModel, Draws], Expected]
@@ -109,21 +109,21 @@ def expecting(outcome: int) -> Expecting:
 
 def raked_to_totals(released: ReleasedObject, pairs: list[Expected]) -> list[Expected]:
     """Expectations of every set whose counts meet the public totals; unchanged if the job states none."""
-    rake = margins_of(released.job, released.frame)
+    rake = margins_of(released.job, released.crosstab)
     if not rake:
         return pairs
-    n = released.frame.count.astype(float)
+    n = released.crosstab.count.astype(float)
     factor = [factors(n * weight, rake) for weight, _ in pairs]
     return [(weight * g, product * g) for (weight, product), g in zip(pairs, factor, strict=True)]
 
 
 def by_row(released: ReleasedObject, strata: range, expect: Expecting) -> list[Expected]:
-    """Expectations of the first draw by frame row of consecutive strata, (row,) each, one pair for each set."""
-    batch_rows = rows_of_batch(released.frame, strata)
+    """Expectations of the first draw by crosstab row of consecutive strata, (row,) each, one pair for each set."""
+    batch_rows = rows_of_batch(released.crosstab, strata)
     size = batch_rows.stop - batch_rows.start
     pairs = [(np.empty(size), np.empty(size)) for _ in released.sets]
     for stratum in strata:
-        model, rows = released.model(stratum), released.frame.rows_of(stratum)
+        model, rows = released.model(stratum), released.crosstab.rows_of(stratum)
         inside = slice(rows.start - batch_rows.start, rows.stop - batch_rows.start)
         for k, (weight, product) in enumerate(pairs):
             weights, products = expect(model, released.theta(model, stratum, k))

@@ -62,7 +62,7 @@ class Borrowing(Protocol):
     """
 
     def borrowed(self, theta: Draws, records: SyntheticRecords) -> Floats:
-        """Covariance of (E(w|x), E(wy|x)) of every frame row due to the reference's sampling error, (row, 2, 2)."""
+        """Covariance of (E(w|x), E(wy|x)) of every crosstab row due to the reference's sampling error, (row, 2, 2)."""
         ...
 
 
@@ -128,18 +128,18 @@ class Laws(NamedTuple):
 
 def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     """Laws of a weighted fit; None if a fit does not exist, because its posterior is improper or singular."""
-    model, rows = released.model(stratum), released.frame.rows_of(stratum)
+    model, rows = released.model(stratum), released.crosstab.rows_of(stratum)
     assert isinstance(model, Recentred)
-    key = released.seed.child(f"precision {released.frame.stratum_labels[stratum]}")
-    frame_row, shrink = _subsample(released, rows)
+    key = released.seed.child(f"precision {released.crosstab.stratum_labels[stratum]}")
+    crosstab_row, shrink = _subsample(released, rows)
     theta = released.theta(model, stratum, 0)
     try:
         search = key.child("search")
         redraw = redrawing(model, min(SEARCH_DRAWS, released.job.sampler.draws), lambda: search.generator("posterior"))
-        fits = _fitted(released, model, theta, frame_row, key, redraw)
+        fits = _fitted(released, model, theta, crosstab_row, key, redraw)
         if isinstance(model, Untrimmed):
             law = model.untrimmed(theta, fits.weighted, fits.unweighted)
-            fits = _fitted(released, model, law, frame_row, key, redraw)
+            fits = _fitted(released, model, law, crosstab_row, key, redraw)
         redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, key.generator("centres")))
         plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), key.generator("centres")))
         drawn = model.draw(fits.statistics, DRAWS, key.generator("draws"))
@@ -150,13 +150,13 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
 
 def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[RefitExpectations]:
     """Expectations of every outcome in a stratum; NaN if there are no laws."""
-    rows, outcomes = released.frame.rows_of(stratum), range(len(released.job.outcomes))
+    rows, outcomes = released.crosstab.rows_of(stratum), range(len(released.job.outcomes))
     if laws is None:
         missing = np.full((1, rows.stop - rows.start), np.nan)
         return [RefitExpectations(*[(missing, missing)] * 5) for _ in outcomes]
     model, by_outcome = laws.model, []
     assert isinstance(model, Expectation)
-    key = released.seed.child(f"precision {released.frame.stratum_labels[stratum]}")
+    key = released.seed.child(f"precision {released.crosstab.stratum_labels[stratum]}")
     for j in outcomes:
         by_law = {id(law): expected_of(model, law, j) for law in laws.draws}
         pairs = [by_law[id(law)] for law in laws.draws]
@@ -177,13 +177,13 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
 
 
-def _fitted(released: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key, redraw: Redraw) -> Fits:
+def _fitted(released: ReleasedObject, model: Recentred, law: Draws, crosstab_row: Codes, key: Key, redraw: Redraw) -> Fits:
     """Draws a sample under a law, searches its privacy weights as the job does, and fits it with and without them.
 
     Calls with the same key use the same random numbers, whatever the law.
     """
-    outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
-    records = SyntheticRecords.of(frame_row, outcome, weight)
+    outcome, weight = model.as_sampled().simulate(law, crosstab_row, key.generator("sample"))
+    records = SyntheticRecords.of(crosstab_row, outcome, weight)
     alpha = _weights(released, model, records, redraw)
     statistics = model.statistics(records, alpha)
     unweighted = model.centre(model.statistics(records, np.ones(len(records)))[None])
@@ -191,8 +191,8 @@ def _fitted(released: ReleasedObject, model: Recentred, law: Draws, frame_row: C
 
 
 def _subsample(released: ReleasedObject, rows_of_stratum: slice) -> tuple[Codes, Floats]:
-    """Frame rows of the synthetic sample's records, and √(records kept / records) by frame row, as in `Laws.shrink`."""
-    count = released.frame.count[rows_of_stratum]
+    """Crosstab rows of the synthetic sample's records, and √(records kept / records) by row, as in `Laws.shrink`."""
+    count = released.crosstab.count[rows_of_stratum]
     share = min(1.0, LARGEST / float(count.sum()))
     sizes = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
     rows = np.repeat(np.arange(rows_of_stratum.start, rows_of_stratum.stop, dtype=np.int32), sizes)

@@ -21,11 +21,11 @@ from dpdist.core.files import replaced, write_json, write_text
 from dpdist.core.formats import version_of
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
-from dpdist.core.records import POOLED, Frame
+from dpdist.core.records import POOLED, Crosstab
 from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation.crosstab_table import crosstab_table, read_crosstab, read_job
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
-from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.history import (
     HISTORY,
     REFERENCE_FILE,
@@ -93,13 +93,13 @@ class Parameters(Mapping[str, Mapping[str, Any]]):
 class ReleasedObject:
     """Released parameters of every synthetic set and stratum, with the public facts that they depend on.
 
-    `sets[k][label]` holds the parameters θ of set k + 1 in the stratum `label`, as JSON. `frame.strata` is empty if the
+    `sets[k][label]` holds the parameters θ of set k + 1 in the stratum `label`, as JSON. `crosstab.strata` is empty if the
     fit was pooled over strata.
     """
 
     job: Job
     promise: Mapping[str, Any]
-    frame: Frame
+    crosstab: Crosstab
     sets: tuple[Mapping[str, Mapping[str, Any]], ...]
     seed: Key
     points: pa.Table | None = None
@@ -138,10 +138,10 @@ class ReleasedObject:
         If records are left out and the number of drawn ones is secret, the sample's size is taken for Poisson, which no
         variance exceeds.
         """
-        frame, lonely = self.frame, self.job.survey.lonely_record
+        crosstab, lonely = self.crosstab, self.job.survey.lonely_record
         if self.job.is_domain and not self.job.drawn_is_public:
-            return Stage.of(np.full(len(frame.sampled_records), np.inf), lonely=lonely)
-        return Stage.of(stratum_sizes(frame), lonely=lonely, elsewhere=frame.sampled_elsewhere)
+            return Stage.of(np.full(len(crosstab.sampled_records), np.inf), lonely=lonely)
+        return Stage.of(stratum_sizes(crosstab), lonely=lonely, elsewhere=crosstab.sampled_elsewhere)
 
     @property
     def texts(self) -> list[Mapping[str, str]]:
@@ -161,10 +161,10 @@ class ReleasedObject:
         return self._models[stratum]
 
     def cells(self, table: Table) -> Cells:
-        """The cells of a table over the frame. Those of large tables are kept only until others are asked for."""
+        """The cells of a table over the crosstab. Those of large tables are kept only until others are asked for."""
         key = json.dumps([list(table.by), table.margins, table.universe], default=list)
         if key not in self._cells:
-            cells = cross(self.frame, table.by, table.margins, table.universe)
+            cells = cross(self.crosstab, table.by, table.margins, table.universe)
             room = MOST_ENTRIES - cells.membership.nnz
             while self._cells and sum(cells_of_table.membership.nnz for cells_of_table in self._cells.values()) > room:
                 self._columns.pop(id(self._cells.pop(next(iter(self._cells)))), None)
@@ -172,7 +172,7 @@ class ReleasedObject:
         return self._cells[key]
 
     def rows_of_cells(self, table: Table) -> scipy.sparse.csc_array:
-        """The membership of a table's cells by columns, (cell, frame row)."""
+        """The membership of a table's cells by columns, (cell, crosstab row)."""
         cells = self.cells(table)
         if id(cells) not in self._columns:
             self._columns[id(cells)] = scipy.sparse.csc_array(cells.membership)
@@ -191,15 +191,15 @@ class ReleasedObject:
         return {}
 
     def _built(self, stratum: int) -> StratumModel:
-        label = self.frame.stratum_labels[stratum]
+        label = self.crosstab.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
-        model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
+        model = builder_of(self.job).build(self.job, self.crosstab, self.crosstab.rows_of(stratum), proper)
         if isinstance(model, LearnsFromRecords) and label in self.donors:
             return model.with_donors(replace(self.donors[label], history=self.history.get(label, ())[:-1]))
         return model.within(self.facts[label]) if isinstance(model, OnDistributions) else model
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
-        return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
+        return model.recall(self.sets[set][self.crosstab.stratum_labels[stratum]])
 
 
 def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
@@ -243,7 +243,7 @@ def _share(job: Job) -> Fraction | None:
 def _underivable(released: Job, job: Job) -> str:
     """The reason why the job's tables do not follow from released figures; empty if they do.
 
-    Released parameters and sums of cells define every combination of the frame's columns. Separately noised figures
+    Released parameters and sums of cells define every combination of the crosstab's columns. Separately noised figures
     define only themselves. The order of columns must stay, because it numbers the cells.
     """
     if job.tables == released.tables:
@@ -271,8 +271,8 @@ def with_totals(released: ReleasedObject) -> ReleasedObject:
     if not released.job.mechanism.states_totals:
         return released
     history = dict[str, tuple[PeriodTotals, ...]]()
-    for stratum, label in enumerate(released.frame.stratum_labels):
-        model = builder_of(released.job).build(released.job, released.frame, released.frame.rows_of(stratum))
+    for stratum, label in enumerate(released.crosstab.stratum_labels):
+        model = builder_of(released.job).build(released.job, released.crosstab, released.crosstab.rows_of(stratum))
         assert isinstance(model, LearnsFromRecords)
         if label in released.donors:
             model = model.with_donors(released.donors[label])
@@ -294,27 +294,27 @@ def of_run(released: ReleasedObject, date: str | None, metered: bool) -> Release
     return replace(released, promise={**released.promise, **entries})
 
 
-def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
-    """The frame in its published form. If only noisy sums give sizes of cells, the frame has these noisy sizes.
+def public_frame(job: Job, crosstab: Crosstab, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Crosstab:
+    """The crosstab in its published form. If only noisy sums give sizes of cells, the crosstab has these noisy sizes.
 
     Numbers of drawn records are published if they are public; few records left out count as the job's minimum.
     """
-    frame = frame.least_left_out(job.least_count) if job.drawn_is_public else replace(frame, sampled=None)
+    crosstab = crosstab.least_left_out(job.least_count) if job.drawn_is_public else replace(crosstab, sampled=None)
     if not job.sizes_in_sums:
-        return frame
-    model = builder_of(job).build(job, frame, slice(0, len(frame)))
+        return crosstab
+    model = builder_of(job).build(job, crosstab, slice(0, len(crosstab)))
     assert isinstance(model, FromDonors)
-    return replace(frame, count=model.sizes_of_rows(sets[0][POOLED]))
+    return replace(crosstab, count=model.sizes_of_rows(sets[0][POOLED]))
 
 
 def write_released(folder: Path, released: ReleasedObject) -> None:
-    """Writes the folder `released/`: job, promise, proof record, frame, a file for each set, the seed of publication."""
+    """Writes the folder `released/`: job, promise, proof record, crosstab, a file for each set, the seed of publication."""
     folder.mkdir(parents=True)
     write_json(folder / "job.json", released.job.public)
     write_json(folder / "promise.json", dict(released.promise))
     if released.proof is not None:
         write_json(folder / PROOF, dict(released.proof))
-    pq.write_table(frame_table(released.frame), folder / "frame.parquet")
+    pq.write_table(crosstab_table(released.crosstab), folder / "frame.parquet")
     for number, strata in enumerate(released.sets, start=1):
         _write_set(folder / f"set-{number}.json", {"set": number, "family": released.job.family}, strata)
     if released.facts:
@@ -359,7 +359,7 @@ def read_released(folder: Path) -> ReleasedObject:
             raise WorkspaceError(str(public), f"it is of mechanism '{job.mechanism}', which dpdist 0.3 has no more", AGAIN)
         _check_promise(f"{part}/promise.json", promise)
         proof = read_object(public, f"{part}/{PROOF}") if (folder / PROOF).exists() else None
-        frame = read_frame(public, f"{part}/frame.parquet", job)
+        crosstab = read_crosstab(public, f"{part}/frame.parquet", job)
         points = read_points(public, f"{part}/{REFERENCE_FILE}", job) if (folder / REFERENCE_FILE).exists() else None
         sizes = len(job.cell_columns), len(job.outcomes)
         history = read_history(public, f"{part}/{HISTORY}", *sizes) if (folder / HISTORY).exists() else {}
@@ -377,7 +377,7 @@ def read_released(folder: Path) -> ReleasedObject:
                 donors[label] = Donors.none(len(job.outcomes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
-    return ReleasedObject(job, promise, frame, sets, seed, points, facts, donors, history, proof)
+    return ReleasedObject(job, promise, crosstab, sets, seed, points, facts, donors, history, proof)
 
 
 def refuse_changed(public: Path, part: str = "") -> None:

@@ -19,7 +19,7 @@ import scipy
 
 from dpdist.core.errors import AnalysisError
 from dpdist.core.public_files import MANIFEST, read_object, unfit
-from dpdist.estimation.frame_table import read_job
+from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.publish.differences import FIGURES, OF_A_FIGURE, period_differences
 from dpdist.publish.opened import Release

@@ -90,10 +90,10 @@ class SharedErrors:
         cells, spread = released.cells(self._table(released, name)), self.spreads[k][outcome]
         variance = noise_variances(released, cells, spread)
         if k and self.drawn.sampled:
-            centres = spread.figures(cells, released.frame.count.astype(float))[0]
+            centres = spread.figures(cells, released.crosstab.count.astype(float))[0]
             variance = [noise + normal_variance(centre) for noise, centre in zip(variance, centres, strict=True)]
         drawn = _drawn(released, (self.drawn.later, self.drawn.earlier)[k], outcome)
-        figures = cell_estimates(cells, released.frame.count.astype(float), *drawn)
+        figures = cell_estimates(cells, released.crosstab.count.astype(float), *drawn)
         return _Side([tuple(map(str, label)) for label in cells.labels], figures, variance)
 
     @staticmethod
@@ -121,7 +121,7 @@ def _named(table: Table, statistic: str, variable: str, outcome: int) -> list[tu
 def _drawn(released: ReleasedObject, drawn: Draws, outcome: int) -> LawSpread:
     model = released.model(0)
     assert isinstance(model, Expectation)
-    spread, rake = LawSpread(*expected_of(model, drawn, outcome)), margins_of(released.job, released.frame)
+    spread, rake = LawSpread(*expected_of(model, drawn, outcome)), margins_of(released.job, released.crosstab)
     return raked(spread, released, rake) if rake else spread
 
 
@@ -131,7 +131,7 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
         pair = [read_released(release.folder / "released") for release in (after, before)]
     except WorkspaceError:  # a release of another version, whose errors cannot be simulated again
         return None
-    if any(len(each.frame.stratum_labels) != 1 or each.job.strata for each in pair):
+    if any(len(each.crosstab.stratum_labels) != 1 or each.job.strata for each in pair):
         return None
     models = [each.model(0) for each in pair]
     if not all(isinstance(model, KnowsSamples) for model in models):
@@ -153,5 +153,5 @@ def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether |
     assert isinstance(model, KnowsSamples)
     rng = later.seed.child("errors of two periods").generator(earlier.job.period)
     thetas = later.theta(model, 0, 0), earlier.theta(other, 0, 0)
-    draws = int(np.clip(ENTRIES // max(len(later.frame), len(earlier.frame)), DRAWS, MOST_DRAWS))
+    draws = int(np.clip(ENTRIES // max(len(later.crosstab), len(earlier.crosstab)), DRAWS, MOST_DRAWS))
     return model.drawn_with(thetas[0], other, thetas[1], draws, rng)

@@ -52,7 +52,7 @@ class Averaged(Protocol):
 
 
 class LawSpread(NamedTuple):
-    """Draws of E(w|x) and E(wy|x) for every frame row, (draw, row); NaN in strata without laws."""
+    """Draws of E(w|x) and E(wy|x) for every crosstab row, (draw, row); NaN in strata without laws."""
 
     weight: Floats
     product: Floats
@@ -124,7 +124,7 @@ def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: B
     """
     if not has_laws(released):
         return Simulated(None, None)
-    batches, by_row = batches_of(released.frame), _needs_rows(released)
+    batches, by_row = batches_of(released.crosstab), _needs_rows(released)
     if by_row:
         by_stratum, parts = list[Laws | None](), list[list[list[LawSpread]]]()
         for batch, (laws_of_batch, part) in zip(batches, by_batch(laws_and_spreads, released, batches), strict=True):
@@ -150,9 +150,9 @@ def has_laws(released: ReleasedObject) -> bool:
 
 def _needs_rows(released: ReleasedObject) -> bool:
     # Draws of the rows of one batch may be less than those of all tables' cells.
-    frame, tables = released.frame, released.job.tables
-    cells = sum(prod(len(frame.levels[name]) + table.margins for name in table.by) for table in tables)
-    few = len(batches_of(frame)) == 1 and len(frame) < cells
+    crosstab, tables = released.crosstab, released.job.tables
+    cells = sum(prod(len(crosstab.levels[name]) + table.margins for name in table.by) for table in tables)
+    few = len(batches_of(crosstab)) == 1 and len(crosstab) < cells
     return few or _beyond_plain(released)
 
 
@@ -160,7 +160,7 @@ def _beyond_plain(released: ReleasedObject) -> bool:
     """True if standard errors need the laws of strata, and not only sums over cells."""
     job = released.job
     further = any(not statistic.plain for table in job.tables for statistic in table.statistics)
-    return bool(further or job.rake or job.noisy_frame)
+    return bool(further or job.rake or job.noisy_crosstab)
 
 
 def laws(released: ReleasedObject, tick: Callable[[int], None], noise_alone: bool = False) -> list[Laws | None] | None:
@@ -171,7 +171,7 @@ def laws(released: ReleasedObject, tick: Callable[[int], None], noise_alone: boo
     if not has_laws(released):
         return None
     by_stratum = list[Laws | None]()
-    for batch in batches_of(released.frame):
+    for batch in batches_of(released.crosstab):
         by_stratum += laws_of(released, batch, noise_alone)
         tick(len(batch))
     return by_stratum
@@ -205,8 +205,8 @@ class TouchedSums(NamedTuple):
 def sums_over_cells(released: ReleasedObject, batch: range) -> dict[tuple[CellsKey, int], TouchedSums]:
     """Work of a batch: sums over its rows, by table and outcome."""
     spread = _spreads_of(released, batch, laws_of(released, batch))
-    rows, sums = rows_of_batch(released.frame, batch), dict[tuple[CellsKey, int], TouchedSums]()
-    n = released.frame.count[rows].astype(float)
+    rows, sums = rows_of_batch(released.crosstab, batch), dict[tuple[CellsKey, int], TouchedSums]()
+    n = released.crosstab.count[rows].astype(float)
     for table in released.job.tables:
         cells = released.cells(table)
         inside = released.rows_of_cells(table)[:, rows.start : rows.stop]
@@ -240,14 +240,14 @@ class _Adding:
 
 
 def recounts(released: ReleasedObject) -> Floats | None:
-    """Counts of the frame's rows under simulated noise, (draw, row); None if published counts are exact."""
-    if not released.job.noisy_frame:
+    """Counts of the crosstab's rows under simulated noise, (draw, row); None if published counts are exact."""
+    if not released.job.noisy_crosstab:
         return None
-    return counted_again(released.job, released.frame, RECOUNTS, released.seed.generator("precision counts"))
+    return counted_again(released.job, released.crosstab, RECOUNTS, released.seed.generator("precision counts"))
 
 
 def spreads(released: ReleasedObject, tick: Callable[[int], None], noise_alone: bool = False) -> list[Spreads] | None:
-    """Draws of every outcome's expectations in every frame row; None if the model has no laws.
+    """Draws of every outcome's expectations in every crosstab row; None if the model has no laws.
 
     `noise_alone` is that of `laws`.
     """
@@ -258,7 +258,7 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
     """The result of `spreads`, from known laws."""
     if by_stratum is None:
         return None
-    batches = batches_of(released.frame)
+    batches = batches_of(released.crosstab)
     parts = [_spreads_of(released, batch, by_stratum[batch.start : batch.stop]) for batch in batches]
     return _joined(released, by_stratum, batches, parts)
 
@@ -266,7 +266,7 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
     """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
     batch_rows, drawn = (
-        rows_of_batch(released.frame, batch),
+        rows_of_batch(released.crosstab, batch),
         [of_stratum.draws for of_stratum in laws if of_stratum is not None],
     )
     sizes = [max(map(len, of_law)) for of_law in zip(*drawn, strict=True)] or [1] * len(RefitExpectations._fields)
@@ -278,7 +278,7 @@ def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | No
         for spreads_of_outcome in by_outcome:
             spreads_of_outcome[1] = spreads_of_outcome[0]
     for stratum, laws_of_stratum in zip(batch, laws, strict=True):
-        rows = released.frame.rows_of(stratum)
+        rows = released.crosstab.rows_of(stratum)
         inside = slice(rows.start - batch_rows.start, rows.stop - batch_rows.start)
         with np.errstate(all="ignore"):
             for outcome, of_outcome in zip(by_outcome, expected_under(released, stratum, laws_of_stratum), strict=True):
@@ -301,7 +301,7 @@ def _joined(
     for j, spreads_of_outcome in enumerate(by_outcome):
         if all(part[j][1] is part[j][0] for part in parts):
             spreads_of_outcome[1] = spreads_of_outcome[0]
-    rake = margins_of(released.job, released.frame)
+    rake = margins_of(released.job, released.crosstab)
     if rake:
         distinct = {id(spread): spread for outcome_spreads in by_outcome for spread in outcome_spreads}
         by_name = {name: raked(spread, released, rake) for name, spread in distinct.items()}
@@ -315,21 +315,21 @@ def _joined(
 def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequence[LawSpread]) -> LawSpread:
     if len(parts) == 1:
         return parts[0]
-    joined = LawSpread(*np.empty((2, max(len(part.weight) for part in parts), len(released.frame))))
+    joined = LawSpread(*np.empty((2, max(len(part.weight) for part in parts), len(released.crosstab))))
     for batch, part in zip(batches, parts, strict=True):
-        rows = rows_of_batch(released.frame, batch)
+        rows = rows_of_batch(released.crosstab, batch)
         joined.weight[:, rows], joined.product[:, rows] = part
     return joined
 
 
 def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:
     """Draws under simulated noise on sample counts; None if these counts are exact."""
-    if not released.job.noisy_frame:
+    if not released.job.noisy_crosstab:
         return None
-    simulated = Recounts(*np.full((3, RECOUNTS, len(released.frame)), np.nan))
+    simulated = Recounts(*np.full((3, RECOUNTS, len(released.crosstab)), np.nan))
     for stratum, laws_of_stratum in enumerate(by_stratum):
         if laws_of_stratum is not None and laws_of_stratum.recounted is not None:
-            rows = released.frame.rows_of(stratum)
+            rows = released.crosstab.rows_of(stratum)
             assert isinstance(laws_of_stratum.model, Expectation)
             pair = expected_of(laws_of_stratum.model, laws_of_stratum.recounted.theta, outcome)
             for values, drawn in zip(simulated, (laws_of_stratum.recounted.counts, *pair), strict=True):
@@ -341,18 +341,22 @@ def raked(spread: LawSpread, released: ReleasedObject, rake: Sequence[Margin]) -
     """Rakes every draw separately. Draws with unknown values stay unchanged."""
     finite = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
-    factor[finite] = factors(released.frame.count * spread.weight[finite], rake)
+    factor[finite] = factors(released.crosstab.count * spread.weight[finite], rake)
     return LawSpread(spread.weight * factor, spread.product * factor)
 
 
 def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
     """Counts, means and totals of expectations averaged over sets, with their variance V_x over samples' x."""
-    frame = released.frame
-    n = frame.count.astype(float)
+    crosstab = released.crosstab
+    n = crosstab.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
     stage = released.stage
-    rake, sums = margins_of(released.job, frame), PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b)
-    return raked_counts_and_means(sums, frame, cells, rake, stage) if rake else counts_and_means(sums, frame, cells, stage)
+    rake, sums = margins_of(released.job, crosstab), PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    return (
+        raked_counts_and_means(sums, crosstab, cells, rake, stage)
+        if rake
+        else counts_and_means(sums, crosstab, cells, stage)
+    )
 
 
 class VarianceParts(NamedTuple):
@@ -373,7 +377,7 @@ class VarianceParts(NamedTuple):
         return self.noise + self.bias + self.counted
 
 
-# - V_x: which x the sample happens to contain. It is the Taylor variance of E(w|x) over the frame, all of it public.
+# - V_x: which x the sample happens to contain. It is the Taylor variance of E(w|x) over the crosstab, all of it public.
 # - V_c: the sampling variance of the centre of the α-weighted fit, by the sandwich formula.
 # - V_α: the variance of released draws about that centre, which m draws divide by m.
 # - bias: privacy weights trim tails, which moves the fit.
@@ -390,7 +394,7 @@ def variances(
 ) -> list[Floats]:
     """T of counts, means and totals, (cell,) each.
 
-    `expected` holds E(w|x) and E(wy|x) by frame row for every set.
+    `expected` holds E(w|x) and E(wy|x) by crosstab row for every set.
 
     With m = 1, T is NaN.
     """
@@ -401,7 +405,7 @@ def variances(
     if spread is not None:
         return [parts.total for parts in variance_parts(released, cells, expected, spread, outcome)]
     effects, sets = plain_effects(released.design_effects, cells, released.job.outcomes[outcome]), len(released.sets)
-    n, composed = released.frame.count.astype(float), composition(released, cells, expected)
+    n, composed = released.crosstab.count.astype(float), composition(released, cells, expected)
     per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
     between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
     pairs = zip(effects, composed, between, strict=True)
@@ -422,7 +426,7 @@ def _variance_parts(
     released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int
 ) -> list[VarianceParts]:
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
-    n, composed = released.frame.count.astype(float), composition(released, cells, expected)
+    n, composed = released.crosstab.count.astype(float), composition(released, cells, expected)
     figures = spread.figures(cells, n)
     again = None if spread.recounts is None else cell_estimates(cells, *spread.recounts)
     noise, parts = _noise_variances(released, figures[NOISED]), []
@@ -437,7 +441,7 @@ def _variance_parts(
 
 def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads) -> list[Floats]:
     """Variances of counts, means and totals by noise alone, (cell,) each."""
-    return _noise_variances(released, spread.figures(cells, released.frame.count.astype(float))[NOISED])
+    return _noise_variances(released, spread.figures(cells, released.crosstab.count.astype(float))[NOISED])
 
 
 def _noise_variances(released: ReleasedObject, figures: tuple[Floats, Floats, Floats]) -> list[Floats]:
@@ -475,10 +479,10 @@ def normal_variance(drawn: Floats) -> Floats:
 
 def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None, noise_alone: bool = False) -> Laws | None:
     """Laws of a model whose parameters can be simulated directly; None for other models."""
-    model, label = released.model(stratum), released.frame.stratum_labels[stratum]
+    model, label = released.model(stratum), released.crosstab.stratum_labels[stratum]
     if not isinstance(model, Resampled):
         return None
-    theta, n = released.theta(model, stratum, 0), int(released.frame.stratum_count[stratum])
+    theta, n = released.theta(model, stratum, 0), int(released.crosstab.stratum_count[stratum])
     key = released.seed.child(f"precision {label}")
     with within(0.0, 0.5):
         redrawn = theta if noise_alone else model.resampled(theta, n, DRAWS, key.generator("centres"))
@@ -489,5 +493,5 @@ def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None, no
     if counts is None:
         return simulated
     assert isinstance(model, Countable)
-    of_stratum = counts[:, released.frame.rows_of(stratum)]
+    of_stratum = counts[:, released.crosstab.rows_of(stratum)]
     return simulated._replace(recounted=Recounted(of_stratum, model.recounted(theta, of_stratum)))

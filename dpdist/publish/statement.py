@@ -43,7 +43,7 @@ def _borrowed_scores(released: ReleasedObject) -> list[dict[str, Any]]:
     this kind.
     """
     entries = []
-    for stratum, label in enumerate(released.frame.stratum_labels if family_facts(released.job).on_reference else ()):
+    for stratum, label in enumerate(released.crosstab.stratum_labels if family_facts(released.job).on_reference else ()):
         model = released.model(stratum)
         assert isinstance(model, OnDistributions)
         for cell, records, weights in model.borrowed_shapes():
@@ -119,8 +119,8 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(released),
         "public": _public(released),
-        **accepted(job, released.frame),
-        **_noisy_frame(job),
+        **accepted(job, released.crosstab),
+        **_noisy_crosstab(job),
         **({"borrowing": borrowed} if (borrowed := borrowing(released)) else {}),
         "post_processing": _post_processing(released),
         **_microdata(released),
@@ -156,9 +156,9 @@ def _stated(job: Job) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _noisy_frame(job: Job) -> dict[str, Any]:
+def _noisy_crosstab(job: Job) -> dict[str, Any]:
     """A text on the noise of sample counts, and its scales, where the job protects predictors; else empty."""
-    if not job.noisy_frame:
+    if not job.noisy_crosstab:
         return {}
     law = "discrete Gaussian noise" if noise_name(job) == "gaussian" else "discrete Laplace noise"
     measured = [
@@ -167,7 +167,7 @@ def _noisy_frame(job: Job) -> dict[str, Any]:
     ]
     words = NOISY_COUNTS.format(law=law, columns=", ".join(job.protected_columns) or "no column")
     words += "" if job.mechanism.whole_tables else NOISE_IN_ERRORS
-    return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon.frame), "measured": measured}}
+    return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon.crosstab), "measured": measured}}
 
 
 def _microdata(released: ReleasedObject) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _claimed(released: ReleasedObject) -> dict[str, Any]:
     Without a guarantee it states this, and lists what is not protected.
     """
     job, promise = released.job, released.promise
-    words, open_parts = in_words(promise, job, int(released.frame.count.sum())), not_protected(job, _on_a_file(released))
+    words, open_parts = in_words(promise, job, int(released.crosstab.count.sum())), not_protected(job, _on_a_file(released))
     if promise["guarantee"] == "none":
         return {"guarantee_in_words": words, "protected": [], "not_protected": [*job.components, *open_parts]}
     return {

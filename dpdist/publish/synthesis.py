@@ -31,9 +31,9 @@ BATCH = 65_536
 
 
 class SyntheticBlock(NamedTuple):
-    """Synthetic records: frame row, outcomes, weight, and the columns copied from a reference's records, if any."""
+    """Synthetic records: crosstab row, outcomes, weight, and the columns copied from a reference's records, if any."""
 
-    frame_row: Codes
+    crosstab_row: Codes
     outcome: Floats
     weight: Floats
     copied: pa.Table | None = None
@@ -63,17 +63,17 @@ def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], Non
     fit into one result.
     """
     folder.mkdir(parents=True)
-    frame, batches, sets = released.frame, batches_of(released.frame), range(len(released.sets))
-    rake = margins_of(released.job, frame)
-    factor = [np.ones(len(frame))] * len(sets)
+    crosstab, batches, sets = released.crosstab, batches_of(released.crosstab), range(len(released.sets))
+    rake = margins_of(released.job, crosstab)
+    factor = [np.ones(len(crosstab))] * len(sets)
     if rake:
         factor = [factors(of_set.a, rake) for of_set in synthetic_sums(released, by_batch)]
-    small = [batch for batch in batches if not is_large(frame, batch)]
+    small = [batch for batch in batches if not is_large(crosstab, batch)]
     results, parts = by_batch(batch_records, released, small), list[BatchSums]()
     with ExitStack() as stack:
         writers = [stack.enter_context(_Writer(released, folder / f"set-{k + 1}.parquet", factor[k])) for k in sets]
         for batch in batches:
-            if is_large(frame, batch):
+            if is_large(crosstab, batch):
                 summed = _summed(
                     released, batch, [sink.passing(_blocks(released, batch, k)) for k, sink in enumerate(writers)]
                 )
@@ -87,8 +87,8 @@ def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], Non
 
 
 def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = here) -> list[PsuSums]:
-    """Sums of the first outcome in every set's records, per frame row and before raking; writes no records."""
-    batches = batches_of(released.frame)
+    """Sums of the first outcome in every set's records, per crosstab row and before raking; writes no records."""
+    batches = batches_of(released.crosstab)
     return _over_rows(released, batches, by_batch(batch_sums, released, batches)).sums[0]
 
 
@@ -104,12 +104,12 @@ def batch_sums(released: ReleasedObject, batch: range) -> BatchSums:
 
 
 def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[SyntheticBlock]]) -> BatchSums:
-    rows, outcomes = rows_of_batch(released.frame, batch), range(len(released.job.outcomes))
+    rows, outcomes = rows_of_batch(released.crosstab, batch), range(len(released.job.outcomes))
     size = rows.stop - rows.start
     sums = [[PsuSums(*np.zeros((5, size))) for _ in by_set] for _ in outcomes]
     for k, blocks in enumerate(by_set):
         for block in blocks:
-            row = block.frame_row - rows.start
+            row = block.crosstab_row - rows.start
             for of_outcome, values in zip(sums, columns(block.outcome), strict=True):
                 of_outcome[k] = of_outcome[k].plus(record_sums(row, block.weight, values, size))
     if not isinstance(released.model(batch.start), Expectation):
@@ -118,13 +118,13 @@ def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[Sy
 
 
 def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Iterable[BatchSums]) -> BatchSums:
-    """What was summed of batches, over all rows of the frame."""
-    size, sets, outcomes = len(released.frame), range(len(released.sets)), range(len(released.job.outcomes))
+    """What was summed of batches, over all rows of the crosstab."""
+    size, sets, outcomes = len(released.crosstab), range(len(released.sets)), range(len(released.job.outcomes))
     sums = [[PsuSums(*np.empty((5, size))) for _ in sets] for _ in outcomes]
     expected: list[list[Expected]] = [[(np.empty(size), np.empty(size)) for _ in sets] for _ in outcomes]
     defined = True
     for batch, part in zip(batches, parts, strict=True):
-        rows = rows_of_batch(released.frame, batch)
+        rows = rows_of_batch(released.crosstab, batch)
         _place(rows, sums, part.sums)
         if part.expected is None:
             defined = False
@@ -151,7 +151,7 @@ def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[Syntheti
     """
     integers = any(column.whole for column in released.job.outcome_columns.values())
     for stratum in batch:
-        label = released.frame.stratum_labels[stratum]
+        label = released.crosstab.stratum_labels[stratum]
         for number, block in enumerate(_of_model(released, released.model(stratum), stratum, k)):
             if integers:
                 rng = released.seed.generator("whole numbers", label, number, k + 1)
@@ -177,12 +177,12 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
 
 
 def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[SyntheticBlock]:
-    frame, rows_of_stratum = released.frame, released.frame.rows_of(stratum)
+    crosstab, rows_of_stratum = released.crosstab, released.crosstab.rows_of(stratum)
     theta = released.theta(model, stratum, k)
     drawn = model.donor_records(released, stratum) if isinstance(model, FromDonors) else None
-    for block, part in enumerate(frame.expanded(rows_of_stratum, BATCH)):
+    for block, part in enumerate(crosstab.expanded(rows_of_stratum, BATCH)):
         start = block * BATCH
-        rng = released.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
+        rng = released.seed.generator("synthesis", crosstab.stratum_labels[stratum], block, k + 1)
         if isinstance(model, Presampled):
             yield SyntheticBlock(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
         elif drawn is not None:
@@ -198,7 +198,7 @@ class _Writer:
     """Writes the records of a set, `BATCH` at a time or a few more, with weights multiplied by a factor of their row."""
 
     def __init__(self, released: ReleasedObject, path: Path, factor: Floats):
-        self._frame, self._factor, self._waiting, self._records = released.frame, factor, list[SyntheticBlock](), 0
+        self._frame, self._factor, self._waiting, self._records = released.crosstab, factor, list[SyntheticBlock](), 0
         self._names, self._components = released.job.modelled_columns, released.job.components
         self._levels = {name: pa.array(list(self._frame.levels[name])) for name in self._names}
         self._schema = self._of(released)
@@ -215,7 +215,7 @@ class _Writer:
     def write(self, blocks: Iterable[SyntheticBlock]) -> None:
         for block in blocks:
             self._waiting.append(block)
-            self._records += len(block.frame_row)
+            self._records += len(block.crosstab_row)
             if self._records >= BATCH:
                 self._flush()
 
@@ -229,7 +229,8 @@ class _Writer:
         if not self._waiting:
             return
         row, outcome, weight = (
-            np.concatenate([getattr(block, name) for block in self._waiting]) for name in ("frame_row", "outcome", "weight")
+            np.concatenate([getattr(block, name) for block in self._waiting])
+            for name in ("crosstab_row", "outcome", "weight")
         )
         copied = [block.copied for block in self._waiting if block.copied is not None]
         categories = [

@@ -106,7 +106,7 @@ def _intervals_of(
         outcome: limited(released, cells, outcomes.index(outcome), by_estimator)
         for outcome, by_estimator in by_outcome.items()
     }
-    totals = fixed_totals(cells, margins_of(released.job, released.frame))
+    totals = fixed_totals(cells, margins_of(released.job, released.crosstab))
     by_outcome = {
         outcome: {
             estimator: [without_rounding(counts, totals), *others] for estimator, (counts, *others) in by_estimator.items()
@@ -143,7 +143,7 @@ def from_parameters(
     outcome: int = 0,
 ) -> list[Interval]:
     """Counts, means and totals from the released parameters, with the variance T of `standard_errors`."""
-    n = released.frame.count.astype(float)
+    n = released.crosstab.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
     df = np.full(len(cells), np.inf if spread is not None else len(released.sets) - 1)
@@ -192,8 +192,8 @@ def combined_records(
     weights, weights are constant given x, so W misses the error of E(w|x). In that case T is at least the variance in
     `floor`.
     """
-    frame, effects = released.frame, plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
-    df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(released, cells, sums)
+    crosstab, effects = released.crosstab, plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
+    df, per_set = float(crosstab.count.sum() - len(np.unique(crosstab.design_stratum))), _per_set(released, cells, sums)
     combined = []
     for i in range(len(STATISTICS)):
         values, within = (np.array([getattr(figures[i], part) for figures in per_set]) for part in ("value", "variance"))
@@ -207,12 +207,12 @@ def combined_records(
 
 def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[PsuSums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked where the job states public totals."""
-    frame, stage = released.frame, released.stage
-    rake = margins_of(released.job, frame)
+    crosstab, stage = released.crosstab, released.stage
+    rake = margins_of(released.job, crosstab)
     return [
-        raked_counts_and_means(set_sums, frame, cells, rake, stage)
+        raked_counts_and_means(set_sums, crosstab, cells, rake, stage)
         if rake
-        else counts_and_means(set_sums, frame, cells, stage)
+        else counts_and_means(set_sums, crosstab, cells, stage)
         for set_sums in sums
     ]
 

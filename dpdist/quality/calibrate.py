@@ -16,7 +16,7 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.files import write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.core.this_process import single_threaded
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.job import Calibration, Job, Measure, Mechanism
@@ -219,11 +219,11 @@ def calibrate(
         with stage(listener, "store records", source.rows) as tick:
             records = place(job.by_record, source, census, Path(folder), tick)
         sampler = sampler_of(job, Path(folder))
-        frame = census.frame
-        plain = builder_of(job).build(job, frame, frame.rows_of(0))
+        crosstab = census.crosstab
+        plain = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
         check(job, plain)
         prepare(job, plain, listener)
-        strata = [stratum(job, frame, records, k, sampler) for k in range(len(frame.stratum_labels))]
+        strata = [stratum(job, crosstab, records, k, sampler) for k in range(len(crosstab.stratum_labels))]
         with stage(listener, "calibrate", None) as tick:
             trials = Trials(
                 lambda m: loss(job.model_copy(update={"mechanism": m}), strata, sampler, measure, replicates), tick
@@ -234,7 +234,7 @@ def calibrate(
         allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
         remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
         raise JobError(job.dataset, [Problem("mechanism", fault, allowed, remedy)])
-    facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(frame.count.sum())}
+    facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(crosstab.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
     settings = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
     calibration = Calibration.model_validate(
@@ -268,22 +268,22 @@ def _check_out(job: Job, out: Path) -> None:
         raise JobError(job.dataset, [Problem(f"--out {out}", fault, "a file in a folder that exists", "name another")])
 
 
-def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: PosteriorSampler) -> Stratum:
+def stratum(job: Job, crosstab: Crosstab, records: Records, number: int, sampler: PosteriorSampler) -> Stratum:
     """The records of a stratum. If the mechanism learns from a reference, one half is the reference for the other half."""
-    rows = frame.rows_of(number)
-    start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
+    rows = crosstab.rows_of(number)
+    start, stop = np.searchsorted(records.row, [rows.start, rows.stop])
     members = records.part(int(start), int(stop))
     ran, earlier = members, members
     if job.reference is not None:
         ran, earlier = (members.take(np.arange(half, len(members), 2)) for half in (0, 1))
-    model = builder_of(job).build(job, frame, rows)
+    model = builder_of(job).build(job, crosstab, rows)
     if min(len(ran), len(earlier)) <= model.identified + 1:
         fault, allowed = f"{len(members)} records, too few for p = {model.identified} predictors", "more, in either half"
         problem = Problem(
-            f"stratum {frame.stratum_labels[number]}", fault, allowed, "pool strata, or take a larger reference"
+            f"stratum {crosstab.stratum_labels[number]}", fault, allowed, "pool strata, or take a larger reference"
         )
         raise DataError("reference", [problem])
-    return Stratum(frame.stratum_labels[number], completed(model, sampler), ran, earlier)
+    return Stratum(crosstab.stratum_labels[number], completed(model, sampler), ran, earlier)
 
 
 def with_headroom(job: Job) -> Job:
@@ -334,7 +334,7 @@ def synthetic(model: StratumModel, theta: Draws, records: Records, rng: np.rando
     if isinstance(model, Presampled):
         return model.presampled(theta)
     assert isinstance(model, Synthesizer)
-    return model.simulate(theta, records.frame, rng)
+    return model.simulate(theta, records.row, rng)
 
 
 def _mean(outcome: Floats, weight: Floats) -> float:

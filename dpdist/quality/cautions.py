@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import TOTAL, Frame
+from dpdist.core.records import TOTAL, Crosstab
 from dpdist.core.table_cells import cross, first_named
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.raking import margins_of
@@ -50,16 +50,16 @@ def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: s
     cautions_found = [
         *job.of_alias,
         *map(Caution.stated, plan.promise.cautions),
-        *large_delta(job, shown_records(job, plan.frame)),
+        *large_delta(job, shown_records(job, plan.crosstab)),
     ]
     cautions_found += [*_small_cells(plan), *design_left_out(job), *_of_reference(job), *doubts_of(plan.reference)]
-    cautions_found += [*_priorities(job), *_small_totals(job, plan.frame)]
+    cautions_found += [*_priorities(job), *_small_totals(job, plan.crosstab)]
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         cautions_found.append(Caution.of("weak_guarantee", epsilon=f"{float(job.budget.epsilon):g}"))
     cautions_found += plan.goodness.cautions(job) if plan.goodness is not None else []
     if not job.sizes_secret:
-        cautions_found += [*_psus_of_no_stratum(plan), *_small_strata(job, plan.frame, plan.model, plan.promise.target)]
-        cautions_found += [*small_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.frame)]
+        cautions_found += [*_psus_of_no_stratum(plan), *_small_strata(job, plan.crosstab, plan.model, plan.promise.target)]
+        cautions_found += [*small_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.crosstab)]
     cautions_found += hidden(plan)
     cautions_found += alarms_before(plan) if prediction is None else [*alarms(prediction), *proposals(prediction)]
     return [*cautions_found, *advice(job, workspace)]
@@ -99,11 +99,11 @@ def _of_reference(job: Job) -> Iterator[Caution]:
         yield Caution.of("reference_published", file=f"public/released/{DONORS}")
 
 
-def _small_totals(job: Job, frame: Frame) -> Iterator[Caution]:
+def _small_totals(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
     """Warns of public totals below a cell's number of records, because the mean weight would be below 1."""
-    for rake, margin in zip(job.rake, margins_of(job, frame), strict=True):
-        n = margin.membership @ frame.count
-        labels = [" / ".join(label) or TOTAL for label in cross(frame, rake.by, False).labels]
+    for rake, margin in zip(job.rake, margins_of(job, crosstab), strict=True):
+        n = margin.membership @ crosstab.count
+        labels = [" / ".join(label) or TOTAL for label in cross(crosstab, rake.by, False).labels]
         small = [label for label, below in zip(labels, margin.totals < n, strict=True) if below]
         if small:
             by = ", ".join(rake.by) or "all records"
@@ -116,7 +116,7 @@ def _years_between(one: str, other: str) -> int:
     return min((abs(a - b) for a in first for b in second), default=0)
 
 
-def _small_strata(job: Job, frame: Frame, model: StratumModel, target: float | None) -> Iterator[Caution]:
+def _small_strata(job: Job, crosstab: Crosstab, model: StratumModel, target: float | None) -> Iterator[Caution]:
     if (
         not (job.mechanism.tunes_weights or job.mechanism.cuts_weights)
         or not model.improper
@@ -127,22 +127,22 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel, target: float | N
     first, per_predictor = WEIGHTED_BOUND
     times = 2.0 if job.mechanism.weights.facts.uniform else 1.0  # one weight for all records, that of the worst record
     least = ceil(times * (first + per_predictor * model.identified) / target)
-    small = [label for label, n in zip(frame.stratum_labels, frame.stratum_count, strict=True) if n < least]
+    small = [label for label, n in zip(crosstab.stratum_labels, crosstab.stratum_count, strict=True) if n < least]
     if small:
-        smallest = int(frame.stratum_count.min())
+        smallest = int(crosstab.stratum_count.min())
         which = f"{len(small):,} strata ('{small[0]}' first)" if len(small) > 1 else f"stratum '{small[0]}'"
         numbers = {"records": f"{smallest:,}", "least": f"{least:,}"}
         yield Caution.of("small_strata", strata=which, target=f"{target:g}", **numbers)
 
 
 def _small_cells(plan: Plan) -> Iterator[Caution]:
-    job, frame, reference = plan.job, plan.frame, plan.reference
+    job, crosstab, reference = plan.job, plan.crosstab, plan.reference
     if not family_facts(job).on_reference or not isinstance(reference, ReferenceFile):
         return
-    small, counts = [], reference.counts(frame)
-    for stratum, label in enumerate(frame.stratum_labels):
-        rows = frame.rows_of(stratum)
-        cells = Scores.build(job, frame, rows).cells
+    small, counts = [], reference.counts(crosstab)
+    for stratum, label in enumerate(crosstab.stratum_labels):
+        rows = crosstab.rows_of(stratum)
+        cells = Scores.build(job, crosstab, rows).cells
         records = np.bincount(cells.pattern, weights=counts[rows], minlength=len(cells)).astype(int)
         few = [(cell, n) for cell, n in zip(cells.names, records.tolist(), strict=True) if n < FEWEST_UNMIXED]
         small += [f"{label} / {cell} ({n:,})" for cell, n in few]
@@ -152,18 +152,18 @@ def _small_cells(plan: Plan) -> Iterator[Caution]:
         yield Caution.of("small_reference_cells", least=f"{FEWEST_UNMIXED:,}", cells=names)
 
 
-def _empty_levels(job: Job, frame: Frame) -> Iterator[Caution]:
+def _empty_levels(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
     """Lists the declared levels without a record in the sample, by column.
 
     A column used only for design strata is left out: its numbers have gaps, and an empty stratum adds to no figure.
     """
     used = {*job.strata, *job.cell_columns, *job.likelihood_predictors, *(name for rake in job.rake for name in rake.by)}
-    for name, codes in frame.codes.items():
+    for name, codes in crosstab.codes.items():
         if name not in used:
             continue
-        met = set(codes[frame.count > 0].tolist())
-        empty = [str(level) for code, level in enumerate(frame.levels[name]) if code not in met]
+        met = set(codes[crosstab.count > 0].tolist())
+        empty = [str(level) for code, level in enumerate(crosstab.levels[name]) if code not in met]
         if empty:
             shown = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
-            numbers = {"empty": f"{len(empty):,}", "levels": f"{len(frame.levels[name]):,}"}
+            numbers = {"empty": f"{len(empty):,}", "levels": f"{len(crosstab.levels[name]):,}"}
             yield Caution.of("empty_levels", column=name, names=shown, **numbers)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Totals
 from dpdist.estimation.estimators import group_sums
@@ -82,7 +82,7 @@ ABSENT = "missing: the reference has no record in this cell"
 
 
 class ReferenceBaselines(NamedTuple):
-    """Σw and Σwy of every base cell under each comparator, (cell, 2). `row` is a frame row of each cell.
+    """Σw and Σwy of every base cell under each comparator, (cell, 2). `row` is a crosstab row of each cell.
 
     `size` has each cell's current records. `reference` is 0 in cells of which the reference has no record: `absent`.
     """
@@ -114,24 +114,24 @@ class ReferenceBaselines(NamedTuple):
 
 
 def reference_baselines(
-    job: Job, frame: Frame, current: Iterable[Records], reference: Iterable[Records], key: Key
+    job: Job, crosstab: Crosstab, current: Iterable[Records], reference: Iterable[Records], key: Key
 ) -> ReferenceBaselines:
-    """Computes both comparators. The records of both files have rows of the same frame."""
-    group, labels = frame.group(job.cell_columns)
+    """Computes both comparators. The records of both files have rows of the same crosstab."""
+    group, labels = crosstab.group(job.cell_columns)
     cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
     totals, weights = np.zeros((cells, 3)), []
     for records in reference:
         columns = (np.ones(len(records)), records.weight, records.weight * records.outcome)
-        totals += np.column_stack([group_sums(group[records.frame], column, cells) for column in columns])
+        totals += np.column_stack([group_sums(group[records.row], column, cells) for column in columns])
         weights.append(records.weight)
-    size = group_sums(group, frame.count.astype(np.float64), cells)
+    size = group_sums(group, crosstab.count.astype(np.float64), cells)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.nan_to_num((size / totals[:, 0])[:, None] * totals[:, 1:], posinf=0.0)
     bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
     pairs = np.zeros((cells, 2))
     for records in current:
         units = bounds.pairs(np.minimum(records.weight, bounds.weight), records.outcome)
-        pairs += np.column_stack([group_sums(group[records.frame], column, cells) for column in units.T])
+        pairs += np.column_stack([group_sums(group[records.row], column, cells) for column in units.T])
     noise = key.generator("compare laplace_finest", "all").laplace(
         0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.direct import Replicated, SamplingDesign, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS, Estimate
@@ -37,15 +37,15 @@ class Yardstick(NamedTuple):
     replicated: Replicated | None
     seen: Totals
 
-    def estimates(self, sums: Totals, frame: Frame, cells: Cells) -> dict[StatisticName, Estimate]:
-        return dict(zip(STATISTICS, direct(sums, frame, cells, self.design, self.replicated), strict=True))
+    def estimates(self, sums: Totals, crosstab: Crosstab, cells: Cells) -> dict[StatisticName, Estimate]:
+        return dict(zip(STATISTICS, direct(sums, crosstab, cells, self.design, self.replicated), strict=True))
 
-    def errors_given_sizes(self, frame: Frame, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
+    def errors_given_sizes(self, crosstab: Crosstab, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
         """Returns direct standard errors for fixed numbers of records in cells.
 
         They are NaN if sizes are secret, or if replicate weights or PSUs describe the design.
         """
-        errors = errors_given_sizes(self.unclipped, frame, cells, self.design)
+        errors = errors_given_sizes(self.unclipped, crosstab, cells, self.design)
         if self.replicated is not None or secret:
             errors = np.full_like(errors, np.nan)
         return dict(zip(STATISTICS, errors, strict=True))
@@ -54,7 +54,7 @@ class Yardstick(NamedTuple):
 def compare(
     job: Job,
     table: Table,
-    frame: Frame,
+    crosstab: Crosstab,
     yardsticks: Mapping[str, Yardstick],
     published: pd.DataFrame,
     truth: Truth | None,
@@ -80,16 +80,16 @@ def compare(
 
     Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
     """
-    cells = cross(frame, table.by, table.margins, table.universe)
+    cells = cross(crosstab, table.by, table.margins, table.universe)
     outcomes = job.outcomes
     first = yardsticks[outcomes[0]]
-    df = degrees_of_freedom(first.unclipped, frame, cells, first.design, first.replicated)
-    estimates = {name: yardstick.estimates(yardstick.unclipped, frame, cells) for name, yardstick in yardsticks.items()}
+    df = degrees_of_freedom(first.unclipped, crosstab, cells, first.design, first.replicated)
+    estimates = {name: yardstick.estimates(yardstick.unclipped, crosstab, cells) for name, yardstick in yardsticks.items()}
     of_comparator = {
-        name: yardstick.errors_given_sizes(frame, cells, job.sizes_secret) for name, yardstick in yardsticks.items()
+        name: yardstick.errors_given_sizes(crosstab, cells, job.sizes_secret) for name, yardstick in yardsticks.items()
     }
-    clipped = {name: yardstick.estimates(yardstick.seen, frame, cells) for name, yardstick in yardsticks.items()}
-    columns = _comparators(job, table, frame, cells, yardsticks, clipped, key, others, fits)
+    clipped = {name: yardstick.estimates(yardstick.seen, crosstab, cells) for name, yardstick in yardsticks.items()}
+    columns = _comparators(job, table, crosstab, cells, yardsticks, clipped, key, others, fits)
     notes = {
         f"{how}_note": fits.notes(cells)
         if fits is not None and how in FITTED
@@ -108,7 +108,7 @@ def compare(
             estimate = records.estimate(cells, statistic)
         rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
         rows["statistic"], rows["variable"] = statistic.label, statistic.about
-        rows["records"] = (cells.membership @ frame.count).astype(np.int64)
+        rows["records"] = (cells.membership @ crosstab.count).astype(np.int64)
         rows["direct"] = estimate.value
         error = np.sqrt(estimate.variance)
         rows["direct_se"] = np.where(without_error(estimate.value, error), 0.0, error)
@@ -121,7 +121,7 @@ def compare(
             rows[name] = figures[outcome][statistic.name] if plain else np.nan
         for name, texts in notes.items():
             rows[name] = texts if plain else NO_COMPARATOR
-        true = None if truth is None or not plain else truth_in_cells(truth, job, table, frame, outcome)
+        true = None if truth is None or not plain else truth_in_cells(truth, job, table, crosstab, outcome)
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
     return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
@@ -130,7 +130,7 @@ def compare(
 def _comparators(
     job: Job,
     table: Table,
-    frame: Frame,
+    crosstab: Crosstab,
     cells: Cells,
     yardsticks: Mapping[str, Yardstick],
     clipped: Mapping[str, Mapping[StatisticName, Estimate]],
@@ -146,7 +146,7 @@ def _comparators(
         elif others is not None and how in REFERRED:
             columns[how] = {job.outcomes[0]: others.figures(how, cells)}
         else:
-            columns[how] = _noised(job, table, frame, cells, yardsticks, clipped, how, key)
+            columns[how] = _noised(job, table, crosstab, cells, yardsticks, clipped, how, key)
     return columns
 
 
@@ -165,7 +165,7 @@ def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Float
 def _noised(
     job: Job,
     table: Table,
-    frame: Frame,
+    crosstab: Crosstab,
     cells: Cells,
     yardsticks: Mapping[str, Yardstick],
     estimates: Mapping[str, Mapping[StatisticName, Estimate]],
@@ -173,7 +173,7 @@ def _noised(
     key: Key,
 ) -> dict[str, dict[StatisticName, Floats]]:
     """Noised statistics, by outcome. Counts are noised once, with the first outcome."""
-    figures = figures_met(frame, job.tables)
+    figures = figures_met(crosstab, job.tables)
     epsilon, by_outcome = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
         plain = [s for s in table.statistics if s.plain]
@@ -202,8 +202,8 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
     return rows
 
 
-def truth_in_cells(truth: Truth, job: Job, table: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
-    population = _population(truth, job, frame, outcome)
+def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, outcome: str = "salary") -> dict[str, Floats]:
+    population = _population(truth, job, crosstab, outcome)
     cells: Cells = cross(population[0], table.by, table.margins, table.universe)
     count = cells.membership @ population[0].count.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -211,19 +211,19 @@ def truth_in_cells(truth: Truth, job: Job, table: Table, frame: Frame, outcome: 
         return {"count": count, "mean": total / count, "total": total}
 
 
-def _population(truth: Truth, job: Job, frame: Frame, outcome: str) -> tuple[Frame, Floats]:
+def _population(truth: Truth, job: Job, crosstab: Crosstab, outcome: str) -> tuple[Crosstab, Floats]:
     names = {"field": FIELDS, "sex": SEXES}
-    position = {name: {str(level): code for code, level in enumerate(levels)} for name, levels in frame.levels.items()}
+    position = {name: {str(level): code for code, level in enumerate(levels)} for name, levels in crosstab.levels.items()}
     universe = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
     rows, totals, counts, total = [], [], [], truth.of(outcome)
     for i, field in enumerate(FIELDS):
         for j, sex in enumerate(SEXES):
             levels_here = {"field": field, "sex": sex}
             if all(levels_here[name] in values for name, values in universe.items()):
-                rows.append([position[name][levels_here[name]] for name in frame.levels])
+                rows.append([position[name][levels_here[name]] for name in crosstab.levels])
                 counts.append(int(truth.count[i, j]))
                 totals.append(total[i, j])
-    assert set(frame.levels) <= set(names)
-    table = np.array(rows, dtype=np.int32).reshape(len(rows), len(frame.levels))
-    codes = {name: table[:, k] for k, name in enumerate(frame.levels)}
-    return Frame(codes, frame.levels, np.array(counts, dtype=np.int64), (), ()), np.array(totals)
+    assert set(crosstab.levels) <= set(names)
+    table = np.array(rows, dtype=np.int32).reshape(len(rows), len(crosstab.levels))
+    codes = {name: table[:, k] for k, name in enumerate(crosstab.levels)}
+    return Crosstab(codes, crosstab.levels, np.array(counts, dtype=np.int64), (), ()), np.array(totals)

@@ -39,7 +39,7 @@ MOST = 200_000
 
 def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
     """Compares published records with the file's, if the mechanism releases coded columns."""
-    model = builder_of(plan.job).build(plan.job, plan.frame, plan.frame.rows_of(0))
+    model = builder_of(plan.job).build(plan.job, plan.crosstab, plan.crosstab.rows_of(0))
     if isinstance(model, CodedRecords):
         measures = Confidential(_beside(space, plan, model, key.generator("microdata")))
         with space.result(space.confidential / FILE) as path:
@@ -47,7 +47,7 @@ def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
 
 
 def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Generator) -> Mapping[str, float]:
-    share = min(1.0, MOST / float(plan.frame.count.sum()))
+    share = min(1.0, MOST / float(plan.crosstab.count.sum()))
     stored = plan.job.survey.weight not in plan.job.clipped_columns
     read_again = records_as_they_came(plan.job, plan.source, plan.census, None)
     blocks = each_block(space.records) if stored else read_again
@@ -66,25 +66,25 @@ def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Gene
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
     """Compares published figures with direct estimates, with comparators, and with the truth of a simulated survey."""
-    job, frame, source = plan.job, plan.frame, plan.source
+    job, crosstab, source = plan.job, plan.crosstab, plan.source
     fits = _fitted(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:
         yardsticks = {}
         for j, outcome in enumerate(job.outcomes):
             blocks, clustered = (block.about(j) for block in each_block(space.records)), job.survey.psu is not None
-            seen = totals(blocks, frame, clustered)
+            seen = totals(blocks, crosstab, clustered)
             as_it_came = seen
             if {outcome, job.survey.weight} & set(job.clipped_columns):
-                as_it_came = totals(records_as_they_came(job, source, plan.census, j), frame, clustered)
-            replicated = replicate_sums(job, source, frame, j)
+                as_it_came = totals(records_as_they_came(job, source, plan.census, j), crosstab, clustered)
+            replicated = replicate_sums(job, source, crosstab, j)
             yardsticks[outcome] = Yardstick(as_it_came, design_of(job, plan.census), replicated, seen)
         others = None
         if set(job.compare) & set(REFERRED):
-            others = reference_baselines(job, frame, each_block(space.records), each_block(space.reference), key)
+            others = reference_baselines(job, crosstab, each_block(space.records), each_block(space.reference), key)
         records = _records(space, plan) if _further(job) else None
         for table in job.tables:
             published = pq.read_table(space.newest / "tables" / f"{table.name}.parquet").to_pandas()
-            compared = compare(job, table, frame, yardsticks, published, source.truth, key, others, fits, records)
+            compared = compare(job, table, crosstab, yardsticks, published, source.truth, key, others, fits, records)
             _keep(space, table.name, Confidential(compared))
             tick(1)
         evaluate_microdata(space, plan, key.child("microdata"))
@@ -102,16 +102,16 @@ def _records(space: Workspace, plan: Plan) -> Direct:
         passes = [records_as_they_came(job, plan.source, plan.census, j) for j in numbers]
     else:
         passes = [(block.about(j) for block in each_block(space.records)) for j in numbers]
-    return Direct.of(job, plan.frame, design_of(job, plan.census), passes, replicates)
+    return Direct.of(job, plan.crosstab, design_of(job, plan.census), passes, replicates)
 
 
 def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> BaselineSums:
     """Fits the job's comparators that are models. They have a separate key for random numbers."""
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
-        stage(listener, "fit comparators", len(plan.frame.stratum_labels)) as tick,
+        stage(listener, "fit comparators", len(plan.crosstab.stratum_labels)) as tick,
     ):
-        return fitted(plan.job, plan.frame, space.records, key.child("compare fitted"), Path(scratch), tick)
+        return fitted(plan.job, plan.crosstab, space.records, key.child("compare fitted"), Path(scratch), tick)
 
 
 def _keep(space: Workspace, name: str, rows: Confidential[pd.DataFrame]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.core.table_cells import Cells
 from dpdist.engine.protocol import Carry, Pass, Released
 from dpdist.engine.rounds import Unrecorded, Unwatched, combine, drive, fresh_noise
@@ -48,13 +48,13 @@ UNRAKED = "the fit's estimates cannot be raked to all totals under rake"
 # two comparators share it. Search, draws, synthesis and estimators are those of a release, with random keys of their own.
 #
 # The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
-# weight of the other records in their frame row, and their number is taken as public. Records are visited block by block,
+# weight of the other records in their crosstab row, and their number is public. Records are visited block by block,
 # and their per-record values are stored on disk. So one block at a time is in memory.
 @dataclass(frozen=True)
 class BaselineSums:
-    """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN if there is no fit.
+    """Sums Σw and Σwy by comparator and estimator, (2, set, row) over crosstab rows; NaN if there is no fit.
 
-    `missing` has the reason for every frame row with records but without figures, else "". `note` states the guarantee.
+    `missing` has the reason for every crosstab row with records but without figures, else "". `note` states the guarantee.
     """
 
     sums: Mapping[tuple[str, str], Floats]
@@ -70,7 +70,7 @@ class BaselineSums:
     def notes(self, cells: Cells) -> list[str]:
         inside = cells.membership
         rows = (inside.indices[a:b] for a, b in zip(inside.indptr, inside.indptr[1:], strict=False))
-        why = (sorted(set(self.missing[frame_rows]) - {""}) for frame_rows in rows)
+        why = (sorted(set(self.missing[crosstab_rows]) - {""}) for crosstab_rows in rows)
         return [f"missing: {'; '.join(reasons)}" if reasons else self.note for reasons in why]
 
 
@@ -84,7 +84,7 @@ class Visits:
     size: int
     """Number of records in a block."""
     row: Codes
-    """The fit's row for each row of the current frame."""
+    """The fit's row for each row of the current crosstab."""
     folder: Path
     held: dict[int, list[str]] = field(default_factory=dict)
     """Names of the per-record values of each block, in the order of its file's rows."""
@@ -103,7 +103,7 @@ class Visits:
         for number, every in enumerate(each_part(self.path, self.rows.start, self.rows.stop, self.size)):
             records = every.take(every.outcome > 0)
             if len(records):
-                yield number, replace(records, frame=self.row[records.frame])
+                yield number, replace(records, row=self.row[records.row])
 
     def _carry(self, number: int) -> Carry:
         names = self.held.get(number, [])
@@ -143,24 +143,24 @@ def comparator(job: Job, how: Comparator) -> Job:
 
 
 def fitted(
-    job: Job, frame: Frame, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
+    job: Job, crosstab: Crosstab, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
 ) -> BaselineSums:
-    """Fits the job's comparators that are models. The records at `path` are in frame order."""
+    """Fits the job's comparators that are models. The records at `path` are in crosstab order."""
     wanted = [how for how in job.compare if how in FITTED]
-    arm, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
-    for records in each_part(path, 0, int(frame.count.sum()), block_rows(arm.sampler.draws)):
-        positive += np.bincount(records.frame[records.outcome > 0], minlength=len(frame))
-    missing = np.where((frame.count > 0) & (positive == 0), ZEROS, "").astype(object)
-    sets = _sets(arm, frame, positive, path, key.child("strata"), scratch, missing, tick)
+    arm, positive = comparator(job, wanted[0]), np.zeros(len(crosstab), dtype=np.int64)
+    for records in each_part(path, 0, int(crosstab.count.sum()), block_rows(arm.sampler.draws)):
+        positive += np.bincount(records.row[records.outcome > 0], minlength=len(crosstab))
+    missing = np.where((crosstab.count > 0) & (positive == 0), ZEROS, "").astype(object)
+    sets = _sets(arm, crosstab, positive, path, key.child("strata"), scratch, missing, tick)
     fitted = (positive > 0) & (missing == "")
     sums: dict[tuple[str, str], Floats] = {
-        (how, e): np.full((2, arm.synthetic_sets, len(frame)), np.nan) for how in wanted for e in ESTIMATORS
+        (how, e): np.full((2, arm.synthetic_sets, len(crosstab)), np.nan) for how in wanted for e in ESTIMATORS
     }
-    share = frame.count[fitted] / positive[fitted]
+    share = crosstab.count[fitted] / positive[fitted]
     for how in wanted if fitted.any() else ():
         arm = comparator(job, how)
         promise = promised(mechanism_of(arm).promise(arm), facts(arm))
-        release = ReleasedObject(arm, promise, _rows(frame, fitted, positive), sets, key.child("publish"))
+        release = ReleasedObject(arm, promise, _rows(crosstab, fitted, positive), sets, key.child("publish"))
         with np.errstate(all="ignore"):
             expected, drawn, n = expectations(release), synthetic_sums(release), positive[fitted].astype(float)
         assert expected is not None
@@ -174,13 +174,13 @@ def fitted(
     beyond = fitted & ~np.all([np.isfinite(values).all(axis=(0, 1)) for values in sums.values()], axis=0)
     missing[beyond] = BEYOND
     for figures in sums.values():
-        figures[:, :, beyond], figures[:, :, frame.count == 0] = np.nan, 0.0
-    return BaselineSums(_raked(job, frame, sums, missing), missing, _note(arm, bool((positive < frame.count).any())))
+        figures[:, :, beyond], figures[:, :, crosstab.count == 0] = np.nan, 0.0
+    return BaselineSums(_raked(job, crosstab, sums, missing), missing, _note(arm, bool((positive < crosstab.count).any())))
 
 
 def _sets(
     job: Job,
-    frame: Frame,
+    crosstab: Crosstab,
     positive: NDArray[np.int64],
     path: Path,
     key: Key,
@@ -189,11 +189,11 @@ def _sets(
     tick: Callable[[int], None],
 ) -> tuple[dict[str, Mapping[str, Any]], ...]:
     """Parameters of every synthetic set and stratum, as JSON. `missing` gets the reason for a stratum without a fit."""
-    fits, row = _rows(frame, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
-    edges = np.concatenate([[0], np.cumsum(frame.count)])
+    fits, row = _rows(crosstab, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
+    edges = np.concatenate([[0], np.cumsum(crosstab.count)])
     sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
     for stratum, label in enumerate(fits.stratum_labels if len(fits) else ()):
-        rows = frame.rows_of(frame.stratum_labels.index(label))
+        rows = crosstab.rows_of(crosstab.stratum_labels.index(label))
         own_records = range(int(edges[rows.start]), int(edges[rows.stop]))
         folder = scratch / str(stratum)
         folder.mkdir()
@@ -206,28 +206,28 @@ def _sets(
             for records, theta in zip(sets, released.parameters, strict=True):
                 records[label] = model.describe(theta)
         except (Improper, NotReached) as failure:
-            missing[rows] = np.where(frame.count[rows] > 0, f"stratum {label}: {failure}", "")
+            missing[rows] = np.where(crosstab.count[rows] > 0, f"stratum {label}: {failure}", "")
         tick(1)
     return sets
 
 
-def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Frame:
-    codes = {name: values[which] for name, values in frame.codes.items()}
-    return Frame(codes, frame.levels, count[which], frame.strata, frame.design_strata)
+def _rows(crosstab: Crosstab, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Crosstab:
+    codes = {name: values[which] for name, values in crosstab.codes.items()}
+    return Crosstab(codes, crosstab.levels, count[which], crosstab.strata, crosstab.design_strata)
 
 
 def _raked(
-    job: Job, frame: Frame, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
+    job: Job, crosstab: Crosstab, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
 ) -> Mapping[tuple[str, str], Floats]:
     """Rakes estimates to the job's public totals. If they cannot be met, `missing` gets the reason."""
     if not job.rake:
         return sums
     try:
-        rake = margins_of(job, frame)
+        rake = margins_of(job, crosstab)
         return {name: values * factors(np.nan_to_num(values[0]), rake) for name, values in sums.items()}
     except NotMet:
-        missing[frame.count > 0] = UNRAKED
-        return {name: np.where(frame.count > 0, np.nan, values) for name, values in sums.items()}
+        missing[crosstab.count > 0] = UNRAKED
+        return {name: np.where(crosstab.count > 0, np.nan, values) for name, values in sums.items()}
 
 
 def _note(job: Job, zeros: bool) -> str:

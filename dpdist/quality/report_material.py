@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from dpdist.confidential.records import Records
 from dpdist.core.parquet import batches
-from dpdist.core.records import Floats, Frame, Ints
-from dpdist.estimation.frame_table import frame_from_table
+from dpdist.core.records import Crosstab, Floats, Ints
+from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.estimation.history import CELL
 from dpdist.job import Job
 from dpdist.publish.model_outputs import FILE
@@ -70,8 +70,8 @@ class ReportMaterial:
         return verdicts(self.tables, self.job.survey.clustered)
 
     @cached_property
-    def frame(self) -> Frame:
-        return frame_from_table(read_table(self.space.frame))
+    def crosstab(self) -> Crosstab:
+        return crosstab_from_table(read_table(self.space.crosstab))
 
     @cached_property
     def bounds(self) -> RecordBounds | None:
@@ -106,7 +106,7 @@ class ReportMaterial:
     @cached_property
     def records(self) -> PlottedRecords:
         """At most MOST_DRAWN records, evenly spread over the file."""
-        which = thinned(int(self.frame.count.sum()), MOST_DRAWN)
+        which = thinned(int(self.crosstab.count.sum()), MOST_DRAWN)
         # indexed by number, because a view of a slice would keep its whole block in memory
         parts = [block.take(np.arange(len(block))[which]) for block in each_block(self.space.records)]
         outcomes = [np.concatenate(values) for values in zip(*(part.outcomes.T for part in parts), strict=True)]
@@ -128,7 +128,7 @@ LIMITS = ["centre", "weight_cap", "half_width"]
 
 
 class Clipped(NamedTuple):
-    """Number of records, by frame row, that one rule clips."""
+    """Number of records, by crosstab row, that one rule clips."""
 
     rule: str
     records: Ints
@@ -136,7 +136,7 @@ class Clipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Limits by frame row, (row, outcome), and of the weight, (row,); NaN if nothing is clipped."""
+    """Limits by crosstab row, (row, outcome), and of the weight, (row,); NaN if nothing is clipped."""
 
     job: Job
     low: Floats
@@ -147,15 +147,15 @@ class Rules:
     """True for the limits of measurements, false for public bounds."""
 
 
-def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
-    """Returns every rule with its number of clipped records in each frame row; rules that clip nothing are included."""
+def clipped(space: Workspace, job: Job, crosstab: Crosstab) -> list[Clipped]:
+    """Returns every rule with its number of clipped records in each crosstab row; rules that clip nothing are included."""
     counts = dict[str, Ints]()
-    rules = [_public(job, frame), *_measured(space, job, frame)]
+    rules = [_public(job, crosstab), *_measured(space, job, crosstab)]
     for block in each_block(space.records):
         for rule in rules:
             for name, beyond in _beyond(rule, block):
-                beyond_count = counts.setdefault(name, np.zeros(len(frame), dtype=np.int64))
-                beyond_count += np.bincount(block.frame[beyond], minlength=len(frame))
+                beyond_count = counts.setdefault(name, np.zeros(len(crosstab), dtype=np.int64))
+                beyond_count += np.bincount(block.row[beyond], minlength=len(crosstab))
     return [Clipped(name, records) for name, records in counts.items()]
 
 
@@ -168,25 +168,25 @@ def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tu
     over = np.greater if rules.measured else np.greater_equal
     where = "beyond the limits of its cell's measurement" if rules.measured else "at its public bounds or beyond"
     for j, (name, values) in enumerate(zip(rules.job.outcomes, records.outcomes.T, strict=True)):
-        low, high = rules.low[records.frame, j], rules.high[records.frame, j]
+        low, high = rules.low[records.row, j], rules.high[records.row, j]
         if np.isfinite([low, high]).any():
             yield f"{name} {where}", over(values, high) | over(-values, -low)
-    least, cap = rules.least[records.frame], rules.cap[records.frame]
+    least, cap = rules.least[records.row], rules.cap[records.row]
     if rules.job.survey.weight is not None and np.isfinite(cap).any():
         yield f"{rules.job.survey.weight} {where}", over(records.weight, cap) | over(-records.weight, -least)
 
 
-def _public(job: Job, frame: Frame) -> Rules:
+def _public(job: Job, crosstab: Crosstab) -> Rules:
     bounds = [(job.columns[name].bounds or (np.nan, np.nan)) if name in job.clipped_columns else (np.nan,) * 2
               for name in job.outcomes]  # fmt: skip
     weight = job.columns.get(job.survey.weight or "")
     ends = weight.bounds if weight is not None and weight.bounds and weight.outside == "clip" else (np.nan, np.nan)
-    least, cap = (np.full(len(frame), float(end)) for end in ends)
-    low, high = (np.tile([float(pair[end]) for pair in bounds], (len(frame), 1)) for end in (0, 1))
+    least, cap = (np.full(len(crosstab), float(end)) for end in ends)
+    low, high = (np.tile([float(pair[end]) for pair in bounds], (len(crosstab), 1)) for end in (0, 1))
     return Rules(job, low, high, least, cap, False)
 
 
-def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
+def _measured(space: Workspace, job: Job, crosstab: Crosstab) -> Iterator[Rules]:
     """The clipping limits of the release's measurements, if they depend on the cell."""
     if not (space.newest / FILE).is_file():
         return
@@ -196,8 +196,8 @@ def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
         return
     cells = [name for name in map(str, rows.columns) if name.startswith(CELL) and rows[name].notna().all()]
     labels = {
-        name: np.array([str(level) for level in frame.levels[name.removeprefix(CELL)]], dtype=object)[
-            frame.codes[name.removeprefix(CELL)]
+        name: np.array([str(level) for level in crosstab.levels[name.removeprefix(CELL)]], dtype=object)[
+            crosstab.codes[name.removeprefix(CELL)]
         ]
         for name in cells
     }
@@ -205,10 +205,10 @@ def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
     for name in job.outcomes:
         of_outcome = rows if len(job.outcomes) == 1 else rows[rows["statistic"].str.endswith(f" {name}")]
         of_outcome = of_outcome[[*cells, *LIMITS]].drop_duplicates(cells or None)
-        here = pd.DataFrame({"row": np.arange(len(frame)), **labels})
+        here = pd.DataFrame({"row": np.arange(len(crosstab)), **labels})
         merged = here.merge(of_outcome, on=cells, how="left") if cells else here.merge(of_outcome.head(1), how="cross")
         limits.append(merged.sort_values("row")[LIMITS].to_numpy(dtype=float))
-    if not all(len(limit) == len(frame) for limit in limits):
+    if not all(len(limit) == len(crosstab) for limit in limits):
         return
     centre, cap, reach = (np.column_stack([limit[:, k] for limit in limits]) for k in range(3))
-    yield Rules(job, centre - reach, centre + reach, np.zeros(len(frame)), cap[:, 0], True)
+    yield Rules(job, centre - reach, centre + reach, np.zeros(len(crosstab)), cap[:, 0], True)

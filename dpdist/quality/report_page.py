@@ -53,7 +53,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
         if rows is None or list(rows.columns[: rows.columns.get_loc("statistic")]) != list(table.by):
             unjudged.append(table.name)
             continue
-        cells = cross(release.frame, table.by, table.margins, table.universe)
+        cells = cross(release.crosstab, table.by, table.margins, table.universe)
         published, missing = _published(table, cells, rows)
         unjudged += [f"{table.name}, {text}" for text in missing]
         tables[table.name] = published.assign(synthetic_noise_se=_errors(noise, table, cells, published))
@@ -198,5 +198,5 @@ def _facts(material: ReportMaterial) -> Iterator[tuple[str, str]]:
         "Guarantee",
         f"{statement['guarantee']}, ε = {statement['epsilon']}" if statement["guarantee"] != "none" else "none",
     )
-    strata = len(material.frame.stratum_labels)
-    yield "Records", f"{int(material.frame.count.sum()):,} in {strata:,} {'stratum' if strata == 1 else 'strata'}"
+    strata = len(material.crosstab.stratum_labels)
+    yield "Records", f"{int(material.crosstab.count.sum()):,} in {strata:,} {'stratum' if strata == 1 else 'strata'}"

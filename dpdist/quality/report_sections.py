@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.publish.printed_tables import printed_table
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
 from dpdist.publish.writers.dotplot import chart, height_of
@@ -30,17 +30,17 @@ from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINA
 
 WORST = 10
 NAMED = 10
-"""Number of frame rows that are listed: rows with a single record, and rows with the most clipped records."""
+"""Number of crosstab rows that are listed: rows with a single record, and rows with the most clipped records."""
 SCALE = (
     "Errors are distances from the direct estimate, in its standard errors (SE). It is about 1 SE from the truth itself."
 )
 
 
 def verdict_section(material: ReportMaterial) -> Section:
-    """Shows the worst cells, the job's limits, coverage, clipped records, and frame rows with a single record."""
+    """Shows the worst cells, the job's limits, coverage, clipped records, and crosstab rows with a single record."""
     section = Section("verdict", "Verdict")
     section.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
-    section.grids.append(_singletons(material.frame))
+    section.grids.append(_singletons(material.crosstab))
     return section
 
 
@@ -140,41 +140,39 @@ def _met(met: object) -> str:
 
 
 def _clipping(material: ReportMaterial) -> Iterator[Grid]:
-    """Shows the share of records that each rule clips, and the frame rows where most records are clipped."""
-    frame, job = material.frame, material.job
-    counts = clipped(material.space, job, frame)
+    """Shows the share of records that each rule clips, and the crosstab rows where most records are clipped."""
+    crosstab, job = material.crosstab, material.job
+    counts = clipped(material.space, job, crosstab)
     rows = []
     if material.bounds is not None:
         down = material.bounds.weighted_down
         rows.append([cell("privacy weight below 1"), cell(down), cell(down / material.bounds.rows), cell("")])
     for rule, records in counts:
-        share = np.asarray(records / np.maximum(frame.count, 1))
+        share = np.asarray(records / np.maximum(crosstab.count, 1))
         top = int(np.argmax(share))
-        where = f"{row_name(frame, top)}: {share[top]:.2f} of {int(frame.count[top]):,}" if records.any() else ""
+        where = f"{row_name(crosstab, top)}: {share[top]:.2f} of {int(crosstab.count[top]):,}" if records.any() else ""
         rows.append(
-            [cell(rule), cell(int(records.sum())), cell(float(records.sum() / max(frame.count.sum(), 1))), cell(where)]
+            [cell(rule), cell(int(records.sum())), cell(float(records.sum() / max(crosstab.count.sum(), 1))), cell(where)]
         )
     if rows:
-        yield Grid(
-            "Records clipped or weighted down", ["rule", "records", "share", "largest share of a row of the frame"], rows
-        )
+        yield Grid("Records clipped or weighted down", ["rule", "records", "share", "largest share of a combination"], rows)
 
 
-def _singletons(frame: Frame) -> Grid:
+def _singletons(crosstab: Crosstab) -> Grid:
     """Lists combinations of public columns with a single record.
     Anyone who knows these columns knows whose record it is.
     """
-    single = np.flatnonzero(frame.count == 1)
+    single = np.flatnonzero(crosstab.count == 1)
     sentences = [
-        f"{len(single):,} of {int((frame.count > 0).sum()):,} combinations of public columns have a single record."
+        f"{len(single):,} of {int((crosstab.count > 0).sum()):,} combinations of public columns have a single record."
     ]
     sentences += [f"The first {NAMED} are named."] if len(single) > NAMED else []
-    rows = [[cell(row_name(frame, int(row)))] for row in single[:NAMED]]
-    return Grid("Single records in the frame", ["combination"], rows, notes=sentences)
+    rows = [[cell(row_name(crosstab, int(row)))] for row in single[:NAMED]]
+    return Grid("Combinations with a single record", ["combination"], rows, notes=sentences)
 
 
-def row_name(frame: Frame, row: int) -> str:
-    return ", ".join(str(frame.levels[name][codes[row]]) for name, codes in frame.codes.items()) or "all"
+def row_name(crosstab: Crosstab, row: int) -> str:
+    return ", ".join(str(crosstab.levels[name][codes[row]]) for name, codes in crosstab.codes.items()) or "all"
 
 
 BEFORE, AFTER = "before: unweighted", "after: weighted"

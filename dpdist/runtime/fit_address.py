@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Learned, Noise, Rounds
+from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.estimation.donors import AbsentRecords
-from dpdist.estimation.frame_table import frame_from_table
 from dpdist.estimation.history import History, PeriodTotals, read_history
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
@@ -55,15 +55,15 @@ class Fit:
     address: Address
     space: Workspace
     job: Job
-    frame: Frame
-    """The frame in its published form. Where predictors are protected, its counts are noisy."""
+    crosstab: Crosstab
+    """The crosstab in its published form. Where predictors are protected, its counts are noisy."""
     key: Key
     layout: Layout
     """The layout of the stored records. It always follows from their exact numbers."""
 
     @cached_property
     def strata(self) -> range:
-        return range(len(self.frame.stratum_labels))
+        return range(len(self.crosstab.stratum_labels))
 
     @cached_property
     def sampler(self) -> PosteriorSampler:
@@ -71,7 +71,7 @@ class Fit:
 
     def model(self, stratum: int) -> StratumModel:
         build = builder_of(self.job).build
-        model = build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
+        model = build(self.job, self.crosstab, self.crosstab.rows_of(stratum), proper=self.address.name == "proper")
         return completed(model, self.sampler)
 
     def fitted(self, stratum: int) -> StratumModel:
@@ -97,9 +97,9 @@ class Fit:
 
     @cached_property
     def _reference_edges(self) -> Ints:
-        sizes, stratum = np.zeros(len(self.strata), dtype=np.int64), self.frame.stratum
+        sizes, stratum = np.zeros(len(self.strata), dtype=np.int64), self.crosstab.stratum
         for records in each_block(self.space.reference):
-            sizes += np.bincount(stratum[records.frame], minlength=len(sizes))
+            sizes += np.bincount(stratum[records.row], minlength=len(sizes))
         return np.concatenate([[0], np.cumsum(sizes)])
 
     def reference_records(self, stratum: int) -> Records:
@@ -119,14 +119,14 @@ class Fit:
         if not self.job.mechanism.fills_empty_cells:
             return None
         return self._absent.within(
-            {name: int(self.frame.codes[name][self.frame.rows_of(stratum).start]) for name in self.frame.strata}
+            {name: int(self.crosstab.codes[name][self.crosstab.rows_of(stratum).start]) for name in self.crosstab.strata}
         )
 
     def history(self, stratum: int) -> tuple[PeriodTotals, ...]:
         """A stratum's totals of earlier periods, if the reference is a release that states them."""
         if not (self.job.carries and self.job.mechanism.states_totals):
             return ()
-        return self._history.get(self.frame.stratum_labels[stratum], ())
+        return self._history.get(self.crosstab.stratum_labels[stratum], ())
 
     @cached_property
     def _absent(self) -> AbsentRecords:
@@ -222,11 +222,11 @@ def _open(address: Address) -> Fit:
     space.take_units(["records", STORED_REFERENCE, NOISY_FRAME])
     space.store.take(space.key)
     job = _job(space)
-    frame = frame_from_table(read_table(space.frame))
-    seen = frame if not job.noisy_frame else frame_from_table(read_table(space.noisy_frame))
+    crosstab = crosstab_from_table(read_table(space.crosstab))
+    seen = crosstab if not job.noisy_crosstab else crosstab_from_table(read_table(space.noisy_crosstab))
     if address.name == "pooled":
-        frame, seen = frame.pooled(), seen.pooled()
+        crosstab, seen = crosstab.pooled(), seen.pooled()
     key = Key.from_hex(space.key.read_text(encoding="ascii")).child(address.name)
-    fit = Fit(address, space, job, seen, key, Layout.of(job, frame))
+    fit = Fit(address, space, job, seen, key, Layout.of(job, crosstab))
     space.take_units([fit.stores])
     return fit

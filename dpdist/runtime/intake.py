@@ -1,4 +1,4 @@
-"""For `release`: stores what fits read: typed records, reference records, and the frame, noisy where protected."""
+"""For `release`: stores what fits read: typed records, reference records, and the crosstab, noisy where protected."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from dpdist.core.digests import digest
 from dpdist.core.files import write_text
 from dpdist.core.progress import Listener, stage
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Noise
-from dpdist.estimation.frame_table import frame_table
+from dpdist.estimation.crosstab_table import crosstab_table
 from dpdist.estimation.history import write_history
 from dpdist.job import Job
 from dpdist.planning.blocks import Blocks
 from dpdist.planning.plan import Plan
-from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
+from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_crosstab
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.paths import SCRATCH, STORED_REFERENCE
 from dpdist.storage.tables import gather, write_records, write_table
@@ -29,11 +29,11 @@ from dpdist.survey.reference_file import absent_records, copied_columns, in_rows
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
-    """Stores typed records in frame order and in blocks. Tasks read only these, the job and the frame."""
+    """Stores typed records in crosstab order and in blocks. Tasks read only these, the job and the crosstab."""
     if space.finished("records"):
         return
     write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)
-    write_table(space.frame, frame_table(plan.frame))
+    write_table(space.crosstab, crosstab_table(plan.crosstab))
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "store records", plan.source.rows) as tick,
@@ -42,11 +42,11 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
         if plan.source.fingerprint() != identity.input:
             raise changed_while_read(plan.source)
         write_records(space.records, records, plan.layout.part_edges, lambda: let_go(vars(records).values()))
-    space.mark("records", [space.job, space.frame, space.records])
+    space.mark("records", [space.job, space.crosstab, space.records])
 
 
 def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
-    """Stores the reference's records, in rows of the current frame and in blocks."""
+    """Stores the reference's records, in rows of the current crosstab and in blocks."""
     reference, job = plan.reference, plan.job
     if reference is None or space.finished(STORED_REFERENCE):
         return
@@ -73,32 +73,32 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
             further.append(space.copied)
         if reference.source.fingerprint() != reference.sha256:
             raise changed_while_read(reference.source)
-        counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
+        counts = np.bincount(plan.crosstab.stratum[records.row], minlength=len(plan.crosstab.stratum_labels))
         write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
     space.mark(STORED_REFERENCE, [space.reference, *further])
 
 
-def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
-    """Stores the frame with noisy counts, which fits and publication use. `frame` has the exact counts of all combinations.
+def store_noisy_crosstab(space: Workspace, job: Job, crosstab: Crosstab) -> None:
+    """Stores the crosstab of noisy counts, which fits and publication use. `crosstab` has exact counts of all combinations.
 
     The noise is stored too. Raises `WorkspaceError` if stored noise was drawn for other counts, columns or budget.
     """
-    if not job.noisy_frame or space.finished(NOISY_FRAME):
+    if not job.noisy_crosstab or space.finished(NOISY_FRAME):
         return
     measured = list[Floats]()
-    for number, (level, exact) in enumerate(zip(levels(job), counts(job, frame), strict=True)):
-        noise = np.zeros(len(exact)) if level.scale is None else _noise(space, job, number, frame, exact)
+    for number, (level, exact) in enumerate(zip(levels(job), counts(job, crosstab), strict=True)):
+        noise = np.zeros(len(exact)) if level.scale is None else _noise(space, job, number, crosstab, exact)
         measured.append(exact + noise)
-    write_table(space.noisy_frame, frame_table(noisy_frame(job, frame, measured)))
-    space.mark(NOISY_FRAME, [space.noisy_frame])
+    write_table(space.noisy_crosstab, crosstab_table(noisy_crosstab(job, crosstab, measured)))
+    space.mark(NOISY_FRAME, [space.noisy_crosstab])
 
 
-def _noise(space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
+def _noise(space: Workspace, job: Job, number: int, crosstab: Crosstab, exact: Ints) -> Floats:
     """Returns the noise for one level of detail (a set of columns), bound to that level's exact counts."""
     level = levels(job)[number]
     assert level.scale is not None
     query = digest(
-        {"columns": level.columns, "levels": {name: list(map(str, frame.levels[name])) for name in level.columns}}
+        {"columns": level.columns, "levels": {name: list(map(str, crosstab.levels[name])) for name in level.columns}}
     )
     request = Noise(level.scale, len(exact), number, noise_name(job), query, digest(exact))
     return noise_once(space, space.noise("frame", 0, number), request)

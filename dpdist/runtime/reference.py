@@ -70,9 +70,9 @@ class LearnOne:
         unit, path = _unit(fit, stratum), fit.space.learned(fit.address.name, stratum)
         if fit.space.finished(unit):
             return Outcome(stratum, None)
-        model, label = fit.model(stratum), fit.frame.stratum_labels[stratum]
+        model, label = fit.model(stratum), fit.crosstab.stratum_labels[stratum]
         key, sampler = fit.reference_key, reference_sampler(fit.job, fit.sampler)
-        current = int(fit.frame.stratum_count[stratum])
+        current = int(fit.crosstab.stratum_count[stratum])
         try:
             if isinstance(model, LearnsFromRecords):
                 model = model.with_history(fit.history(stratum))
@@ -111,7 +111,7 @@ def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener
 
 
 def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
-    reference, labels = fit.job.reference, fit.frame.stratum_labels
+    reference, labels = fit.job.reference, fit.crosstab.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
     problems = [
@@ -126,7 +126,7 @@ def powers(fit: Fit) -> dict[str, float]:
     It follows from the reference and public sizes, so it is public.
     """
     return {
-        fit.frame.stratum_labels[k]: round(learned.power, 12)
+        fit.crosstab.stratum_labels[k]: round(learned.power, 12)
         for k in fit.strata
         if isinstance(learned := fit.learned(k), KnowsPower)
     }
@@ -140,7 +140,7 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
     """Returns what is published from the reference, by stratum: distributions of a score model, or donor records."""
     facts, donors = dict[str, Facts](), dict[str, Donors]()
     for stratum, fit in fits.items() if job.has_reference else ():
-        learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
+        learned, label = fit.learned(stratum), fit.crosstab.stratum_labels[stratum]
         if (of_scores := facts_of(learned)) is not None:
             facts[label] = of_scores
         if isinstance(learned, KnowsDonors) and learned.donors is not None:

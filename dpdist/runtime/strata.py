@@ -26,12 +26,12 @@ from dpdist.storage.workspace import Workspace
 
 def create_stores(fit: Fit) -> None:
     """Creates a fit's stores once, with their full shape. The stores of a pooled fit replace those of the strata."""
-    space, frame, unit = fit.space, fit.frame, fit.stores
+    space, crosstab, unit = fit.space, fit.crosstab, fit.stores
     if space.finished(unit):
         return space.take_units([unit])
     sampler = fit.job.sampler
     template = arrays.Template(
-        fit.layout.axis, frame.stratum_labels, sampler.number_of_chains, sampler.draws, fit.model(0).parameters
+        fit.layout.axis, crosstab.stratum_labels, sampler.number_of_chains, sampler.draws, fit.model(0).parameters
     )
     files: list[Path] = []
     space.store.drop([space.posterior, space.log_lik])
@@ -47,7 +47,7 @@ def create_stores(fit: Fit) -> None:
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
     """Fits every unfinished stratum: giant strata first, then bins of small ones. Returns the strata that failed."""
     unfinished = _unfinished(fit, fit.strata)
-    width, times = workers.width, seconds(fit.layout.frame.stratum_count.tolist(), fit.layout.draws)
+    width, times = workers.width, seconds(fit.layout.crosstab.stratum_count.tolist(), fit.layout.draws)
     bins = [number for number, strata in enumerate(fit.layout.bins(width)) if not unfinished.isdisjoint(strata)]
     outcomes: list[Outcome] = []
     with stage(listener, "protect", len(fit.strata), sum(times[k] for k in unfinished)) as tick:
@@ -95,7 +95,7 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[list[str]]:
     `fits[k]` is the fit that released stratum k. Returns for each stratum its released θ as JSON, one for each set.
     """
     fit = fits[0]
-    space, labels = fit.space, fit.frame.stratum_labels
+    space, labels = fit.space, fit.crosstab.stratum_labels
     gathered = space.finished(GATHERED)
     space.take_units(
         dict.fromkeys(fits[k].unit(k) for k in fit.strata),
@@ -109,7 +109,7 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[list[str]]:
     if not gathered:
         bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
         gather(bounds, (table for batch in _batches(fits) for table in _bounds(fits[batch.start], batch)))
-        facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.layout.frame.stratum_count}
+        facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.layout.crosstab.stratum_count}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
         space.mark(GATHERED, [bounds, strata])
     shutil.rmtree(space.journals, ignore_errors=True)
@@ -131,7 +131,7 @@ def _batches(fits: Mapping[int, Fit]) -> Iterator[range]:
 
 def _bounds(fit: Fit, batch: range) -> Iterator[pa.Table]:
     """The bounds of a batch's records with their stratum. A file of several strata has a batch of records for each."""
-    labels = fit.frame.stratum_labels
+    labels = fit.crosstab.stratum_labels
     for path in sorted(fit.folder(batch.start).glob("bounds-*.arrow")):
         together = fit.layout.batch_strata > 1
         for number, table in enumerate(read_part(path, by_batch=together)):
@@ -156,7 +156,7 @@ class FitContext(NamedTuple):
 
 
 class FittedStrata(NamedTuple):
-    """The fit of the frame's strata, the fit by which each stratum was released, and the strata without a release."""
+    """The fit of the crosstab's strata, the fit by which each stratum was released, and the strata without a release."""
 
     fit: Fit
     fits: Mapping[int, Fit]

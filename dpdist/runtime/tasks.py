@@ -235,7 +235,7 @@ def _described(
     """Runs all rounds of a stratum in memory. Returns the released parameters of every set, in public form."""
     model, numbers = fit.fitted(stratum), fit.layout.blocks.of_stratum(stratum)
     recorders = [recorder(fit.block_start(stratum, number)) for number in numbers]
-    rounds, label = fit.rounds(model, store), fit.frame.stratum_labels[stratum]
+    rounds, label = fit.rounds(model, store), fit.crosstab.stratum_labels[stratum]
     records, noise = fit.records(numbers), fit.noise(stratum)
     released = run_rounds(rounds, model, fit.sampler, fit.key, label, records, recorders, noise)
     return [model.describe(theta) for theta in released.parameters]
@@ -318,7 +318,7 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
         return entry(journal.total(round), "total")
 
     try:
-        label, noise = fit.frame.stratum_labels[stratum], fit.noise(stratum)
+        label, noise = fit.crosstab.stratum_labels[stratum], fit.noise(stratum)
         released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, label, visit, noise)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
@@ -338,7 +338,7 @@ def released_by(fit: Fit, batch: range) -> list[dict[str, Any]]:
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:
     k = outcome.stratum
     return FitError(
-        f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
+        f"{fit.crosstab.stratum_labels[k]} (n = {int(fit.crosstab.stratum_count[k])}, p = {fit.model(k).identified})",
         outcome.failure or "failed",
         _remedies(fit),
     )
@@ -350,7 +350,7 @@ def _remedies(fit: Fit) -> str:
     if job.frozen and job.mechanism.tunes_weights:
         calibrated = "" if job.calibration is None else "leave calibration out and state its constants with a "
         ways.append(f"{calibrated}lower mechanism.aim")
-    if fit.frame.strata:
+    if fit.crosstab.strata:
         ways.append("pool strata (strata: []" + (")" if job.strict else " or mechanism.fallback: pool)"))
     if job.likelihood_predictors:
         ways.append("drop predictors")

@@ -247,18 +247,18 @@ class Generated(User):
         return np.concatenate([self._generated(draws, part) for part in parts], axis=1)
 
     def _generated(self, draws: Draws, records: Records) -> Floats:
-        data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)), generate=True)
+        data = self.data_of(records.row, records.outcome, records.weight, np.ones(len(records)), generate=True)
         return self.run(data, draws, 1)["log_lik"]
 
     def with_records(self, theta: Draws, seed: int) -> Draws:
-        """θ together with synthetic records of all frame rows, which the program generates as `y_rep` and `w_rep`."""
+        """θ together with synthetic records of all crosstab rows, which the program generates as `y_rep` and `w_rep`."""
         low, high = self.outcome_bounds
-        frame = self.frame_rows
-        placeholder = np.full(len(frame), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
-        ones = np.ones(len(frame))
-        generated = self.run(self.data_of(frame, placeholder, ones, ones, generate=True), theta, seed)
+        crosstab = self.crosstab_rows
+        placeholder = np.full(len(crosstab), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
+        ones = np.ones(len(crosstab))
+        generated = self.run(self.data_of(crosstab, placeholder, ones, ones, generate=True), theta, seed)
         outcome, weight = generated["y_rep"], generated["w_rep"] if self.weighted else ones[None]
-        if outcome.shape != (1, len(frame)) or weight.shape != (1, len(frame)):
+        if outcome.shape != (1, len(crosstab)) or weight.shape != (1, len(crosstab)):
             raise ProgramError(self.program.name, "y_rep or w_rep has another size than the data", "declare vector[N]")
         if np.isnan(outcome).any() or not (np.isfinite(weight) & (weight > 0)).all():
             found_ = "y_rep is not a number, or w_rep is not a finite weight above 0"

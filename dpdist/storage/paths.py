@@ -7,7 +7,7 @@ from pathlib import Path
 
 STORES_FORM = 2
 """The form of the stores of draws. Strata with draws in stores of an earlier form are fitted again, from the same key."""
-LEARNED_FORM = 4
+LEARNED_FORM = 5
 """The form of what was learned from a reference.
 Results of an earlier form are learned again, with the same values, from public data.
 """
@@ -53,12 +53,12 @@ class WorkspacePaths:
         return self.confidential / "records" / "records.arrow"
 
     @property
-    def frame(self) -> Path:
+    def crosstab(self) -> Path:
         return self.confidential / "records" / "frame.parquet"
 
     @property
-    def noisy_frame(self) -> Path:
-        """The published frame, where predictors are protected. Fits use no other frame then."""
+    def noisy_crosstab(self) -> Path:
+        """The published crosstab, where predictors are protected. Fits use no other crosstab then."""
         return self.confidential / "records" / "noisy_frame.parquet"
 
     @property

@@ -1,4 +1,4 @@
-"""For `runtime`, `audit`, `quality`: records as Arrow batches for tasks, frame and by-products as Parquet."""
+"""For `runtime`, `audit`, `quality`: records as Arrow batches for tasks, crosstab and by-products as Parquet."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_records(path: Path, records: Records, edges: Sequence[int], written: C
         for start, stop in pairwise(edges):
             part = records.part(start, stop)
             first, *further = part.outcomes.T
-            columns = [part.record, part.frame, first, part.weight, part.psu, *further]
+            columns = [part.record, part.row, first, part.weight, part.psu, *further]
             writer.write_batch(pa.RecordBatch.from_arrays(list(map(_array, columns)), schema=schema))
             written()
 
@@ -102,8 +102,8 @@ def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReade
 
 
 def _records(table: pa.Table | pa.RecordBatch) -> Records:
-    record, frame, first, weight, psu, *further = (table.column(name).to_numpy() for name in table.schema.names)
-    return Records(record, frame, np.array([first, *further]).T if further else first, weight, psu)
+    record, crosstab, first, weight, psu, *further = (table.column(name).to_numpy() for name in table.schema.names)
+    return Records(record, crosstab, np.array([first, *further]).T if further else first, weight, psu)
 
 
 def gather(path: Path, parts: Iterable[pa.Table]) -> None:

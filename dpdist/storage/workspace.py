@@ -65,7 +65,7 @@ class Identity:
 
 
 NOISY_FRAME = "noisy-frame"
-"""Name of the record that the noisy frame is stored, where predictors are protected."""
+"""Name of the record that the noisy crosstab is stored, where predictors are protected."""
 REFERENCE = "reference.sha256"
 """Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
 OF_FILES = (REFERENCE, "input.third_party.", "reference.third_party.")

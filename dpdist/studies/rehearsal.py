@@ -384,8 +384,8 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
 def small(best: Candidate, thirds: Thirds) -> str:
     """The warning of `validate` on small sample counts, for the public file."""
     by_record = job_of(best.recommended).by_record
-    frame = take_census(by_record, TableSource(thirds.table, text_only=thirds.text_only)).frame
-    return "; ".join(map(str, small_counts.cautions(by_record, small_counts.counted(by_record, frame))))
+    crosstab = take_census(by_record, TableSource(thirds.table, text_only=thirds.text_only)).crosstab
+    return "; ".join(map(str, small_counts.cautions(by_record, small_counts.counted(by_record, crosstab))))
 
 
 def recommended(rehearsal: Rehearsal, out: Path) -> str:

@@ -79,14 +79,14 @@ def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
     source = open_file(path, job.input)
     census = take_census(job, source)
     passes = [records_as_they_came(job, source, census, number) for number in range(len(job.outcomes))]
-    strata = Direct.of(job, census.frame, SamplingDesign(lonely="certainty"), passes).without_clusters
-    cells = replace(strata, frame=census.frame.stratified(tuple(census.frame.codes)))
+    strata = Direct.of(job, census.crosstab, SamplingDesign(lonely="certainty"), passes).without_clusters
+    cells = replace(strata, crosstab=census.crosstab.stratified(tuple(census.crosstab.codes)))
     return {table.name: _estimates(cells, strata, table) for table in job.tables}
 
 
 def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
-    cells = cross(direct.frame, table.by, table.margins, table.universe)
-    df = cells.membership @ np.maximum(direct.frame.count - 1.0, 0.0)
+    cells = cross(direct.crosstab, table.by, table.margins, table.universe)
+    df = cells.membership @ np.maximum(direct.crosstab.count - 1.0, 0.0)
     frames = []
     for statistic in table.statistics:
         value, variance = direct.estimate(cells, statistic)

@@ -174,8 +174,8 @@ def strides(levels: Mapping[str, tuple[Level, ...]]) -> dict[str, int]:
     return strides
 
 
-def frame_key(codes: Mapping[str, Codes], levels: Mapping[str, tuple[Level, ...]], size: int) -> Ints:
-    """One number per record or row for its combination of categories, in the frame's sort order; 0 without categories."""
+def crosstab_key(codes: Mapping[str, Codes], levels: Mapping[str, tuple[Level, ...]], size: int) -> Ints:
+    """One number per record or row for its combination of categories, sorted as the crosstab; 0 without categories."""
     key = np.zeros(size, dtype=np.int64)
     for name, stride in strides(levels).items():
         key += codes[name].astype(np.int64) * stride

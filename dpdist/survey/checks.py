@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.core.errors import Problem
-from dpdist.core.records import TOTAL, Codes, Floats, Frame, Ints, Level
+from dpdist.core.records import TOTAL, Codes, Crosstab, Floats, Ints, Level
 from dpdist.core.table_cells import cross
 from dpdist.estimation.raking import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job
@@ -406,13 +406,13 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
     return f"they are levels but for {AS_NUMBERS.fault}: {AS_NUMBERS.remedy.format(name=name)}"
 
 
-def rake_problems(job: Job, frame: Frame) -> list[Problem]:
+def rake_problems(job: Job, crosstab: Crosstab) -> list[Problem]:
     """Problems of raking totals: cells without a record, totals beyond public bounds, totals that contradict each other."""
-    margins, problems = margins_of(job, frame), []
+    margins, problems = margins_of(job, crosstab), []
     for rake, margin in zip(job.rake, margins, strict=True):
         empty = [
             label
-            for label, n in zip(cross(frame, rake.by, False).labels, margin.membership @ frame.count, strict=True)
+            for label, n in zip(cross(crosstab, rake.by, False).labels, margin.membership @ crosstab.count, strict=True)
             if not n
         ]
         if empty:
@@ -420,24 +420,24 @@ def rake_problems(job: Job, frame: Frame) -> list[Problem]:
             where = f"rake {', '.join(rake.by) or 'all records'}"
             places = tuple(" / ".join(label) for label in empty[:3])
             problems.append(Problem(where, fault, "a record in every cell that has a total", remedy, len(empty), places))
-        problems += _beyond_bounds(job, frame, rake, margin)
+        problems += _beyond_bounds(job, crosstab, rake, margin)
     if not problems and margins:
         try:
-            factors(frame.count.astype(np.float64), margins)
+            factors(crosstab.count.astype(np.float64), margins)
         except NotMet:
             fault, remedy = "no weights of this sample meet all totals", "merge levels, or leave one margin out"
             problems.append(Problem("rake", fault, "totals that the sample's combinations can reach", remedy))
     return problems
 
 
-def _beyond_bounds(job: Job, frame: Frame, rake: Rake, margin: Margin) -> list[Problem]:
+def _beyond_bounds(job: Job, crosstab: Crosstab, rake: Rake, margin: Margin) -> list[Problem]:
     """Problems of totals that no weights within the public bounds can meet."""
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None:
         return []
-    count = margin.membership @ frame.count.astype(np.float64)
+    count = margin.membership @ crosstab.count.astype(np.float64)
     low, high = (count * bound for bound in column.bounds)
-    labels = [" / ".join(label) or TOTAL for label in cross(frame, rake.by, False).labels]
+    labels = [" / ".join(label) or TOTAL for label in cross(crosstab, rake.by, False).labels]
     beyond = (count > 0) & ((margin.totals < low * (1.0 - 1e-9)) | (margin.totals > high * (1.0 + 1e-9)))
     if not beyond.any():
         return []

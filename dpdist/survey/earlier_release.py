@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.estimation.history import CELL, History, law_of
 from dpdist.job import Job
@@ -30,9 +30,9 @@ class ReferenceRelease:
     carried: EarlierRelease
     row: Codes
     table: pa.Table
-    """One row per point: row of the current frame, number of the outcome, effective sample size, weight, outcome."""
+    """One row per point: row of the current crosstab, number of the outcome, effective sample size, weight, outcome."""
     present: Records | None = None
-    """Records with which the chain began, in rows of the current frame, of a release that states totals."""
+    """Records with which the chain began, in rows of the current crosstab, of a release that states totals."""
     absent: AbsentRecords | None = None
     """Those of these records that have no such row."""
 
@@ -46,16 +46,16 @@ class ReferenceRelease:
         return self.carried.records
 
     def records_in_rows(self) -> Records:
-        """The records with which the chain began, or the points of the first outcome, in the order of the frame."""
+        """The records with which the chain began, or the points of the first outcome, in the order of the crosstab."""
         if self.present is not None:
             return self.present
         points = self.table.to_pandas()
         points = points[points["variable"] == 0].sort_values("frame", kind="stable")
-        frame, none = points["frame"].to_numpy(dtype=np.int32), np.full(len(points), -1, dtype=np.int32)
-        return Records(np.arange(len(points)), frame, points["outcome"].to_numpy(), points["weight"].to_numpy(), none)
+        crosstab, none = points["frame"].to_numpy(dtype=np.int32), np.full(len(points), -1, dtype=np.int32)
+        return Records(np.arange(len(points)), crosstab, points["outcome"].to_numpy(), points["weight"].to_numpy(), none)
 
 
-def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
+def open_release(job: Job, source: Source, crosstab: Crosstab) -> ReferenceRelease:
     """Reads the job's earlier release, and checks it against the job and the current file.
 
     Raises `DataError`, naming the release's folder.
@@ -68,8 +68,10 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     if job.mechanism.states_totals:
         carried = replace(carried, history=_by_columns(carried, job.cell_columns))
         sample = carried.sample if carried.sample is not None else _sample_of_points(job, carried)
-        return _of_records(job, frame, carried, sample)
-    cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
+        return _of_records(job, crosstab, carried, sample)
+    cells = [[str(level) for level in levels] for levels in zip(*_levels(job, crosstab), strict=True)] or [[]] * len(
+        crosstab
+    )
     first = {tuple(label): row for row, label in reversed(list(enumerate(cells)))}
     assert carried.points is not None
     points = carried.points.to_pandas(ignore_metadata=True)
@@ -96,10 +98,10 @@ def _by_columns(earlier: EarlierRelease, columns: Sequence[str]) -> History:
     }
 
 
-def _of_records(job: Job, frame: Frame, earlier: EarlierRelease, sample: AbsentRecords) -> ReferenceRelease:
-    """A release that states totals, with the records from which it began by rows of the current frame."""
-    none = np.zeros((len(frame), 0), dtype=np.int32)
-    codes = np.column_stack([none, *(frame.codes[name] for name in sample.columns)]).astype(np.int32)
+def _of_records(job: Job, crosstab: Crosstab, earlier: EarlierRelease, sample: AbsentRecords) -> ReferenceRelease:
+    """A release that states totals, with the records from which it began by rows of the current crosstab."""
+    none = np.zeros((len(crosstab), 0), dtype=np.int32)
+    codes = np.column_stack([none, *(crosstab.codes[name] for name in sample.columns)]).astype(np.int32)
     every, place = np.unique(np.concatenate([codes, sample.codes]), axis=0, return_inverse=True)
     of_frame, of_records = np.split(place.reshape(-1), [len(codes)])
     first = np.full(len(every), -1, dtype=np.int32)
@@ -170,9 +172,9 @@ def _released_errors(earlier: EarlierRelease) -> dict[tuple[str, ...], float]:
     return errors
 
 
-def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
+def _levels(job: Job, crosstab: Crosstab) -> Iterator[list[object]]:
     for name in job.cell_columns:
-        yield [frame.levels[name][code] for code in frame.codes[name]]
+        yield [crosstab.levels[name][code] for code in crosstab.codes[name]]
 
 
 def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Problem]:

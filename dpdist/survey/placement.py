@@ -1,6 +1,6 @@
-"""For `runtime.intake` and `quality`: sorts records into frame order, in memory-mapped scratch files.
+"""For `runtime.intake` and `quality`: sorts records into crosstab order, in memory-mapped scratch files.
 
-It is a counting sort: the census has counted the records of every frame row, so each place is known.
+It is a counting sort: the census has counted the records of every crosstab row, so each place is known.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.direct import Replicated
 from dpdist.estimation.domains import replication
 from dpdist.estimation.estimators import summable
 from dpdist.estimation.variance import crossed_products, replicate_df
 from dpdist.job import Job
-from dpdist.survey.batches import Tick, changed_while_read, checked_batches, frame_key
+from dpdist.survey.batches import Tick, changed_while_read, checked_batches, crosstab_key
 from dpdist.survey.census import Census
 from dpdist.survey.checks import Checked
 from dpdist.survey.findings import Findings
@@ -33,39 +33,39 @@ from dpdist.survey.source import Source
 def place(
     job: Job, source: Source, census: Census, scratch: Path, tick: Tick = lambda rows: None, weights_clipped: bool = True
 ) -> Records:
-    """Records of the whole file in frame order, as memory maps under `scratch` (which the caller removes).
+    """Records of the whole file in crosstab order, as memory maps under `scratch` (which the caller removes).
 
-    Within a frame row the file's order is kept. Outcomes are clipped as the job says, and weights too, unless the
+    Within a crosstab row the file's order is kept. Outcomes are clipped as the job says, and weights too, unless the
     caller wants them as in the file. Raises `DataError` if the file changed since the census.
     """
-    frame = census.frame
-    total = int(frame.count.sum())
-    kinds = {"record": np.int64, "frame": np.int32, "weight": np.float64, "psu": np.int32}
+    crosstab = census.crosstab
+    total = int(crosstab.count.sum())
+    kinds = {"record": np.int64, "row": np.int32, "weight": np.float64, "psu": np.int32}
     maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
     maps["outcomes"] = _map(scratch / "outcomes.npy", np.float64, total, len(job.outcomes))
-    frame_keys = frame_key(frame.codes, frame.levels, len(frame))
+    crosstab_keys = crosstab_key(crosstab.codes, crosstab.levels, len(crosstab))
     changed = changed_while_read(source)
-    start = np.concatenate([[0], np.cumsum(frame.count)])
-    filled = np.zeros(len(frame), dtype=np.int64)
+    start = np.concatenate([[0], np.cumsum(crosstab.count)])
+    filled = np.zeros(len(crosstab), dtype=np.int64)
     psu_values = pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source, Findings(), tick):
-        row = _rows(checked, frame, frame_keys, source)
-        order = np.argsort(row.astype(np.uint16) if len(frame) <= 2**16 else row, kind="stable")  # 16 bits: a radix sort
+        row = _rows(checked, crosstab, crosstab_keys, source)
+        order = np.argsort(row.astype(np.uint16) if len(crosstab) <= 2**16 else row, kind="stable")  # 16 bits: a radix sort
         sorted_row = row[order]
-        number = np.bincount(row, minlength=len(frame))
+        number = np.bincount(row, minlength=len(crosstab))
         rank = np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]
         position = start[sorted_row] + filled[sorted_row] + rank
-        if np.any(filled + number > frame.count):
+        if np.any(filled + number > crosstab.count):
             raise changed
         filled += number
         maps["record"][position] = checked.row[order]
-        maps["frame"][position] = sorted_row
+        maps["row"][position] = sorted_row
         for k, outcome in enumerate(checked.outcomes):
             maps["outcomes"][position, k] = outcome[order]
         maps["weight"][position] = (checked.weight if weights_clipped else checked.weight_in_file)[order]
         maps["psu"][position] = _psu_codes(checked, psu_values, source)[order]
         let_go(maps.values())
-    if not np.array_equal(filled, frame.count):
+    if not np.array_equal(filled, crosstab.count):
         raise changed
     return Records(**maps)
 
@@ -76,25 +76,28 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int 
     With `outcome` None they have all outcomes, clipped. The file is read because stored records are clipped. Raises
     `DataError` if it changed since the census.
     """
-    frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
-    frame_keys, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
+    crosstab, met = census.crosstab, np.zeros(len(census.crosstab), dtype=np.int64)
+    crosstab_keys, psu_values = (
+        crosstab_key(crosstab.codes, crosstab.levels, len(crosstab)),
+        pa.array(census.psu_levels, type=pa.string()),
+    )
     for checked in checked_batches(job, source):
-        row = _rows(checked, frame, frame_keys, source)
-        met += np.bincount(row, minlength=len(frame))
+        row = _rows(checked, crosstab, crosstab_keys, source)
+        met += np.bincount(row, minlength=len(crosstab))
         values = np.column_stack(checked.outcomes) if outcome is None else checked.outcome_in_file(outcome)
         yield Records(checked.row, row, values, checked.weight_in_file, _psu_codes(checked, psu_values, source))
-    if not np.array_equal(met, frame.count):
+    if not np.array_equal(met, crosstab.count):
         raise changed_while_read(source)
 
 
-def _rows(checked: Checked, frame: Frame, frame_keys: Ints, source: Source) -> Codes:
-    """Frame row of every record (record,); `frame_keys` has the frame's keys.
+def _rows(checked: Checked, crosstab: Crosstab, crosstab_keys: Ints, source: Source) -> Codes:
+    """Crosstab row of every record (record,); `crosstab_keys` has the crosstab's keys.
 
-    Raises `DataError` for a record without a frame row.
+    Raises `DataError` for a record without a crosstab row.
     """
-    key = frame_key(checked.codes, frame.levels, len(checked.row))
-    row = np.searchsorted(frame_keys, key).astype(np.int32)
-    if not np.array_equal(frame_keys[np.minimum(row, len(frame_keys) - 1)], key):
+    key = crosstab_key(checked.codes, crosstab.levels, len(checked.row))
+    row = np.searchsorted(crosstab_keys, key).astype(np.int32)
+    if not np.array_equal(crosstab_keys[np.minimum(row, len(crosstab_keys) - 1)], key):
         raise changed_while_read(source)
     return row
 
@@ -109,19 +112,19 @@ def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
     return np.asarray(code, dtype=np.int32)
 
 
-def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> Replicated | None:
-    """Per frame row, the sums of replicate weights and of their products with an outcome, which is not clipped.
+def replicate_sums(job: Job, source: Source, crosstab: Crosstab, outcome: int = 0) -> Replicated | None:
+    """Per crosstab row, the sums of replicate weights and of their products with an outcome, which is not clipped.
 
     The file is read once more. The result is None if the job names no replicate weights.
     """
     declared = job.survey.replicate_weights
     if declared is None:
         return None
-    a, b = (np.zeros((len(frame), declared.number)) for _ in range(2))
+    a, b = (np.zeros((len(crosstab), declared.number)) for _ in range(2))
     products = np.zeros((declared.number, declared.number))
-    frame_keys = frame_key(frame.codes, frame.levels, len(frame))
+    crosstab_keys = crosstab_key(crosstab.codes, crosstab.levels, len(crosstab))
     for checked in checked_batches(job, source):
-        row = np.searchsorted(frame_keys, frame_key(checked.codes, frame.levels, len(checked.row)))
+        row = np.searchsorted(crosstab_keys, crosstab_key(checked.codes, crosstab.levels, len(checked.row)))
         if declared.df is None:
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Frame, Ints
+from dpdist.core.records import Crosstab, Ints
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
 from dpdist.job.reference import SimulatedReference
@@ -48,13 +48,13 @@ NEARLY_ALL = 0.9
 
 @dataclass(frozen=True)
 class ReferenceFile:
-    """A reference that fits the job and the frame of the current file, which is the confidential one."""
+    """A reference that fits the job and the crosstab of the current file, which is the confidential one."""
 
     source: Source
     census: Census
     sha256: str
     row: Ints
-    """For every row of the reference's frame, the row of the current frame with the same stratum and predictors.
+    """For every row of the reference's crosstab, the row of the current crosstab with the same stratum and predictors.
 
     It is −1 where the current file has no such record. The shape is (row,).
     """
@@ -63,15 +63,15 @@ class ReferenceFile:
     factors: tuple[str, ...] = ()
     """Confidential: columns whose median differs from the file's by a factor of `LARGE_FACTOR` or more."""
 
-    def counts(self, frame: Frame) -> Ints:
-        """Number of reference records per row of the current frame, (row,)."""
+    def counts(self, crosstab: Crosstab) -> Ints:
+        """Number of reference records per row of the current crosstab, (row,)."""
         on = self.row >= 0
-        return np.bincount(self.row[on], weights=self.census.frame.count[on], minlength=len(frame)).astype(np.int64)
+        return np.bincount(self.row[on], weights=self.census.crosstab.count[on], minlength=len(crosstab)).astype(np.int64)
 
     @property
     def left_out(self) -> int:
         """Number of reference records of combinations that the current file lacks."""
-        return int(self.census.frame.count[self.row < 0].sum())
+        return int(self.census.crosstab.count[self.row < 0].sum())
 
     @property
     def name(self) -> str:
@@ -80,16 +80,16 @@ class ReferenceFile:
     @property
     def records(self) -> int:
         """Number of reference records left by universe and rules, with those of combinations not in the current file."""
-        return int(self.census.frame.count.sum())
+        return int(self.census.crosstab.count.sum())
 
 
-def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda rows: None) -> ReferenceFile:
+def open_reference(job: Job, source: Source, crosstab: Crosstab, tick: Tick = lambda rows: None) -> ReferenceFile:
     """Reads the job's reference, and checks it against the job and the current file.
 
     Raises `DataError`, which says that it is about the reference.
     """
     try:
-        return _opened(job, source, frame, tick)
+        return _opened(job, source, crosstab, tick)
     except DataError as error:
         raise DataError(error.source, [_about_a_reference(problem) for problem in error.problems], SUBJECT) from None
 
@@ -104,7 +104,7 @@ def _about_a_reference(problem: Problem) -> Problem:
     return replace(problem, remedy=remedy)
 
 
-def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile:
+def _opened(job: Job, source: Source, crosstab: Crosstab, tick: Tick) -> ReferenceFile:
     assert job.reference is not None
     declared = job.reference
     if declared.file is not None and not Path(declared.file).exists():
@@ -131,9 +131,9 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
     ):
         raise _current(reference)
     factors = [name for name, factor in _factors(job, *values) if not 1 / LARGE_FACTOR < factor < LARGE_FACTOR]
-    if (records := int(census.frame.count.sum())) < FEWEST_RECORDS:
+    if (records := int(census.crosstab.count.sum())) < FEWEST_RECORDS:
         doubts.append(Caution.of("few_reference_records", records=f"{records:,}", least=f"{FEWEST_RECORDS:,}"))
-    row, missing = _matched(job, frame, census.frame)
+    row, missing = _matched(job, crosstab, census.crosstab)
     if missing and not job.mechanism.fills_empty_cells:
         names = " and ".join(job.reference_columns) or "file"
         allowed = f"a record for every combination of {names} that the current file has"
@@ -185,22 +185,22 @@ def _factors(job: Job, current: Sequence[ColumnValues], reference: Sequence[Colu
 
 
 def in_rows(reference: ReferenceFile, placed: Records) -> Records:
-    """Those of all records of the reference that have a row of the current frame, sorted by these rows."""
-    row = reference.row[placed.frame]
+    """Those of all records of the reference that have a row of the current crosstab, sorted by these rows."""
+    row = reference.row[placed.row]
     order = np.argsort(row, kind="stable")
     in_order = order[np.searchsorted(row[order], 0) :]
     records = placed.take(in_order)
-    return replace(records, frame=row[in_order].astype(np.int32))
+    return replace(records, row=row[in_order].astype(np.int32))
 
 
 def absent_records(job: Job, reference: ReferenceFile, placed: Records) -> AbsentRecords:
-    """Those of all records of the reference that have no row of the current frame.
+    """Those of all records of the reference that have no row of the current crosstab.
 
     None where numbers of records are secret: which crosses the file lacks is then secret, too.
     """
-    codes, names = reference.census.frame.codes, job.reference_columns
-    absent = np.flatnonzero(reference.row[placed.frame] < (-1 if job.sizes_in_sums else 0))
-    row, none = placed.frame[absent], np.zeros((len(absent), 0), dtype=np.int32)
+    codes, names = reference.census.crosstab.codes, job.reference_columns
+    absent = np.flatnonzero(reference.row[placed.row] < (-1 if job.sizes_in_sums else 0))
+    row, none = placed.row[absent], np.zeros((len(absent), 0), dtype=np.int32)
     by_column = np.column_stack([none, *(codes[name][row] for name in names)])
     return AbsentRecords(names, by_column, placed.weight[absent], placed.outcomes[absent])
 
@@ -210,7 +210,7 @@ def records_of(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = l
     placed = place(job.by_record, reference.source, reference.census, scratch, tick, weights_clipped=False)
     if (public := job.survey.design_weights) is None:
         return placed
-    return replace(placed, weight=public.of(reference.census.frame)[placed.frame])
+    return replace(placed, weight=public.of(reference.census.crosstab)[placed.row])
 
 
 def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
@@ -226,24 +226,24 @@ def _current(reference: Source) -> DataError:
     return DataError(reference.name, [Problem("reference", fault, allowed, "name another file under reference.path")])
 
 
-def _matched(job: Job, frame: Frame, other: Frame) -> tuple[Ints, list[str]]:
-    """For every row of `other`, the first row of `frame` with the same stratum and predictors, or −1.
+def _matched(job: Job, crosstab: Crosstab, other: Crosstab) -> tuple[Ints, list[str]]:
+    """For every row of `other`, the first row of `crosstab` with the same stratum and predictors, or −1.
 
-    The second result names the combinations of `frame` that `other` lacks.
+    The second result names the combinations of `crosstab` that `other` lacks.
     """
     names = job.reference_columns
     first: dict[tuple[int, ...], int] = {}
-    for number, key in enumerate(_keys(frame, names)):
+    for number, key in enumerate(_keys(crosstab, names)):
         first.setdefault(key, number)
     met = _keys(other, names)
     row = np.array([first.get(key, -1) for key in met], dtype=np.int64)
     labels = [
-        " and ".join(f"{name} = {frame.levels[name][code]}" for name, code in zip(names, key, strict=True))
+        " and ".join(f"{name} = {crosstab.levels[name][code]}" for name, code in zip(names, key, strict=True))
         for key in first.keys() - set(met)
     ]
     return row, sorted(labels)
 
 
-def _keys(frame: Frame, names: tuple[str, ...]) -> list[tuple[int, ...]]:
-    columns = [frame.codes[name].tolist() for name in names]
-    return list(zip(*columns, strict=True)) if columns else [()] * len(frame)
+def _keys(crosstab: Crosstab, names: tuple[str, ...]) -> list[tuple[int, ...]]:
+    columns = [crosstab.codes[name].tolist() for name in names]
+    return list(zip(*columns, strict=True)) if columns else [()] * len(crosstab)

@@ -33,9 +33,9 @@ from dpdist.core.public_files import (
     regular,
     whole,
 )
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
+from dpdist.estimation.crosstab_table import read_crosstab, read_job
 from dpdist.estimation.donors import DONORS, AbsentRecords, Donors, donors_from_table
-from dpdist.estimation.frame_table import read_frame, read_job
 from dpdist.estimation.history import HISTORY, LARGEST_WEIGHT, REFERENCE_FILE, History, law_of, read_history, read_points
 from dpdist.job import Adjacency, Job, budget_text
 from dpdist.job.budget import epsilon_of
@@ -289,33 +289,33 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
         raise Damaged(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
     _check_exchange(spent, job)
     _check_chain(spent, links)
-    frame = read_frame(folder, "released/frame.parquet", job)
-    began, records = (folder, digest, job, links, spent.reference.beginning), int(frame.count.sum())
+    crosstab = read_crosstab(folder, "released/frame.parquet", job)
+    began, records = (folder, digest, job, links, spent.reference.beginning), int(crosstab.count.sum())
     if not totals and not records_alone:
         return EarlierRelease(*began, read_points(folder, f"released/{REFERENCE_FILE}", job), records)
     history: History = {}
     if totals:
         history = read_history(folder, f"released/{HISTORY}", len(job.cell_columns), len(job.outcomes))
-    return EarlierRelease(*began, None, records, _sample(folder, job, frame, history), history)
+    return EarlierRelease(*began, None, records, _sample(folder, job, crosstab, history), history)
 
 
-def _sample(folder: Path, job: Job, frame: Frame, history: History) -> AbsentRecords:
+def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> AbsentRecords:
     """The released records of the chain's first reference, which are checked against the job's public domains."""
     name, columns = f"released/{DONORS}", tuple(dict.fromkeys([*job.strata, *job.cell_columns]))
     try:
         parts, donors = list[AbsentRecords](), dict[str, Donors]()
         if history and all(law_of(periods) is not None for periods in history.values()):
-            donors = dict.fromkeys(frame.stratum_labels, Donors.none(len(job.outcomes)))
+            donors = dict.fromkeys(crosstab.stratum_labels, Donors.none(len(job.outcomes)))
         else:
             donors = donors_from_table(pq.read_table(regular(folder, name)), job.outcomes)
-        for stratum, label in enumerate(frame.stratum_labels):
+        for stratum, label in enumerate(crosstab.stratum_labels):
             rows = np.column_stack(
-                [np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in job.cell_columns)]
+                [np.zeros(len(crosstab), dtype=np.int32), *(crosstab.codes[name] for name in job.cell_columns)]
             )
-            cells = np.unique(rows[frame.rows_of(stratum), 1:], axis=0)
+            cells = np.unique(rows[crosstab.rows_of(stratum), 1:], axis=0)
             part = donors[label].by_levels(job.cell_columns, history[label][-1].codes if history else cells)
-            row = frame.rows_of(stratum).start
-            levels = {name: np.full(len(part.weight), frame.codes[name][row]) for name in frame.strata}
+            row = crosstab.rows_of(stratum).start
+            levels = {name: np.full(len(part.weight), crosstab.codes[name][row]) for name in crosstab.strata}
             levels |= dict(zip(part.columns, part.codes.T, strict=True))
             none = np.zeros((len(part.weight), 0), dtype=np.int32)
             codes = np.column_stack([none, *(levels[name] for name in columns)]).astype(np.int32)

@@ -145,7 +145,7 @@ def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -
 
 
 def _figures(case: Captured, theta: Draws) -> Iterator[Figures]:
-    release = SimpleNamespace(job=case.job, frame=case.fit.frame, theta=lambda *_: theta, model=lambda _: case.model)
+    release = SimpleNamespace(job=case.job, crosstab=case.fit.crosstab, theta=lambda *_: theta, model=lambda _: case.model)
     return measured_of(case.job).figures(release, case.model, case.stratum, theta)
 
 

@@ -12,14 +12,14 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.plugins import FAMILIES as GROUP
 from dpdist.core.plugins import Refused
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.families import MODELS, Support, facts_of
 from dpdist.models.protocol import Boxed, Distributed, Draws
 
 LIMIT = 4.9
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
-FRAME = Frame(
+FRAME = Crosstab(
     {"field": np.repeat(np.arange(3, dtype=np.int32), 2), "sex": np.tile(np.arange(2, dtype=np.int32), 3)},
     LEVELS,
     np.array([9, 7, 6, 5, 4, 9]),
@@ -151,7 +151,7 @@ def _updates(family: str, model: Any) -> list[str]:
     return [] if abs(mean - new.mean()) < LIMIT * error else [f"{family}: draws do not follow its density"]
 
 
-COLUMNS = ("record", "frame", "outcomes", "weight", "psu")
+COLUMNS = ("record", "row", "outcomes", "weight", "psu")
 
 
 def _figures(family: str, model: Any) -> list[str]:

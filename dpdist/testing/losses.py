@@ -112,7 +112,7 @@ def captured(job: Job, workspace: Path) -> Captured:
 
 
 def _whole(blocks: list[Records]) -> Records:
-    columns = ("record", "frame", "outcomes", "weight", "psu")
+    columns = ("record", "row", "outcomes", "weight", "psu")
     return Records(*(np.concatenate([getattr(block, name) for block in blocks]) for name in columns))
 
 
@@ -167,8 +167,8 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
         without = records.take(slice(1, None))
         return [*files, without], [(k, number) for k in range(number)]
     pairs = [(one, other) for one in range(number) for other in range(one)]
-    others = np.flatnonzero(records.frame != records.frame[0])[:1] if job.budget.exchange == "anywhere" else ()
-    moved = [_with_frame(file, int(records.frame[k])) for k in others for file in files]
+    others = np.flatnonzero(records.row != records.row[0])[:1] if job.budget.exchange == "anywhere" else ()
+    moved = [_with_row(file, int(records.row[k])) for k in others for file in files]
     return [*files, *moved], pairs + [(one, number + other) for one in range(number) for other in range(len(moved))]
 
 
@@ -181,10 +181,10 @@ def _with_first(job: Job, records: Records, outcomes: Sequence[float], weight: f
     return replace(records, outcomes=values, weight=weights)
 
 
-def _with_frame(records: Records, row: int) -> Records:
-    frame = np.array(records.frame)
-    frame[0] = row
-    return replace(records, frame=frame)
+def _with_row(records: Records, row: int) -> Records:
+    crosstab = np.array(records.row)
+    crosstab[0] = row
+    return replace(records, row=crosstab)
 
 
 def spent(one: Sequence[Query], other: Sequence[Query]) -> float:
@@ -232,7 +232,7 @@ def costs(case: Captured, mechanism: Any = None) -> LargestCost | None:
     files, pairs = neighbours(job, case.records)
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
     largest = max(spent(queries[one], queries[other]) for one, other in pairs)
-    budget = float(job.rho.release if gaussian else job.budget.epsilon - job.epsilon.frame)
+    budget = float(job.rho.release if gaussian else job.budget.epsilon - job.epsilon.crosstab)
     return LargestCost(largest, budget, "rho" if gaussian else "epsilon")
 
 

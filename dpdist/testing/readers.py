@@ -171,7 +171,7 @@ def _of_records(source: Source, table: pa.Table, folder: Path) -> Iterator[str]:
     for name, of in {"file": source, "table": TableSource(table)}.items():
         (scratch := folder / name).mkdir()
         placed.append(place(job, of, take_census(job, of), scratch))
-    fields = ("record", "frame", "weight", "outcomes")
+    fields = ("record", "row", "weight", "outcomes")
     if not all(np.array_equal(*(getattr(records, field) for records in placed)) for field in fields):
         yield "its records are not those of the same table in memory: compare levels, types and missing values"
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpdist.core.plugins import STATISTICS as GROUP
 from dpdist.core.plugins import Refused
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.linear import Units, figures_of
 from dpdist.job import Statistic
@@ -80,8 +80,8 @@ def _file() -> tuple[Cells, Floats, Floats]:
     rng = np.random.default_rng(1)
     codes = {name: (np.arange(RECORDS) // (1 + 2 * k) % (3 - k)).astype(np.int32) for k, name in enumerate(COLUMNS)}
     levels = {"field": ("arts", "law", "physics"), "sex": ("f", "m")}
-    frame = Frame(codes, levels, np.ones(RECORDS, np.int64), (), ())
-    return cross(frame, COLUMNS, True), rng.uniform(1.0, 3.0, RECORDS), rng.uniform(1.0, 20.0, (2, RECORDS))
+    crosstab = Crosstab(codes, levels, np.ones(RECORDS, np.int64), (), ())
+    return cross(crosstab, COLUMNS, True), rng.uniform(1.0, 3.0, RECORDS), rng.uniform(1.0, 20.0, (2, RECORDS))
 
 
 def _units(weight: Floats, outcomes: Floats) -> Units:

@@ -31,7 +31,7 @@ from dpdist.approval.acceptance import (
 )
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError, NotAccepted, WorkspaceError
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.job import Statistic
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
@@ -236,12 +236,12 @@ def measured(measure: str, estimates: Floats, limit: float) -> GateResult:
     said = job(0.5).model_dump(mode="json") | {"tables": [{"name": "counts", "by": ["field"], "statistics": ["count"]}]}
     said["accept"]["gates"] = [{"measure": measure, "of": "count", "limit": limit}]
     own = dpdist.Job.model_validate(said)
-    frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([9, 9]), (), ())
+    crosstab = Crosstab({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([9, 9]), (), ())
     rows = {"estimator": "parameters", "statistic": "count", "variable": None, "estimate": estimates}
     half = np.where(estimates == 0, 0.0, 20.0)
     table = pd.DataFrame(rows).assign(lower=estimates - half, upper=estimates + half)
     assert own.accept is not None
-    return gate_value(own, own.accept.gates[0], frame, {"salary": ROWS}, {"counts": table}, 0.0)
+    return gate_value(own, own.accept.gates[0], crosstab, {"salary": ROWS}, {"counts": table}, 0.0)
 
 
 ROWS = np.array([[2.0 * UNIT, 0.0], [3.0 * UNIT, 0.0]])

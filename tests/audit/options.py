@@ -19,7 +19,7 @@ import yaml
 
 from dpdist.audit.likelihood_ratios import BeyondRange, Compared, Measuring
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import LearnsOutright
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
@@ -256,7 +256,7 @@ def worst(option: Option, all_bases: bool = False, intake: Any = taken_in) -> fl
 
 def claim_of_sums(job: Job) -> float:
     """What the budget leaves sums and choices: ρ under Gaussian noise, otherwise ε."""
-    return float(job.rho.release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon.frame)
+    return float(job.rho.release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon.crosstab)
 
 
 def farthest(option: Option) -> Compared:
@@ -288,31 +288,31 @@ def _pairs(job: Job, base: Records, single: Records, intake: Any, exchange: bool
         yield from (Compared(one, path) for one in found)
         return
     for one, other in product(range(len(found)), repeat=2):
-        if one < other and (job.budget.exchange == "anywhere" or alone.frame[one] == alone.frame[other]):
+        if one < other and (job.budget.exchange == "anywhere" or alone.row[one] == alone.row[other]):
             yield Compared(found[one], found[other])
 
 
-def frame_of(job: Job) -> Frame:
+def crosstab_of(job: Job) -> Crosstab:
     levels = {name: job.columns[name].levels or () for name in job.categories}
     codes = list(np.indices([len(each) for each in levels.values()]).astype(np.int32)) if levels else []
     flat = {name: each.ravel() for name, each in zip(levels, codes, strict=True)}
-    return Frame(flat, levels, np.full(codes[0].size if codes else 1, SIZE + 1), job.strata, ())
+    return Crosstab(flat, levels, np.full(codes[0].size if codes else 1, SIZE + 1), job.strata, ())
 
 
 def _model(job: Job) -> tuple[Any, Any]:
     """The mechanism's model, and what it learned from a reference of its own."""
-    frame = frame_of(job)
-    model = builder_of(job).build(job, frame, slice(0, len(frame)))
+    crosstab = crosstab_of(job)
+    model = builder_of(job).build(job, crosstab, slice(0, len(crosstab)))
     reference = _drawn(job, 7, 60)
     if (public := job.survey.design_weights) is not None:  # as a run gives a reference the declared weights
-        reference = replace(reference, weight=public.of(frame)[reference.frame])
+        reference = replace(reference, weight=public.of(crosstab)[reference.row])
     learned = model.learned(reference, None) if job.has_reference and isinstance(model, LearnsOutright) else None
     return model, learned
 
 
 def _drawn(job: Job, seed: int, n: int) -> Records:
     """A random file of n records in every row of the frame."""
-    rng, rows = np.random.default_rng(seed), len(frame_of(job))
+    rng, rows = np.random.default_rng(seed), len(crosstab_of(job))
     cell = np.repeat(np.arange(rows), n)
     outcomes = np.column_stack([_values(job, name, rng, len(cell)) for name in job.outcomes])
     weight = np.clip(np.exp(rng.normal(2.5, 0.8, len(cell))), 2.0, 200.0) if job.survey.weight else np.ones(len(cell))
@@ -328,7 +328,7 @@ def _values(job: Job, name: str, rng: np.random.Generator, n: int) -> Floats:
 
 def bases(job: Job) -> Iterator[Records]:
     """Base files: drawn at random; all records heavy and at one end of the outcomes; all light and at the other end."""
-    rows = len(frame_of(job))
+    rows = len(crosstab_of(job))
     yield _drawn(job, 3, SIZE)
     cell = np.repeat(np.arange(rows), SIZE)
     for end in (1, 0):
@@ -347,7 +347,7 @@ def tried(job: Job, more: bool) -> Records:
     if job.mechanism.name == "sanitized_statistics":
         outcomes, weights = list(product(WITHIN_ELLIPSE["pay"])), (*WITHIN_ELLIPSE["weight"], 1e9)
     weights = (*weights, 30.0) if more and job.survey.weight else weights
-    cells = range(min(2, len(frame_of(job))))
+    cells = range(min(2, len(crosstab_of(job))))
     rows = [(cell, y, w) for cell in cells for y, w in product(outcomes, weights)]
     rows = [row for number, row in enumerate(rows) if more or row[0] == 0 or number % 3 == 0]
     cell, values, weight = zip(*rows, strict=True)
@@ -378,13 +378,13 @@ def records(cell: Any, outcomes: Floats, weight: Any) -> Records:
 
 def distinct(taken: Records) -> Records:
     """Records as a run stores them, each once: values beyond bounds are clipped to them."""
-    rows = np.column_stack([taken.frame, taken.outcomes.reshape(len(taken), -1), taken.weight])
+    rows = np.column_stack([taken.row, taken.outcomes.reshape(len(taken), -1), taken.weight])
     return taken.take(np.sort(np.unique(rows, axis=0, return_index=True)[1]))
 
 
 def joined(*parts: Records) -> Records:
-    order = np.argsort(np.concatenate([part.frame for part in parts]), kind="stable")
-    names = ("record", "frame", "outcomes", "weight", "psu")
+    order = np.argsort(np.concatenate([part.row for part in parts]), kind="stable")
+    names = ("record", "row", "outcomes", "weight", "psu")
     return Records(*(np.concatenate([getattr(part, name) for part in parts])[order] for name in names))
 
 

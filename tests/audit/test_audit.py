@@ -21,7 +21,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import leave_one_out as leaving_out
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out, search_for, weighting
@@ -46,7 +46,7 @@ def model_of(prior="improper"):
         "budget": {"epsilon": "3.6"},
         "tables": [{"name": "t", "statistics": ["count"]}],
     }
-    return Lognormal.build(Job.model_validate(said), Frame({}, {}, np.array([N]), (), ()), slice(0, 1))
+    return Lognormal.build(Job.model_validate(said), Crosstab({}, {}, np.array([N]), (), ()), slice(0, 1))
 
 
 def sample(seed):
@@ -147,9 +147,9 @@ def test_an_audit_weights_the_records_as_the_release_did(released):
     space = Workspace(released)
     fit = open_fit(space, Key.read(space.key), "strata")
     bounds = pd.read_parquet(released / "confidential" / "bounds.parquet")
-    for number, label in enumerate(fit.frame.stratum_labels):
+    for number, label in enumerate(fit.crosstab.stratum_labels):
         own = bounds[bounds["stratum"] == label]
-        records, edges = fit.records(fit.layout.blocks.of_stratum(number))[0], fit.frame.stratum_count
+        records, edges = fit.records(fit.layout.blocks.of_stratum(number))[0], fit.crosstab.stratum_count
         assert len(records) == edges[number]
         with threadpool_limits(1):
             found = weighting(fit.model(number), records, search_for(fit.job, None, "fixed_point")(), 200, fit.key, label)
@@ -241,6 +241,6 @@ def test_what_has_no_closed_form_is_not_audited(released, tmp_path):
     began["job"] = job.identity  # in both, so that it is the job that the run began with
     identity.write_text(json.dumps(began))
     space = Workspace.of_place(other)
-    space.mark("records", [space.job, space.frame, space.records])
+    space.mark("records", [space.job, space.crosstab, space.records])
     with pytest.raises(WorkspaceError, match="censor_uw"):
         audit(other)

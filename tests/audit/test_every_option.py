@@ -28,7 +28,7 @@ ROUNDING = 1e-6
 """Sums are rounded to whole units, of which a record has a million."""
 REFUSED = {
     "nothing is proven of a record that changes strata": "counts of crossed outcomes under secret sizes",
-    "no column of the frame is left to protect": "one table of all records, under an exchange for any other record",
+    "no column with sample counts is left to protect": "one table of all records, under an exchange for any other record",
     "noisy sizes do not give that domain": "sums within a range, under secret sizes",
     "whether a fallback is taken depends on the records": "a fallback",
     "leaves every privacy weight at 1": "privacy weights",
@@ -169,7 +169,7 @@ def only_light(job: Job, records: Records) -> Records:
     """Weights below their bound as in the file, and other values clipped."""
     light = np.minimum(records.weight, 200.0)
     low, high = job.outcome_column.bounds or (0.0, 1.0)
-    return Records(records.record, records.frame, np.clip(records.outcomes, low, high), light, records.psu)
+    return Records(records.record, records.row, np.clip(records.outcomes, low, high), light, records.psu)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 40), (-3, 9), (0, 0)])

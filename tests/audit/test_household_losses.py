@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import beta
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Pass, Sample
 from dpdist.engine.rounds import Unwatched
 from dpdist.job import Job
@@ -48,7 +48,7 @@ def posterior(job: Job, outcomes: Floats) -> Floats:
     """Log probabilities of the two parameters under the posterior that censor_uw draws from, (parameter,)."""
     n, none = len(outcomes), np.full(len(outcomes), -1, dtype=np.int32)
     file = Records(np.arange(n), np.zeros(n, dtype=np.int32), outcomes, np.ones(n), none)
-    model = builder_of(job).build(job, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
     rounds = MECHANISMS["censor_uw"].protect(job, model, Unwatched())
     gather = next(rounds)
     assert isinstance(gather, Pass)

@@ -13,7 +13,7 @@ from test_lower_bounds_of_all import OF_CODES, claimed, files
 
 from dpdist.audit.likelihood_ratios import Compared, LossMeter, Measuring, NotAdded, compared
 from dpdist.audit.lower_bounds import bound_of_scores
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.job import NoiseName
 from dpdist.mechanisms.parts import builder_of
@@ -100,8 +100,8 @@ def test_sums_drawn_within_their_range_are_attacked_at_their_exact_ratio() -> No
     job = Option("modips", "zero_out", yaml.safe_dump(bounded)).job
     base = list(bases(job))[1]
     near = joined(base, taken_in(job, tried(job, False)).part(3, 4))
-    frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([13, 13]), (), ())
-    model, half = builder_of(job).build(job, frame, slice(0, 2)), DRAWS // 2
+    crosstab = Crosstab({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([13, 13]), (), ())
+    model, half = builder_of(job).build(job, crosstab, slice(0, 2)), DRAWS // 2
     sampler = sampler_of(job, None)  # type: ignore[arg-type]
     for part, least, most in ((1, 0.4, 1.0), (2, 1.0, 3.0)):
         stated = tuple(

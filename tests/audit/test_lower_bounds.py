@@ -32,7 +32,7 @@ from dpdist.audit.lower_bounds import (
 from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job import epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.parts import builder_of
@@ -64,11 +64,11 @@ def posterior(edits: dict[str, str], outcome: Floats, extreme: float, runs: int)
         text = text.replace(old, new)
     job = parse_job(text)
     values = np.append(outcome, extreme)
-    frame = Frame({}, {}, np.array([len(values)]), (), ())
+    crosstab = Crosstab({}, {}, np.array([len(values)]), (), ())
     none = np.full(len(values), -1, dtype=np.int32)
     weight = np.exp(np.random.default_rng(7).normal(3.0, 0.4, len(values)))
     near = Records(np.arange(len(values)), np.zeros(len(values), dtype=np.int32), values, weight, none)
-    model = builder_of(job).build(job, frame, slice(0, 1))
+    model = builder_of(job).build(job, crosstab, slice(0, 1))
     sampler = sampler_of(job, None)  # type: ignore[arg-type]
     files = (near, near.take(np.arange(len(outcome))))
     released = (releases(job, model, None, sampler, file, runs, Key.from_os()) for file in files)

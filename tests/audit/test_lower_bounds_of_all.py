@@ -23,7 +23,7 @@ from options import SECRET, claim_of_sums, farthest, halved, option
 from dpdist.audit.likelihood_ratios import Compared, compared
 from dpdist.audit.lower_bounds import bound_of_scores
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.job.specs import SPECS
@@ -169,7 +169,7 @@ def files(name: str) -> Compared:
     if name in SUMS:
         return farthest(SUMS[name])
     job, near = of_codes(name), OF_CODES[name].file()
-    model = builder_of(job).build(job, Frame({}, {}, np.array([len(near)]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([len(near)]), (), ()), slice(0, 1))
     far = near.take(np.arange(len(near) - 1))
     (found,) = compared(job, model, None, sampler_of(job, None), near, [far])  # type: ignore[arg-type]
     return found

@@ -11,9 +11,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from options import HOUSEHOLD, Option, frame_of, option
+from options import HOUSEHOLD, Option, crosstab_of, option
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import mechanism_of
@@ -26,18 +26,21 @@ ZCDP = [option("sanitized_statistics", kind, mechanism={"noise": "gaussian"}) fo
 HOUSEHOLDS = [option("laplace_composed", "add_remove", **HOUSEHOLD), option("modips", "anywhere", **HOUSEHOLD)]
 
 
-def with_counts(job: Job, frame: Frame, count: Floats) -> Frame:
+def with_counts(job: Job, crosstab: Crosstab, count: Floats) -> Crosstab:
     """The job's frame; one histogram has a single row."""
     if not job.categories:
-        return Frame({}, {}, np.array([count.sum()], dtype=np.int64), (), ())
-    return replace(frame, count=count.astype(np.int64))
+        return Crosstab({}, {}, np.array([count.sum()], dtype=np.int64), (), ())
+    return replace(crosstab, count=count.astype(np.int64))
 
 
-def of_frame(job: Job, frame: Frame, one: Floats, other: Floats, noise: float = 1.0) -> float:
+def of_frame(job: Job, crosstab: Crosstab, one: Floats, other: Floats, noise: float = 1.0) -> float:
     """ε, or ρ, that noisy counts of two files lose: infinite where exact ones differ."""
     lost = 0.0
     measured = zip(
-        levels(job), counts(job, with_counts(job, frame, one)), counts(job, with_counts(job, frame, other)), strict=True
+        levels(job),
+        counts(job, with_counts(job, crosstab, one)),
+        counts(job, with_counts(job, crosstab, other)),
+        strict=True,
     )
     for level, here, there in measured:
         moved = np.abs(here - there)
@@ -52,11 +55,11 @@ def of_frame(job: Job, frame: Frame, one: Floats, other: Floats, noise: float = 
 
 def worst(case: Option, records: int | None = None, noise: float = 1.0) -> float:
     """The worst loss of neighbours by noisy counts, over their part of the budget; a unit has so many records."""
-    job, frame = case.job, frame_of(case.job)
-    base, unit = frame.count.astype(float), np.eye(len(frame)) * (records or job.most_records)
+    job, crosstab = case.job, crosstab_of(case.job)
+    base, unit = crosstab.count.astype(float), np.eye(len(crosstab)) * (records or job.most_records)
     pairs = [(base + a, base) for a in unit] if case.kind == "add_remove" else list(product(base + unit, repeat=2))
-    part = float(job.rho.frame if job.mechanism.gaussian else job.epsilon.frame)
-    return max(of_frame(job, frame, *pair, noise) for pair in pairs) / part
+    part = float(job.rho.crosstab if job.mechanism.gaussian else job.epsilon.crosstab)
+    return max(of_frame(job, crosstab, *pair, noise) for pair in pairs) / part
 
 
 @pytest.mark.parametrize(
@@ -97,9 +100,9 @@ def test_an_exchange_among_records_of_the_same_public_columns_is_covered_and_no_
     sizes = [len(job.columns[name].levels or ()) for name in job.categories]
     codes = np.indices(sizes).reshape(len(sizes), -1).astype(np.int32)
     known = {name: job.columns[name].levels or () for name in job.categories}
-    frame = Frame(dict(zip(known, codes, strict=True)), known, np.full(codes.shape[1], 9), job.strata, ("region",))
-    base, unit, region = frame.count.astype(float), np.eye(len(frame)), frame.codes["region"]
-    lost = np.array([[of_frame(job, frame, base + a, base + b) for b in unit] for a in unit])
+    crosstab = Crosstab(dict(zip(known, codes, strict=True)), known, np.full(codes.shape[1], 9), job.strata, ("region",))
+    base, unit, region = crosstab.count.astype(float), np.eye(len(crosstab)), crosstab.codes["region"]
+    lost = np.array([[of_frame(job, crosstab, base + a, base + b) for b in unit] for a in unit])
     same = region[:, None] == region[None]
     assert lost[same].max() == pytest.approx(0.25)
     assert np.isinf(lost[~same]).all(), "control: counts by region are exact, and the statement says so"

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Measurement, Noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
@@ -170,7 +170,7 @@ class Noisy:
     asked: tuple[int, int] = (0, 0)
     """Stratum and number of the last noise."""
 
-    def of_frame(self, space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
+    def of_frame(self, space: Workspace, job: Job, number: int, crosstab: Crosstab, exact: Ints) -> Floats:
         """A level's noise, under which its counts are those that are kept."""
         if not self.imposing:
             self.counts[number] = exact + np.rint(np.random.default_rng(number).laplace(0.0, 12.0, len(exact)))

@@ -46,7 +46,7 @@ def stored_unclipped(space: Workspace) -> None:
     light[0][0] = 0.001
     edges = np.cumsum([0, *map(len, blocks)]).tolist()
     columns = {
-        name: np.concatenate([getattr(block, name) for block in blocks]) for name in ("record", "frame", "outcomes", "psu")
+        name: np.concatenate([getattr(block, name) for block in blocks]) for name in ("record", "row", "outcomes", "psu")
     }
     records = replace(blocks[0], **columns, weight=np.concatenate(light))
     write_records(space.records, records, edges)

@@ -56,7 +56,7 @@ def read(job: Job, rows: pd.DataFrame, folder: Path) -> tuple[Sanitized, Records
     rows.to_parquet(folder / "file.parquet")
     source = open_source(job, folder / "file.parquet")
     census = take_census(job, source)
-    model = builder_of(job).build(job, census.frame, census.frame.rows_of(0))
+    model = builder_of(job).build(job, census.crosstab, census.crosstab.rows_of(0))
     assert isinstance(model, Sanitized)
     return model, place(job, source, census, folder)
 

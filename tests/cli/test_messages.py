@@ -174,8 +174,8 @@ def test_the_remedy_for_records_without_a_weight_works(weight: float) -> None:
     survey(1).assign(answered="yes").to_parquet("earlier.parquet")
     data["answered"] = np.where(data["weight"] > 0, "yes", "no")
     marked = JOB.replace("survey:", "universe: [{column: answered, keep: ['yes']}]\nsurvey:")
-    assert int(dpdist.validate(marked, data).frame.count.sum()) == 600 - 21
-    assert int(dpdist.validate(JOB, data[data["weight"] > 0]).frame.count.sum()) == 600 - 21
+    assert int(dpdist.validate(marked, data).crosstab.count.sum()) == 600 - 21
+    assert int(dpdist.validate(JOB, data[data["weight"] > 0]).crosstab.count.sum()) == 600 - 21
 
 
 def test_another_job_in_a_charged_workspace_is_another_job_and_not_another_ledger(folder: Path) -> None:

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.core.table_cells import TOTAL, Cells, cross, split_by
 
 LEVELS: dict[str, tuple[Any, ...]] = {"field": ("med", "arts", "law"), "year": (3, 1), "citizen": (True, False)}
 
 
-def frame_of(records: pd.DataFrame) -> Frame:
+def crosstab_of(records: pd.DataFrame) -> Crosstab:
     """The frame of records given as codes."""
     counts = records.groupby(list(LEVELS)).size().reset_index(name="n")
     codes = {name: counts[name].to_numpy(dtype=np.int32) for name in LEVELS}
-    return Frame(codes, LEVELS, counts["n"].to_numpy(dtype=np.int64), ("field",), ())
+    return Crosstab(codes, LEVELS, counts["n"].to_numpy(dtype=np.int64), ("field",), ())
 
 
 records = st.lists(
@@ -38,9 +38,9 @@ def labelled(drawn: pd.DataFrame) -> pd.DataFrame:
 def test_every_cell_and_margin_counts_the_records_that_grouping_finds(
     drawn: pd.DataFrame, by: list[str], margins: bool
 ) -> None:
-    frame = frame_of(drawn)
-    cells = cross(frame, by, margins)
-    found = dict(zip(cells.labels, cells.membership @ frame.count, strict=True))
+    crosstab = crosstab_of(drawn)
+    cells = cross(crosstab, by, margins)
+    found = dict(zip(cells.labels, cells.membership @ crosstab.count, strict=True))
     text = labelled(drawn)
     expected = {label: sum_of(text, by, label) for label in cells.labels}
     assert found == expected
@@ -61,10 +61,12 @@ def sum_of(text: pd.DataFrame, by: list[str], label: tuple[str, ...]) -> int:
 @settings(max_examples=30, deadline=None)
 @given(drawn=records, by=groupings, margins=st.booleans())
 def test_every_record_falls_into_the_same_number_of_cells(drawn: pd.DataFrame, by: list[str], margins: bool) -> None:
-    frame = frame_of(drawn)
-    cells = cross(frame, by, margins)
+    crosstab = crosstab_of(drawn)
+    cells = cross(crosstab, by, margins)
     assert cells.per_record == (2 ** len(by) if margins else 1)
-    np.testing.assert_array_equal(np.asarray(cells.membership.sum(axis=0)).ravel(), np.full(len(frame), cells.per_record))
+    np.testing.assert_array_equal(
+        np.asarray(cells.membership.sum(axis=0)).ravel(), np.full(len(crosstab), cells.per_record)
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -72,16 +74,16 @@ def test_every_record_falls_into_the_same_number_of_cells(drawn: pd.DataFrame, b
 def test_without_margins_the_cells_are_those_of_the_table_with_margins_that_name_no_total(
     drawn: pd.DataFrame, by: list[str]
 ) -> None:
-    frame = frame_of(drawn)
-    whole, inner = cross(frame, by, True), cross(frame, by, False)
+    crosstab = crosstab_of(drawn)
+    whole, inner = cross(crosstab, by, True), cross(crosstab, by, False)
     kept = [i for i, label in enumerate(whole.labels) if TOTAL not in label]
     assert [whole.labels[i] for i in kept] == list(inner.labels)
     assert (whole.membership[kept].toarray() == inner.membership.toarray()).all()
 
 
 def test_cells_come_in_the_declared_order_of_levels_with_the_total_last() -> None:
-    frame = frame_of(pd.DataFrame([(0, 0, 0), (2, 1, 1)], columns=list(LEVELS)))
-    assert cross(frame, ["year", "citizen"], True).labels == (
+    crosstab = crosstab_of(pd.DataFrame([(0, 0, 0), (2, 1, 1)], columns=list(LEVELS)))
+    assert cross(crosstab, ["year", "citizen"], True).labels == (
         ("3", "True"),
         ("3", "False"),
         ("3", TOTAL),
@@ -95,9 +97,9 @@ def test_cells_come_in_the_declared_order_of_levels_with_the_total_last() -> Non
 
 
 def test_a_cell_that_nobody_is_in_is_a_cell_all_the_same() -> None:
-    frame = frame_of(pd.DataFrame([(0, 0, 0)] * 3, columns=list(LEVELS)))
-    cells = cross(frame, ["field"], False)
-    assert dict(zip(cells.labels, (cells.membership @ frame.count).tolist(), strict=True)) == {
+    crosstab = crosstab_of(pd.DataFrame([(0, 0, 0)] * 3, columns=list(LEVELS)))
+    cells = cross(crosstab, ["field"], False)
+    assert dict(zip(cells.labels, (cells.membership @ crosstab.count).tolist(), strict=True)) == {
         ("med",): 3.0,
         ("arts",): 0.0,
         ("law",): 0.0,
@@ -106,10 +108,10 @@ def test_a_cell_that_nobody_is_in_is_a_cell_all_the_same() -> None:
 
 @pytest.mark.parametrize("margins", [True, False])
 def test_a_table_by_nothing_has_one_cell_with_everybody(margins: bool) -> None:
-    frame = frame_of(pd.DataFrame([(0, 0, 0), (1, 1, 1), (2, 0, 1)], columns=list(LEVELS)))
-    cells = cross(frame, [], margins)
+    crosstab = crosstab_of(pd.DataFrame([(0, 0, 0), (1, 1, 1), (2, 0, 1)], columns=list(LEVELS)))
+    cells = cross(crosstab, [], margins)
     assert (cells.by, cells.labels, cells.per_record) == ((), ((),), 1)
-    assert (cells.membership @ frame.count).tolist() == [3.0]
+    assert (cells.membership @ crosstab.count).tolist() == [3.0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -117,24 +119,26 @@ def test_a_table_by_nothing_has_one_cell_with_everybody(margins: bool) -> None:
 def test_cells_split_by_a_grouping_are_the_cells_of_each_group(
     drawn: pd.DataFrame, by: list[str], margins: bool, groups: list[str]
 ) -> None:
-    frame = frame_of(drawn)
-    cells = cross(frame, by, margins)
-    group, labels = frame.group(groups)
+    crosstab = crosstab_of(drawn)
+    cells = cross(crosstab, by, margins)
+    group, labels = crosstab.group(groups)
     pairs, cell, of = split_by(cells, group)
-    found = {(int(c), int(g)): n for c, g, n in zip(cell, of, pairs @ frame.count, strict=True)}
+    found = {(int(c), int(g)): n for c, g, n in zip(cell, of, pairs @ crosstab.count, strict=True)}
     expected = {
         (c, g): float(n)
         for c, row in enumerate(cells.membership.toarray())
         for g in range(len(labels))
-        if (n := frame.count[(row > 0) & (group == g)].sum())
+        if (n := crosstab.count[(row > 0) & (group == g)].sum())
     }
     assert found == expected
     assert len(found) == len(cell), "every pair once"
 
 
 def test_splitting_loses_no_record_and_adds_none() -> None:
-    frame = frame_of(pd.DataFrame([(f, y, c) for f in range(3) for y in range(2) for c in range(2)], columns=list(LEVELS)))
-    cells: Cells = cross(frame, ["field", "year"], True)
-    pairs, cell, _ = split_by(cells, frame.group(["citizen"])[0])
-    again = np.bincount(cell, weights=pairs @ frame.count, minlength=len(cells))
-    np.testing.assert_array_equal(again, cells.membership @ frame.count)
+    crosstab = crosstab_of(
+        pd.DataFrame([(f, y, c) for f in range(3) for y in range(2) for c in range(2)], columns=list(LEVELS))
+    )
+    cells: Cells = cross(crosstab, ["field", "year"], True)
+    pairs, cell, _ = split_by(cells, crosstab.group(["citizen"])[0])
+    again = np.bincount(cell, weights=pairs @ crosstab.count, minlength=len(cells))
+    np.testing.assert_array_equal(again, cells.membership @ crosstab.count)

@@ -15,7 +15,7 @@ import pytest
 from dpdist.core.confidential import Confidential
 from dpdist.core.files import write_json
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.publish.released import ReleasedObject, write_released
 
@@ -121,7 +121,7 @@ JOB = Job.model_validate(
         "tables": [{"name": "t", "by": ["sex"], "statistics": ["count"]}],
     }
 )
-FRAME = Frame({"sex": np.array([0], dtype=np.int32)}, {"sex": ("male", "female")}, np.array([9]), (), ())
+FRAME = Crosstab({"sex": np.array([0], dtype=np.int32)}, {"sex": ("male", "female")}, np.array([9]), (), ())
 
 
 def theta(value):

@@ -11,7 +11,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.engine.protocol import Choice, Columns, Measurement, Noise, Released, Rounds
 from dpdist.engine.rounds import Unrecorded, Unwatched, noise_of, run_rounds
 from dpdist.job import Job, Weights
@@ -39,7 +39,7 @@ JOB = Job.model_validate(
         "tables": [{"name": "all", "statistics": ["count"]}],
     }
 )
-MODEL = Lognormal.build(JOB, Frame({}, {}, np.array([N]), (), ()), slice(0, 1))
+MODEL = Lognormal.build(JOB, Crosstab({}, {}, np.array([N]), (), ()), slice(0, 1))
 _rng = np.random.default_rng(3)
 _rows = np.zeros(N, dtype=np.int32)
 FILE = Records(np.arange(N), _rows, np.exp(_rng.normal(11, 0.4, N)), np.exp(_rng.normal(4, 0.4, N)), _rows - 1)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.core.table_cells import TOTAL, cross
 from dpdist.estimation.estimators import (
     NORMAL_90,
@@ -54,8 +54,8 @@ class Design:
         distinct, self.row = np.unique(np.array([rows[i] for i in order]), axis=0, return_inverse=True)
         self.row = self.row.astype(np.int32)
         codes = {name: distinct[:, k].astype(np.int32) for k, name in enumerate(LEVELS)}
-        self.frame = Frame(codes, LEVELS, np.bincount(self.row), (), ("region",) if by_region else ())
-        self.cells = cross(self.frame, BY, margins=True)
+        self.crosstab = Crosstab(codes, LEVELS, np.bincount(self.row), (), ("region",) if by_region else ())
+        self.cells = cross(self.crosstab, BY, margins=True)
 
     def alone(self):
         """The PSU numbers of a design in which every record is its own PSU."""
@@ -90,8 +90,8 @@ def slow_estimates(design, psu, label):
 
 
 def unclustered(design):
-    sums = record_sums(design.row, design.weight, design.outcome, len(design.frame))
-    return counts_and_means(sums, design.frame, design.cells)
+    sums = record_sums(design.row, design.weight, design.outcome, len(design.crosstab))
+    return counts_and_means(sums, design.crosstab, design.cells)
 
 
 def clustered(design, psu):
@@ -99,13 +99,13 @@ def clustered(design, psu):
     key, group = np.unique(np.column_stack([design.row, psu]), axis=0, return_inverse=True)
     sums = record_sums(group.ravel(), design.weight, design.outcome, len(key))
     rows = key[:, 0].astype(np.int32)
-    code, staged = stages(design.frame, rows, key[:, 1])
+    code, staged = stages(design.crosstab, rows, key[:, 1])
     return clustered_counts_and_means(rows, code, sums, staged, design.cells)
 
 
-def stages(frame, rows, psu):
+def stages(crosstab, rows, psu):
     """PSUs numbered through the strata, and the stages."""
-    pairs, code = np.unique(np.column_stack([frame.design_stratum[rows], psu]), axis=0, return_inverse=True)
+    pairs, code = np.unique(np.column_stack([crosstab.design_stratum[rows], psu]), axis=0, return_inverse=True)
     size = np.bincount(pairs[:, 0])
     return code.ravel().astype(np.int32), Stages(pairs[:, 0].astype(np.int32), Stage.of(size))
 
@@ -198,13 +198,13 @@ def test_a_total_of_equal_weights_has_no_variance_and_a_mean_that_of_a_simple_ra
 
 def test_an_empty_cell_has_count_0_and_no_mean():
     design = Design(1)
-    keep = ~((design.frame.codes["field"] == 2)[design.row])
-    codes = {name: values[design.frame.codes["field"] != 2] for name, values in design.frame.codes.items()}
+    keep = ~((design.crosstab.codes["field"] == 2)[design.row])
+    codes = {name: values[design.crosstab.codes["field"] != 2] for name, values in design.crosstab.codes.items()}
     row = np.unique(design.row[keep], return_inverse=True)[1].astype(np.int32)
-    frame = Frame(codes, LEVELS, np.bincount(row), (), ("region",))
-    cells = cross(frame, BY, margins=True)
-    sums = record_sums(row, design.weight[keep], design.outcome[keep], len(frame))
-    count, mean, _ = counts_and_means(sums, frame, cells)
+    crosstab = Crosstab(codes, LEVELS, np.bincount(row), (), ("region",))
+    cells = cross(crosstab, BY, margins=True)
+    sums = record_sums(row, design.weight[keep], design.outcome[keep], len(crosstab))
+    count, mean, _ = counts_and_means(sums, crosstab, cells)
     empty = np.array([label[0] == "health" for label in cells.labels])
     np.testing.assert_array_equal(count.value[empty], 0.0)
     np.testing.assert_array_equal(count.variance[empty], 0.0)
@@ -216,9 +216,11 @@ def test_linearised_variances_are_the_variances_of_repeated_samples():
     """Mean of the estimated variances over 4,000 samples against the samples' own variance, within 4.9 standard errors:
     false alarm 1e-6; control: the variance as if records were PSUs."""
     rng = np.random.default_rng(8)
-    frame = Frame({"region": np.array([0, 1], dtype=np.int32)}, {"region": ("n", "s")}, np.array([40, 60]), (), ("region",))
-    cells = cross(frame, (), margins=True)
-    row = np.repeat(np.arange(2, dtype=np.int32), frame.count)
+    crosstab = Crosstab(
+        {"region": np.array([0, 1], dtype=np.int32)}, {"region": ("n", "s")}, np.array([40, 60]), (), ("region",)
+    )
+    cells = cross(crosstab, (), margins=True)
+    row = np.repeat(np.arange(2, dtype=np.int32), crosstab.count)
     psu = (np.arange(100) // 5).astype(np.int32)
     key, group = np.unique(np.column_stack([row, psu]), axis=0, return_inverse=True)
     counts, variances, as_records = [], [], []
@@ -227,11 +229,11 @@ def test_linearised_variances_are_the_variances_of_repeated_samples():
         outcome = np.exp(0.5 * rng.standard_normal(20)[psu])
         rows = key[:, 0].astype(np.int32)
         sums = record_sums(group.ravel(), weight, outcome, len(key))
-        code, staged = stages(frame, rows, key[:, 1])
+        code, staged = stages(crosstab, rows, key[:, 1])
         found = clustered_counts_and_means(rows, code, sums, staged, cells)
         counts.append(found[0].value[0])
         variances.append(found[0].variance[0])
-        as_records.append(counts_and_means(record_sums(row, weight, outcome, 2), frame, cells)[0].variance[0])
+        as_records.append(counts_and_means(record_sums(row, weight, outcome, 2), crosstab, cells)[0].variance[0])
     true = np.var(counts, ddof=1)
 
     def surprise(values):
@@ -245,7 +247,7 @@ def test_linearised_variances_are_the_variances_of_repeated_samples():
 
 def test_sums_add_over_blocks_of_records():
     design = Design(5)
-    rows = len(design.frame)
+    rows = len(design.crosstab)
     whole = record_sums(design.row, design.weight, design.outcome, rows)
     parts = [record_sums(design.row[s], design.weight[s], design.outcome[s], rows) for s in (slice(0, 7), slice(7, None))]
     for one, other in zip(parts[0].plus(parts[1]), whole, strict=True):

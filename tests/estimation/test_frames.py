@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.core.records import Frame, Level
-from dpdist.estimation.frame_table import frame_from_table, frame_table
+from dpdist.core.records import Crosstab, Level
+from dpdist.estimation.crosstab_table import crosstab_from_table, crosstab_table
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
 LEVELS = st.one_of(
@@ -22,7 +22,7 @@ LEVELS = st.one_of(
 
 
 @st.composite
-def frames(draw: st.DrawFn) -> Frame:
+def frames(draw: st.DrawFn) -> Crosstab:
     levels: dict[str, tuple[Level, ...]] = {
         name: tuple(values)
         for name, values in draw(st.dictionaries(NAMES.filter(lambda n: n != "count"), LEVELS, max_size=3)).items()
@@ -33,10 +33,10 @@ def frames(draw: st.DrawFn) -> Frame:
     codes = {name: np.array([row[i] for row in rows], dtype=np.int32) for i, name in enumerate(levels)}
     strata = tuple(name for name in levels if draw(st.booleans()))
     design = tuple(name for name in levels if draw(st.booleans()))
-    return Frame(codes, levels, np.array(count, dtype=np.int64), strata, design)
+    return Crosstab(codes, levels, np.array(count, dtype=np.int64), strata, design)
 
 
-def assert_same(mine: Frame, other: Frame) -> None:
+def assert_same(mine: Crosstab, other: Crosstab) -> None:
     assert list(mine.levels.items()) == list(other.levels.items())
     assert [[type(level) for level in levels] for levels in mine.levels.values()] == [
         [type(level) for level in levels] for levels in other.levels.values()
@@ -54,23 +54,23 @@ def assert_same(mine: Frame, other: Frame) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(frames())
-def test_a_frame_comes_back_from_its_table(frame: Frame) -> None:
-    assert_same(frame_from_table(frame_table(frame)), frame)
+def test_a_frame_comes_back_from_its_table(crosstab: Crosstab) -> None:
+    assert_same(crosstab_from_table(crosstab_table(crosstab)), crosstab)
 
 
-def example(**levels: tuple[Any, ...]) -> Frame:
+def example(**levels: tuple[Any, ...]) -> Crosstab:
     codes = {name: np.arange(2, dtype=np.int32) for name in levels}
-    return Frame(codes, levels, np.array([3, 4], dtype=np.int64), tuple(levels)[:1], tuple(levels)[1:])
+    return Crosstab(codes, levels, np.array([3, 4], dtype=np.int64), tuple(levels)[:1], tuple(levels)[1:])
 
 
 def test_a_frame_comes_back_from_a_parquet_file(tmp_path: Path) -> None:
-    frame = example(field=("law", "ärts"), year=(2020, 1999), citizen=(True, False))
-    pq.write_table(frame_table(frame), tmp_path / "frame.parquet")
-    assert_same(frame_from_table(pq.read_table(tmp_path / "frame.parquet")), frame)
+    crosstab = example(field=("law", "ärts"), year=(2020, 1999), citizen=(True, False))
+    pq.write_table(crosstab_table(crosstab), tmp_path / "frame.parquet")
+    assert_same(crosstab_from_table(pq.read_table(tmp_path / "frame.parquet")), crosstab)
 
 
 def test_a_table_tells_levels_as_they_are_and_how_many_records_share_them() -> None:
-    table = frame_table(example(field=("law", "arts"), year=(2020, 1999)))
+    table = crosstab_table(example(field=("law", "arts"), year=(2020, 1999)))
     assert table.to_pylist() == [
         {"field": "law", "year": 2020, "count": 3},
         {"field": "arts", "year": 1999, "count": 4},
@@ -78,12 +78,12 @@ def test_a_table_tells_levels_as_they_are_and_how_many_records_share_them() -> N
 
 
 def test_levels_that_no_record_has_are_kept() -> None:
-    frame = example(field=("law", "arts", "med"))
-    assert frame_from_table(frame_table(frame)).levels == {"field": ("law", "arts", "med")}
+    crosstab = example(field=("law", "arts", "med"))
+    assert crosstab_from_table(crosstab_table(crosstab)).levels == {"field": ("law", "arts", "med")}
 
 
 def test_a_frame_without_categories_is_one_row() -> None:
-    frame = Frame({}, {}, np.array([5], dtype=np.int64), (), ())
-    again = frame_from_table(frame_table(frame))
-    assert_same(again, frame)
+    crosstab = Crosstab({}, {}, np.array([5], dtype=np.int64), (), ())
+    again = crosstab_from_table(crosstab_table(crosstab))
+    assert_same(again, crosstab)
     assert (len(again), again.stratum_labels) == (1, ("all",))

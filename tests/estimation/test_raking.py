@@ -11,7 +11,7 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import TOTAL, Frame
+from dpdist.core.records import TOTAL, Crosstab
 from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import STATISTICS, counts_and_means, record_sums
 from dpdist.estimation.raking import Margin, NotMet, factors, raked, raked_counts_and_means
@@ -21,29 +21,29 @@ from dpdist.job.loading import find_job
 GOLDEN = pd.read_csv(Path(__file__).parents[1] / "survey" / "golden" / "golden.csv", dtype={"domain": str})
 
 
-def small() -> tuple[Frame, np.ndarray, np.ndarray, np.ndarray]:
+def small() -> tuple[Crosstab, np.ndarray, np.ndarray, np.ndarray]:
     i = np.arange(120)
     table = np.column_stack([i % 5, (i * 7) % 3, (i * 11) % 4, (i * 3) % 7])
     distinct, row = np.unique(table, axis=0, return_inverse=True)
     levels = {"h": tuple(range(5)), "d": tuple(range(3)), "e": tuple(range(4)), "g": tuple(range(7))}
     codes = {name: distinct[:, k].astype(np.int32) for k, name in enumerate(levels)}
-    frame = Frame(codes, levels, np.bincount(row.ravel()), (), ("h",))
-    return frame, row.ravel().astype(np.int32), ((i * 37) % 101) / 7 + 1, 1 + ((i * 13) % 17) / 3
+    crosstab = Crosstab(codes, levels, np.bincount(row.ravel()), (), ("h",))
+    return crosstab, row.ravel().astype(np.int32), ((i * 37) % 101) / 7 + 1, 1 + ((i * 13) % 17) / 3
 
 
 MARGINS = {"d": [150.0, 140.0, 130.0], "e": [90.0, 110.0, 100.0, 120.0]}
 
 
-def margins(frame: Frame) -> list[Margin]:
-    return [Margin(cross(frame, [name], False).membership, np.array(totals)) for name, totals in MARGINS.items()]
+def margins(crosstab: Crosstab) -> list[Margin]:
+    return [Margin(cross(crosstab, [name], False).membership, np.array(totals)) for name, totals in MARGINS.items()]
 
 
 def test_raked_counts_and_means_have_the_errors_of_r() -> None:
-    frame, row, y, w = small()
-    cells = cross(frame, ["g"], margins=True)
-    sums, rake = record_sums(row, w, y, len(frame)), margins(frame)
-    stage = Stage.of(np.bincount(frame.design_stratum, weights=frame.count))
-    found = dict(zip(STATISTICS, raked_counts_and_means(sums, frame, cells, rake, stage), strict=True))
+    crosstab, row, y, w = small()
+    cells = cross(crosstab, ["g"], margins=True)
+    sums, rake = record_sums(row, w, y, len(crosstab)), margins(crosstab)
+    stage = Stage.of(np.bincount(crosstab.design_stratum, weights=crosstab.count))
+    found = dict(zip(STATISTICS, raked_counts_and_means(sums, crosstab, cells, rake, stage), strict=True))
     for name, estimate in found.items():
         golden = GOLDEN[(GOLDEN["case"] == "raked") & (GOLDEN["statistic"] == name)].set_index("domain")
         order = [label for (label,) in cells.labels]
@@ -51,15 +51,15 @@ def test_raked_counts_and_means_have_the_errors_of_r() -> None:
         expected = golden.loc[order, "se"].to_numpy()
         expected = np.where(expected < 1e-6, 0.0, expected)
         np.testing.assert_allclose(np.sqrt(estimate.variance), expected, rtol=1e-9, atol=1e-8)
-    unraked = counts_and_means(raked(sums, factors(sums.a, rake)), frame, cells, stage)
+    unraked = counts_and_means(raked(sums, factors(sums.a, rake)), crosstab, cells, stage)
     assert np.sqrt(unraked[0].variance[-1]) > 1.0, "control: without residuals the fixed total would vary"
 
 
 def test_factors_meet_every_total_for_many_sets_of_weights_at_once() -> None:
-    frame, row, _, w = small()
+    crosstab, row, _, w = small()
     rng = np.random.default_rng(3)
-    weights = record_sums(row, w, w, len(frame)).a * rng.uniform(0.5, 2.0, (6, len(frame)))
-    rake = margins(frame)
+    weights = record_sums(row, w, w, len(crosstab)).a * rng.uniform(0.5, 2.0, (6, len(crosstab)))
+    rake = margins(crosstab)
     scaled = weights * factors(weights, rake)
     for margin in rake:
         np.testing.assert_allclose((margin.membership @ scaled.T).T, np.tile(margin.totals, (6, 1)), rtol=1e-9)
@@ -68,9 +68,9 @@ def test_factors_meet_every_total_for_many_sets_of_weights_at_once() -> None:
 def test_totals_that_a_sample_cannot_reach_are_told() -> None:
     """Two cells on the diagonal: both margins fix the same two weights, to different totals."""
     codes = {name: np.array([0, 1], dtype=np.int32) for name in ("a", "b")}
-    frame = Frame(codes, {"a": (0, 1), "b": (0, 1)}, np.array([3, 3]), (), ())
+    crosstab = Crosstab(codes, {"a": (0, 1), "b": (0, 1)}, np.array([3, 3]), (), ())
     rake = [
-        Margin(cross(frame, [name], False).membership, np.array(t)) for name, t in (("a", [1.0, 2.0]), ("b", [2.0, 1.0]))
+        Margin(cross(crosstab, [name], False).membership, np.array(t)) for name, t in (("a", [1.0, 2.0]), ("b", [2.0, 1.0]))
     ]
     with pytest.raises(NotMet):
         factors(np.ones(2), rake)
@@ -80,8 +80,8 @@ def crossed(*totals: tuple[float, float]) -> list[Margin]:
     """Margins of the four cells of two columns of two levels."""
     levels = {"a": (0, 1), "b": (0, 1)}
     codes = {"a": np.array([0, 0, 1, 1], dtype=np.int32), "b": np.array([0, 1, 0, 1], dtype=np.int32)}
-    frame = Frame(codes, levels, np.full(4, 5), (), ())
-    return [Margin(cross(frame, [n], False).membership, np.array(t)) for n, t in zip("ab", totals, strict=True)]
+    crosstab = Crosstab(codes, levels, np.full(4, 5), (), ())
+    return [Margin(cross(crosstab, [n], False).membership, np.array(t)) for n, t in zip("ab", totals, strict=True)]
 
 
 @pytest.mark.parametrize("apart", [1.0, 1e3, 1e5, 1e8])

@@ -147,20 +147,20 @@ def releases(mechanism: str, design: str, samples: int) -> Iterator[ReleasedObje
         for number in range(samples):
             source = open_source(job, sampled(design, rng))
             census = take_census(job, source)
-            frame = Layout.of(job, census.frame).frame
+            crosstab = Layout.of(job, census.crosstab).crosstab
             with TemporaryDirectory() as scratch:
                 placed = place(job, source, census, Path(scratch))
                 records = placed.take(np.arange(len(placed)))
-            if len(frame) != len(census.frame):
-                sizes = [len(levels) for levels in frame.levels.values()]
-                keys = (np.ravel_multi_index(tuple(of.codes.values()), sizes) for of in (frame, census.frame))
+            if len(crosstab) != len(census.crosstab):
+                sizes = [len(levels) for levels in crosstab.levels.values()]
+                keys = (np.ravel_multi_index(tuple(of.codes.values()), sizes) for of in (crosstab, census.crosstab))
                 place_of = np.searchsorted(next(keys), next(keys)).astype(np.int32)
-                records = replace(records, frame=place_of[records.frame])
+                records = replace(records, row=place_of[records.row])
             reference = None
             if job.has_reference:
-                opened = open_reference(job, source, frame)
-                reference = Population.of(job, opened, frame).as_it_is()
-            yield release_of(job, frame, records, reference, key.child(f"{number}"))
+                opened = open_reference(job, source, crosstab)
+                reference = Population.of(job, opened, crosstab).as_it_is()
+            yield release_of(job, crosstab, records, reference, key.child(f"{number}"))
 
 
 def published(mechanism: str, design: str, samples: int, domain: bool = True) -> pd.DataFrame:
@@ -172,7 +172,7 @@ def published(mechanism: str, design: str, samples: int, domain: bool = True) ->
     rows = []
     for released in releases(mechanism, design, samples):
         if not domain:
-            released = replace(released, frame=replace(released.frame, sampled=None))
+            released = replace(released, crosstab=replace(released.crosstab, sampled=None))
         weightless = 1.0 if released.job.survey.weight else 330 / len(population())
         truth = {"count": len(everyone) * weightless, "total": everyone[released.job.outcomes[0]].sum() * weightless}
         table = tables_of(released)["t"]

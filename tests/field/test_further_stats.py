@@ -103,9 +103,9 @@ def found(design: str, folder: Path) -> Estimated:
     plan = make_plan(job, None, silent)
     passes = [records_as_they_came(job, plan.source, plan.census, j) for j in range(len(job.outcomes))]
     replicates = replicates_as_they_came(job, plan.source)
-    direct = Direct.of(job, plan.frame, design_of(job, plan.census), passes, replicates)
+    direct = Direct.of(job, plan.crosstab, design_of(job, plan.census), passes, replicates)
     (table,) = job.tables
-    cells = cross(plan.frame, table.by, table.margins)
+    cells = cross(plan.crosstab, table.by, table.margins)
     figures = {}
     for name, statistic in zip(STATISTICS, table.statistics, strict=True):
         value, variance = direct.estimate(cells, statistic)

@@ -60,7 +60,7 @@ def rows(form: Callable[[str, int, float, float], str]) -> str:
 
 def counted(path: Path, job: str = JOB, **written: str) -> int:
     own = parse_job(job)
-    return int(take_census(own, open_source(own, path, TextFile.model_validate(written))).frame.count.sum())
+    return int(take_census(own, open_source(own, path, TextFile.model_validate(written))).crosstab.count.sum())
 
 
 READ: dict[str, bytes] = {

@@ -118,7 +118,7 @@ def records(job: Job, source: Source, folder: Path) -> list[np.ndarray]:
     census = take_census(job, source)
     folder.mkdir()
     placed = place(job, source, census, folder)
-    return [np.array(values) for values in (placed.record, placed.frame, placed.outcomes, placed.weight)]
+    return [np.array(values) for values in (placed.record, placed.row, placed.outcomes, placed.weight)]
 
 
 def same(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
@@ -227,7 +227,7 @@ def sums(job: Job, source: Source) -> dict[tuple[Any, ...], tuple[int, float]]:
         for region, code, income, weight in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             number, total = found.get((region, code), (0, 0.0))
             found[region, code] = (number + 1, total + income * weight)
-    assert sum(number for number, _ in found.values()) == take_census(job, source).frame.count.sum() == source.rows
+    assert sum(number for number, _ in found.values()) == take_census(job, source).crosstab.count.sum() == source.rows
     return {cell: (number, round(total, 6)) for cell, (number, total) in found.items()}
 
 
@@ -263,8 +263,8 @@ def test_values_of_subfolders_are_texts_where_they_are_no_plain_numbers(tmp_path
     for number, name in enumerate(["01", "S%C3%A3o%20Paulo", "__HIVE_DEFAULT_PARTITION__"]):
         (folder := tmp_path / "people" / f"region={name}").mkdir(parents=True)
         pq.write_table(people().slice(100 * number, 100).drop_columns("region"), folder / "0.parquet")
-    frame = take_census(parse_job(text), open_source(parse_job(text), tmp_path / "people")).frame
-    assert np.bincount(frame.codes["region"], weights=frame.count).tolist() == [100, 100]
+    crosstab = take_census(parse_job(text), open_source(parse_job(text), tmp_path / "people")).crosstab
+    assert np.bincount(crosstab.codes["region"], weights=crosstab.count).tolist() == [100, 100]
 
 
 def test_a_column_of_a_subfolder_may_stand_in_the_file_too(tmp_path: Path) -> None:

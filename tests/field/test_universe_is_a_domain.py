@@ -20,9 +20,9 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.progress import silent
 from dpdist.core.records import TOTAL
 from dpdist.core.table_cells import cross
+from dpdist.estimation.crosstab_table import read_crosstab
 from dpdist.estimation.direct import degrees_of_freedom, direct, totals
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.estimation.frame_table import read_frame
 from dpdist.estimation.further import Direct
 from dpdist.job import Job, Statistic
 from dpdist.opening.results import open_evaluation
@@ -297,10 +297,10 @@ def figures_of(name: str, folder: Path) -> pd.DataFrame:
     rows.to_parquet(folder / "survey.parquet")
     plan = make_plan(job, folder / "survey.parquet", silent)
     records = place(job, plan.source, plan.census, folder)
-    sums, cells = totals([records], plan.frame, job.survey.psu is not None), cross(plan.frame, ["sex"], margins=True)
-    more = design_of(job, plan.census), replicate_sums(job, plan.source, plan.frame)
-    df = degrees_of_freedom(sums, plan.frame, cells, *more)
-    estimates = zip(STATISTICS, direct(sums, plan.frame, cells, *more), strict=True)
+    sums, cells = totals([records], plan.crosstab, job.survey.psu is not None), cross(plan.crosstab, ["sex"], margins=True)
+    more = design_of(job, plan.census), replicate_sums(job, plan.source, plan.crosstab)
+    df = degrees_of_freedom(sums, plan.crosstab, cells, *more)
+    estimates = zip(STATISTICS, direct(sums, plan.crosstab, cells, *more), strict=True)
     parts = [
         pd.DataFrame({"cell": cells.names, "statistic": name, "value": of.value, "se": np.sqrt(of.variance), "df": df})
         for name, of in estimates
@@ -341,7 +341,10 @@ def test_further_statistics_count_the_same_records_and_psus(tmp_path: Path) -> N
     for case in ("records", "records fpc", "PSUs", "PSUs fpc"):
         plan = make_plan(job := small_job(DESIGNS[case]), tmp_path / "survey.parquet", silent)
         records = records_as_they_came(job, plan.source, plan.census, 0)
-        sample, cells = Direct.of(job, plan.frame, design_of(job, plan.census), [records]), cross(plan.frame, ["sex"], True)
+        sample, cells = (
+            Direct.of(job, plan.crosstab, design_of(job, plan.census), [records]),
+            cross(plan.crosstab, ["sex"], True),
+        )
         errors = [np.sqrt(sample.estimate(cells, Statistic(name="total", variable="y")).variance)]
         expected_errors = expected(case).xs("total", level="statistic")["se"].loc[cells.names]
         np.testing.assert_allclose(errors[0], expected_errors, rtol=1e-8)
@@ -385,9 +388,9 @@ def complete() -> pd.DataFrame:
 def test_a_release_carries_what_publishing_needs_for_the_same_errors(tmp_path: Path) -> None:
     rows, job = complete(), PAY | STRICT | {"survey": STRATA}
     dpdist.run(job, tmp_path / "ws", rows, counted=False)
-    table, frame = tmp_path / "ws" / "public" / "tables" / "pay.parquet", tmp_path / "ws" / "public" / "released"
+    table, crosstab = tmp_path / "ws" / "public" / "tables" / "pay.parquet", tmp_path / "ws" / "public" / "released"
     before = table.read_bytes()
-    drawn = read_frame(frame.parent, "released/frame.parquet", Job.model_validate(job)).sampled
+    drawn = read_crosstab(crosstab.parent, "released/frame.parquet", Job.model_validate(job)).sampled
     assert drawn == {(level,): n for level, n in rows["stratum"].value_counts().items()}
     dpdist.publish(tmp_path / "ws")
     assert table.read_bytes() == before
@@ -404,7 +407,7 @@ def test_few_records_that_a_universe_leaves_out_count_as_the_minimum(tmp_path: P
     for number in (1, 2):
         folder = tmp_path / str(number)
         dpdist.run(job | {"frame_minimum": 3}, folder, rows, counted=False)
-        frames[number] = read_frame(folder / "public", "released/frame.parquet", Job.model_validate(job)).sampled
+        frames[number] = read_crosstab(folder / "public", "released/frame.parquet", Job.model_validate(job)).sampled
         rows = pd.concat([rows, added], ignore_index=True)
     assert frames[1] == frames[2]
     assert frames[1] is not None
@@ -422,9 +425,9 @@ def test_records_that_a_rule_of_the_design_leaves_out_are_stated(tmp_path: Path)
         job = PAY | STRICT | {"survey": STRATA | {"psu": "town"}, "universe": [], "columns": declared}
         file = rows.assign(town=rows["town"].mask(np.arange(len(rows)) % 9 == 0)) if rule == "drop" else rows
         dpdist.run(job, tmp_path / rule, file, counted=False)
-        frame = read_frame(tmp_path / rule / "public", "released/frame.parquet", Job.model_validate(job))
+        crosstab = read_crosstab(tmp_path / rule / "public", "released/frame.parquet", Job.model_validate(job))
         statement = (tmp_path / rule / "public" / "statement.json").read_text(encoding="utf-8")
-        assert (frame.sampled is not None) == ("the number of sampled records" in statement) == (rule == "drop")
+        assert (crosstab.sampled is not None) == ("the number of sampled records" in statement) == (rule == "drop")
 
 
 def test_secret_sizes_keep_the_number_of_drawn_records_secret(tmp_path: Path) -> None:
@@ -437,9 +440,9 @@ def test_secret_sizes_keep_the_number_of_drawn_records_secret(tmp_path: Path) ->
     for name, file in (("all", rows), ("fewer", fewer)):
         dpdist.run(job, tmp_path / name, file, counted=False)
         public = tmp_path / name / "public"
-        frame = read_frame(public, "released/frame.parquet", Job.model_validate(job))
+        crosstab = read_crosstab(public, "released/frame.parquet", Job.model_validate(job))
         statement = (public / "statement.json").read_text(encoding="utf-8")
-        assert frame.sampled is None
+        assert crosstab.sampled is None
         assert "the number of sampled records" not in statement
         released[name] = pd.read_parquet(public / "tables" / "pay.parquet").set_index(["statistic", "sex"])
     total = released["all"].loc["count", TOTAL]

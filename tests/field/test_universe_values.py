@@ -49,7 +49,7 @@ def people() -> pd.DataFrame:
 
 
 def counted(job: Job, given: Any) -> int:
-    return int(take_census(job, open_source(job, given)).frame.count.sum())
+    return int(take_census(job, open_source(job, given)).crosstab.count.sum())
 
 
 def written(frame: pd.DataFrame, kind: str, folder: Path) -> Path:

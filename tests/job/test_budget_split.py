@@ -35,7 +35,7 @@ def job(*edits: tuple[str, str]) -> Job:
 
 
 def parts(split: Split) -> Fraction:
-    return split.gates + split.frame + split.histograms + split.tables
+    return split.gates + split.crosstab + split.histograms + split.tables
 
 
 def test_parts_of_epsilon_add_up_and_a_set_has_its_share() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.core.table_cells import cross
 from dpdist.estimation.linear import Units, figures_of
 from dpdist.job import Statistic, statistics
@@ -49,8 +49,8 @@ def test_constants_that_are_missing_or_of_another_statistic_are_refused(wrong: A
 
 def test_values_are_those_of_the_definitions() -> None:
     """By hand, from two cells. A ratio moves as its numerator, over the sum below; its form adds up to 0."""
-    frame = Frame({"sex": np.array([0, 1], np.int32)}, {"sex": ("f", "m")}, np.array([2, 2]), (), ())
-    cells = cross(frame, ("sex",), False)
+    crosstab = Crosstab({"sex": np.array([0, 1], np.int32)}, {"sex": ("f", "m")}, np.array([2, 2]), (), ())
+    cells = cross(crosstab, ("sex",), False)
     weight, pay, hours = np.array([[2.0, 3.0]]), np.array([[8.0, 9.0]]), np.array([[4.0, 6.0]])
 
     def units(more: float = 0.0) -> Units:

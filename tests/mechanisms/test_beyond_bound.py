@@ -13,7 +13,7 @@ from test_clamped import KEY, Notes
 
 import dpdist
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
@@ -39,7 +39,7 @@ def heavy(seed: int, n: int = 4000, log_mean: float = 2.4) -> Records:
 
 def released(own: Records, reference: Records | None, epsilon: str = "3", quiet: bool = False) -> tuple[Marginals, Draws]:
     said = parse_job(job_text("marginals", NAMED, ("degree",), epsilon=epsilon) + REFERENCE)
-    model = builder_of(said).build(said, Frame({}, {}, np.array([len(own)]), (), ()), slice(0, 1))
+    model = builder_of(said).build(said, Crosstab({}, {}, np.array([len(own)]), (), ()), slice(0, 1))
     assert isinstance(model, Marginals)
     learned = None if reference is None else ReferenceWeights(model.codes(reference), reference.weight)
     rounds = MECHANISMS["marginals"].protect(said, model, Notes(), learned)
@@ -134,7 +134,7 @@ def test_released_parameters_are_read_back() -> None:
         np.testing.assert_array_equal(again[name], values)
 
 
-def frame_of(own: Records) -> pd.DataFrame:
+def crosstab_of(own: Records) -> pd.DataFrame:
     made = pd.DataFrame({"sex": np.array(["f", "m"])[own.outcomes[:, 0].astype(int)], "weight": own.weight})
     made["degree"], made["kids"] = own.outcomes[:, 1:].T.astype(int)
     return made
@@ -143,8 +143,8 @@ def frame_of(own: Records) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, made = tmp_path_factory.mktemp("beyond"), dict[str, Path]()
-    frame_of(heavy(9)).to_parquet(folder / "file.parquet")
-    frame_of(heavy(10)).to_parquet(folder / "earlier.parquet")
+    crosstab_of(heavy(9)).to_parquet(folder / "file.parquet")
+    crosstab_of(heavy(10)).to_parquet(folder / "earlier.parquet")
     for name, said in {"with": REFERENCE.replace("earlier", str(folder / "earlier")), "without": ""}.items():
         job = parse_job(job_text("marginals", NAMED, ("degree", "kids"), epsilon="3") + said)
         dpdist.run(job, folder / name, input=folder / "file.parquet")

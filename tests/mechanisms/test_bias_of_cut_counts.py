@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.partitions.post import PartitionCounts
@@ -48,7 +48,7 @@ def means(model: Marginals | PartitionCounts, theta: Draws) -> Floats:
 def held(name: str, seed: int) -> tuple[int, int]:
     """Of FILES intervals those that hold the mean: with the bias and without."""
     rng, job = np.random.default_rng(seed), parse_job(JOB.format(name=name))
-    model = builder_of(job).build(job, Frame({}, {}, np.array([RECORDS]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([RECORDS]), (), ()), slice(0, 1))
     assert isinstance(model, Marginals | PartitionCounts)
     table = np.zeros(LEVELS)
     table[:3] = 650, 250, 100

@@ -13,7 +13,7 @@ from scipy.special import betaincinv, betaln
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.clamped import Censor
@@ -75,7 +75,7 @@ class Notes:
 def run(said, y, mechanism=None, edges=None, key=KEY, learned=None):
     """Released parameters and what the stratum and its blocks handed over."""
     y, edges = np.asarray(y, dtype=float), edges or [0, len(y)]
-    model = BUILT[said.family].build(said, Frame({}, {}, np.array([len(y)]), (), ()), slice(0, 1))
+    model = BUILT[said.family].build(said, Crosstab({}, {}, np.array([len(y)]), (), ()), slice(0, 1))
     size = len(y)
     records = Records(np.arange(size), np.zeros(size, np.int32), y, np.ones(size), np.full(size, -1, np.int32))
     blocks = [records.part(a, b) for a, b in pairwise(edges)]

@@ -16,7 +16,7 @@ from public_files import public_files
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL, UNIT, Frame
+from dpdist.core.records import TOTAL, UNIT, Crosstab
 from dpdist.core.table_cells import cross
 from dpdist.estimation import least_squares
 from dpdist.estimation.estimators import stratum_sizes
@@ -231,8 +231,8 @@ def test_a_record_moves_the_sums_of_all_its_cells_by_no_more_than_the_noise_is_f
     job = dpdist.parse_job(text(*PUBLIC))
     codes = {"field": np.array([0, 0, 1, 1], dtype=np.int32), "sex": np.array([0, 1, 0, 1], dtype=np.int32)}
     levels = {"field": ("arts", "law", "none"), "sex": ("f", "m")}
-    frame = Frame(codes, levels, np.array([2, 2, 2, 2]), (), ())
-    model = NoisyTables.build(job, frame, slice(0, 4))
+    crosstab = Crosstab(codes, levels, np.array([2, 2, 2, 2]), (), ())
+    model = NoisyTables.build(job, crosstab, slice(0, 4))
     rng, largest = np.random.default_rng(1), 0.0
     for w, y in [(60.0, 200_000.0), (60.0, 0.0), *zip(rng.uniform(0, 60, 50), rng.uniform(-9e4, 3e5, 50), strict=True)]:
         records = Records(np.arange(1), np.array([1], dtype=np.int32), np.array([y]), np.array([w]), np.zeros(1, np.int32))
@@ -241,7 +241,7 @@ def test_a_record_moves_the_sums_of_all_its_cells_by_no_more_than_the_noise_is_f
         largest = max(largest, moved)
     assert largest == 2 * UNIT * 6, "a record of the largest weight at an end of the outcome's bounds attains it"
     assert model.scale == Fraction(2 * UNIT * 6, 3)
-    assert largest > 2 * UNIT * cross(frame, ["field", "sex"], True).per_record
+    assert largest > 2 * UNIT * cross(crosstab, ["field", "sex"], True).per_record
 
 
 @pytest.mark.parametrize("variant", ["agreeing", "public agreeing"])
@@ -315,22 +315,22 @@ def test_errors_of_a_public_table_hold_its_noise(spaces: dict[str, Path], rows: 
     assert all(abs(counts[label] - true[label]["count"]) < 14 * noise for label in true), "exceeded in e^-19 of cases"
 
 
-def many_small_cells(rng: np.random.Generator) -> tuple[Frame, Records]:
+def many_small_cells(rng: np.random.Generator) -> tuple[Crosstab, Records]:
     """120 cells of 5 records each, on average, from one population; weights of one law."""
     n, levels = 600, {"field": tuple(f"f{k}" for k in range(60)), "sex": ("f", "m")}
     cell, count = np.unique(rng.integers(0, 120, n), return_counts=True)
     codes = {"field": (cell // 2).astype(np.int32), "sex": (cell % 2).astype(np.int32)}
     rows, salary = np.repeat(np.arange(len(cell)), count).astype(np.int32), np.exp(rng.normal(11.0, 0.4, n))
     weight = np.exp(rng.normal(3.0, 0.4, n)).clip(1, 60)
-    return Frame(codes, levels, count, (), ()), Records(np.arange(n), rows, salary, weight, np.zeros(n, np.int32))
+    return Crosstab(codes, levels, count, (), ()), Records(np.arange(n), rows, salary, weight, np.zeros(n, np.int32))
 
 
 def test_means_of_public_tables_lie_within_the_bounds() -> None:
     """Control: ratios of the same sums do not."""
     job = dpdist.parse_job(text(("[arts, law, none]", f"[{', '.join(f'f{k}' for k in range(60))}]"), *PUBLIC))
     rng = np.random.default_rng(9)
-    frame, records = many_small_cells(rng)
-    model = NoisyTables.build(job, frame, slice(0, len(frame)))
+    crosstab, records = many_small_cells(rng)
+    model = NoisyTables.build(job, crosstab, slice(0, len(crosstab)))
     noise = np.rint(rng.laplace(0.0, float(model.scale), model.size))
     exact = exact_figures(model, RowSums(model).sums(records), None)
     found = model.figures(model.tables_of(exact + noise), "salaries")
@@ -353,19 +353,19 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
     job = dpdist.parse_job(text(("[arts, law, none]", f"[{', '.join(f'f{k}' for k in range(60))}]"), *PUBLIC))
     rng, totals, said, old = np.random.default_rng(8), [], [], []
     for number in range(100):
-        frame, records = many_small_cells(rng)
-        model = NoisyTables.build(job, frame, slice(0, len(frame)))
+        crosstab, records = many_small_cells(rng)
+        model = NoisyTables.build(job, crosstab, slice(0, len(crosstab)))
         noise = np.rint(rng.laplace(0.0, float(model.scale), model.size))
         theta = model.tables_of(exact_figures(model, RowSums(model).sums(records), None) + noise)
         totals.append(model.figures(theta, "salaries")["count"][0, -1])
         if number < 10:
             key = SimpleNamespace(generator=lambda _: rng)
             release = SimpleNamespace(
-                frame=frame,
+                crosstab=crosstab,
                 job=job,
                 design_effects=(),
                 seed=key,
-                stage=Stage.of(stratum_sizes(frame)),
+                stage=Stage.of(stratum_sizes(crosstab)),
                 theta=lambda *_, theta=theta: theta,
             )
             cells = model.tables[0].cells
@@ -450,8 +450,8 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
         ("statistics: [count, {mean: salary}]", "statistics: [count]"),
     ]
     codes = {"field": np.array([0], dtype=np.int32), "sex": np.array([0], dtype=np.int32)}
-    frame = Frame(codes, {"field": ("arts", "law", "none"), "sex": ("f", "m")}, np.array([5]), (), ())
-    model = NoisyTables.build(dpdist.parse_job(text(*edits)), frame, slice(0, 1))
+    crosstab = Crosstab(codes, {"field": ("arts", "law", "none"), "sex": ("f", "m")}, np.array([5]), (), ())
+    model = NoisyTables.build(dpdist.parse_job(text(*edits)), crosstab, slice(0, 1))
     assert model.scale == Fraction(UNIT * 6, 3)
     assert model.bounds is not None
     assert model.bounds.weight == 1.0

@@ -10,7 +10,7 @@ from scipy.special import betaln, logsumexp
 from test_clamped import KEY, Notes, job, run, shares
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
@@ -48,7 +48,7 @@ def records_of(y: np.ndarray) -> Records:
 
 
 def model_of(said: Job, n: int) -> Beta:
-    return Beta.build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+    return Beta.build(said, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
 
 
 def learn(said: Job, y: np.ndarray, current: int = 2000) -> Centre | RecordWeights:
@@ -218,7 +218,7 @@ def test_a_centred_draw_is_about_the_unprotected_centre_with_the_variance_of_its
     said |= {"reference": {"path": "before"}, "sampler": {"name": "grid", "draws": 400}}
     asked = Job.model_validate(said)
     model = {"beta": Beta, "negative_binomial": NegativeBinomial}[family].build(
-        asked, Frame({}, {}, np.array([500]), (), ()), slice(0, 1)
+        asked, Crosstab({}, {}, np.array([500]), (), ()), slice(0, 1)
     )
     sampler = reference_sampler(asked, sampler_of(asked, Path("unused")))
     learned = learned_from(asked, model, sampler, KEY, "all", records_of(before), 500)
@@ -241,7 +241,7 @@ class Impossible(Beta):
 
 
 def test_a_record_that_is_impossible_under_the_reference_is_not_centred_and_stays_finite() -> None:
-    model = Impossible.build(referring("centred"), Frame({}, {}, np.array([3]), (), ()), slice(0, 1))
+    model = Impossible.build(referring("centred"), Crosstab({}, {}, np.array([3]), (), ()), slice(0, 1))
     theta = Draws({"mean": np.array([0.4]), "precision": np.array([5.0])})
     offset = Gather(model, Constant(0.5), theta)(records_of(np.array([0.01, 0.07, 0.3])), {}, Notes())[:, 4]
     assert offset[:2].tolist() == [0.0, 0.0]

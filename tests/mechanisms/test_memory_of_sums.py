@@ -12,7 +12,7 @@ import pytest
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Pass
 from dpdist.engine.rounds import Unrecorded, visit_blocks
 from dpdist.job.loading import parse_job
@@ -39,7 +39,7 @@ def text(sizes: list[int], mechanism: str, more: str = "") -> str:
 
 def network(sizes: list[int], mechanism: str = "name: marginals, select: privbayes, degree: 3") -> Network:
     job = parse_job(text(sizes, mechanism))
-    model = builder_of(job).build(job, Frame({}, {}, np.array([100]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([100]), (), ()), slice(0, 1))
     assert isinstance(model, Network)
     return model
 

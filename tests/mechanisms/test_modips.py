@@ -17,7 +17,7 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive, noise_of, run_rounds
 from dpdist.job import Job
@@ -64,8 +64,8 @@ def job(said: str = ", law: normal", **other: object) -> Job:
 
 def modelled(said: Job, sizes: tuple[int, ...] = (200, 200, 200)) -> Sanitized:
     cells = np.arange(len(sizes), dtype=np.int32)
-    frame = Frame({"field": cells}, {"field": CELLS[: len(sizes)]}, np.array(sizes), (), ())
-    model = builder_of(said).build(said, frame, slice(0, len(sizes)))
+    crosstab = Crosstab({"field": cells}, {"field": CELLS[: len(sizes)]}, np.array(sizes), (), ())
+    model = builder_of(said).build(said, crosstab, slice(0, len(sizes)))
     assert isinstance(model, Sanitized)
     return model
 
@@ -217,7 +217,7 @@ def test_no_record_leaves_no_trace_and_sums_lie_in_their_domain() -> None:
     whole, first, rest = (summing(model).sums(file.part(*ends)) for ends in ((0, 600), (0, 5), (5, 600)))
     np.testing.assert_array_equal(whole - first, rest, "records that are taken out leave the sums of the others")
     for extreme in (-4.0, 4.0):
-        whole = summing(model).sums(records(file.frame, np.full(600, extreme), np.full(600, 1.0)))
+        whole = summing(model).sums(records(file.row, np.full(600, extreme), np.full(600, 1.0)))
         assert (whole >= model.domain[0]).all()
         assert (whole <= model.domain[1]).all()
 
@@ -295,8 +295,8 @@ def test_without_noise_means_have_the_posterior_of_the_normal_law() -> None:
     """Cells of 200: centres the cells' means, standard deviations s/√200."""
     _, theta = posterior(job(survey=PLAIN))
     file = survey(1)
-    own = np.array([file.outcome[file.frame == cell].mean() for cell in range(3)])
-    s = np.sqrt(np.mean([file.outcome[file.frame == cell].var() for cell in range(3)]))
+    own = np.array([file.outcome[file.row == cell].mean() for cell in range(3)])
+    s = np.sqrt(np.mean([file.outcome[file.row == cell].var() for cell in range(3)]))
     assert theta["mean"].mean(axis=0) == pytest.approx(own, abs=0.006)
     assert theta["mean"].std(axis=0) == pytest.approx(np.full(3, s / np.sqrt(200)), rel=0.05)
     assert theta["standard_deviation"].mean() == pytest.approx(s, rel=0.01)
@@ -307,7 +307,7 @@ def test_under_weights_means_are_weighted_and_no_surer_than_the_sample() -> None
     model, theta = posterior(job())
     file = survey(1)
     for cell in range(3):
-        own = file.frame == cell
+        own = file.row == cell
         y, w = file.outcome[own], file.weight[own]
         assert theta["mean"][:, cell].mean() == pytest.approx(np.average(y, weights=w), abs=0.01)
         assert theta["mean"][:, cell].std() >= y.std() * np.sqrt((w**2).sum()) / w.sum()
@@ -417,12 +417,12 @@ def release(
     return tmp_path / "ws"
 
 
-def frame_of(file: Records) -> pd.DataFrame:
-    return pd.DataFrame({"field": np.array(CELLS)[file.frame], "y": file.outcome, "weight": file.weight})
+def crosstab_of(file: Records) -> pd.DataFrame:
+    return pd.DataFrame({"field": np.array(CELLS)[file.row], "y": file.outcome, "weight": file.weight})
 
 
 def test_a_release_is_near_the_direct_estimates_and_says_what_was_measured(tmp_path: Path) -> None:
-    rows = frame_of(survey(1, 600))
+    rows = crosstab_of(survey(1, 600))
     folder = release(tmp_path, rows) / "public"
     table = pd.read_parquet(folder / "tables" / "one.parquet")
     table = table[table.estimator == "parameters"].set_index(["field", "statistic"])
@@ -445,7 +445,7 @@ def test_a_release_is_near_the_direct_estimates_and_says_what_was_measured(tmp_p
 
 
 def test_a_sum_that_nested_sets_share_is_listed_once(tmp_path: Path) -> None:
-    frame_of(survey(1, 60)).to_parquet(tmp_path / "file.parquet")
+    crosstab_of(survey(1, 60)).to_parquet(tmp_path / "file.parquet")
     said = RUN.replace("law: normal", "law: normal, nested: 2").replace("sets: 3", "sets: 4")
     nested = parse_job(said.format(levels=json.dumps(list(CELLS)), epsilon="30", strata=""))
     dpdist.run(nested, tmp_path / "ws", input=tmp_path / "file.parquet")
@@ -457,7 +457,7 @@ def test_a_sum_that_nested_sets_share_is_listed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["one record", "constant", "heavy"])
 def test_odd_files_have_a_release(tmp_path: Path, case: str) -> None:
     """One record a cell, a constant column, weights over the bound: sums are bounded whatever the records hold."""
-    rows = frame_of(survey(1, 1 if case == "one record" else 50))
+    rows = crosstab_of(survey(1, 1 if case == "one record" else 50))
     rows = rows.assign(y=1.0) if case == "constant" else rows
     rows = rows.assign(weight=np.where(rows.index == 0, 1e6, rows.weight)) if case == "heavy" else rows
     table = pd.read_parquet(release(tmp_path, rows, "1") / "public" / "tables" / "one.parquet")
@@ -467,7 +467,7 @@ def test_odd_files_have_a_release(tmp_path: Path, case: str) -> None:
 
 
 def test_a_level_outside_the_public_list_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
-    rows = frame_of(survey(1, 20))
+    rows = crosstab_of(survey(1, 20))
     rows.loc[3, "field"] = "alchemy"
     with pytest.raises(DataError, match="field"):
         release(tmp_path, rows)
@@ -482,8 +482,10 @@ def test_ten_thousand_levels_are_no_trouble(tmp_path: Path) -> None:
     said = parse_job(RUN.format(levels=json.dumps(levels), epsilon="1", strata=""))
     cells = np.unique(rows.field, return_inverse=True)[1]
     held = len(np.unique(cells))
-    frame = Frame({"field": np.arange(held, dtype=np.int32)}, {"field": tuple(levels[:held])}, np.bincount(cells), (), ())
-    model = builder_of(said).build(said, frame, slice(0, held))
+    crosstab = Crosstab(
+        {"field": np.arange(held, dtype=np.int32)}, {"field": tuple(levels[:held])}, np.bincount(cells), (), ()
+    )
+    model = builder_of(said).build(said, crosstab, slice(0, held))
     assert isinstance(model, Sanitized)
     theta = model.draw(summing(model).sums(records(cells, rows.y, rows.weight)), 3, np.random.default_rng(2))
     assert theta["mean"].shape == (3, held)

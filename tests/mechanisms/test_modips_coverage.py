@@ -12,7 +12,7 @@ from test_modips import Notes, records
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job.loading import parse_job
@@ -42,7 +42,7 @@ tables: [{{name: t, by: [], statistics: [{{mean: y}}]}}]
 def intervals(files: int, sets: int, truncation: str = "clamped", seed: int = 1) -> Floats:
     """Estimate, √T and half width of the 95 % interval of every file, (file, 3); files are the same for all arms."""
     job = parse_job(JOB.format(sets=sets, truncation=truncation))
-    model = builder_of(job).build(job, Frame({}, {}, np.array([N]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([N]), (), ()), slice(0, 1))
     assert isinstance(model, Moments)
     rows, found = np.zeros(N, np.int32), []
     for number in range(files):
@@ -70,7 +70,7 @@ def weighted_intervals(files: int, factor: bool) -> Floats:
     """As `intervals` of five sets at a large ε, from a sample whose weights vary within its cell; `factor`: W times the
     weight's bound over the mean weight, as the statement says."""
     job = parse_job(WEIGHTED.format(sets=5, truncation="clamped").replace('"1", adj', '"400", adj'))
-    model = builder_of(job).build(job, Frame({}, {}, np.array([N]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([N]), (), ()), slice(0, 1))
     assert isinstance(model, Moments)
     rows, found = np.zeros(N, np.int32), []
     for number in range(files):

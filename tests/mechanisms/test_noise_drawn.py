@@ -13,7 +13,7 @@ import pytest
 from test_clamped import KEY, Notes
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive, fresh_noise
 from dpdist.job import Job
@@ -73,7 +73,7 @@ def records(seed: int, outcomes: int) -> Records:
     return Records(np.arange(n), np.repeat(np.arange(CELLS, dtype=np.int32), 200), y, w, np.full(n, -1, np.int32))
 
 
-FRAME = Frame(
+FRAME = Crosstab(
     {"field": np.arange(CELLS, dtype=np.int32)}, {"field": ("arts", "law", "medicine")}, np.full(CELLS, 200), (), ()
 )
 

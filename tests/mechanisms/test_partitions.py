@@ -16,7 +16,7 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.least_squares import nearest_on_simplex, nearest_on_simplices
 from dpdist.job import Job
@@ -64,7 +64,7 @@ def job(said: str = SELECTED, **other: object) -> Job:
 
 
 def modelled(said: Job, n: int = 40) -> PartitionCounts:
-    model = builder_of(said).build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+    model = builder_of(said).build(said, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
     assert isinstance(model, PartitionCounts)
     return model
 

@@ -17,7 +17,7 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.engine.protocol import Noise
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.job import Adjacency, Job
@@ -41,7 +41,7 @@ def job(said: str = "", **other: object) -> Job:
 
 
 def modelled(said: Job, n: int) -> Network:
-    model = builder_of(said).build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+    model = builder_of(said).build(said, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
     assert isinstance(model, Network)
     return model
 

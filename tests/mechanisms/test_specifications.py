@@ -11,7 +11,7 @@ from small_jobs import Said, said, unchecked
 
 from dpdist.core.errors import JobError
 from dpdist.core.public_files import Damaged
-from dpdist.estimation.frame_table import read_job
+from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
 from dpdist.job.loading import parse_job

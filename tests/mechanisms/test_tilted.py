@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.engine.protocol import Pass, Released
 from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job, Weights
@@ -55,9 +55,9 @@ class Stratum:
     def __init__(self, men=250, women=150, prior="improper", seed=1):
         count = np.array([n for n in (men, women) if n])
         sex = np.array([k for k, n in enumerate((men, women)) if n], dtype=np.int32)
-        self.frame = Frame({"sex": sex}, LEVELS, count, (), ())
-        self.model = Lognormal.build(job(prior), self.frame, slice(0, len(count)))
-        rng, row = np.random.default_rng(seed), self.frame.expand()
+        self.crosstab = Crosstab({"sex": sex}, LEVELS, count, (), ())
+        self.model = Lognormal.build(job(prior), self.crosstab, slice(0, len(count)))
+        rng, row = np.random.default_rng(seed), self.crosstab.expand()
         self.x = np.column_stack([np.ones(len(row)), sex[row] == 1]).astype(float)
         salary = 11.0 - 0.2 * self.x[:, 1] + 0.4 * rng.standard_normal(len(row))
         weight = 4.0 - (salary - 11.0) + 0.4 * rng.standard_normal(len(row))
@@ -302,7 +302,7 @@ def test_without_weights_nothing_is_promised():
 def altered(stratum, outcome=None, weight=None):
     outcome = stratum.records.outcome if outcome is None else outcome
     weight = stratum.records.weight if weight is None else weight
-    stratum.records = Records(stratum.records.record, stratum.records.frame, outcome, weight, stratum.records.psu)
+    stratum.records = Records(stratum.records.record, stratum.records.row, outcome, weight, stratum.records.psu)
     return stratum
 
 

@@ -68,7 +68,7 @@ def under(release: ReleasedObject, mechanism: str, weights: dict[str, Any], refe
 
 def sample_of(release: ReleasedObject) -> tuple[Any, Records, Key]:
     """The model of the first stratum, a synthetic sample of it, and the key of the search."""
-    model, own = release.model(0), release.frame.rows_of(0)
+    model, own = release.model(0), release.crosstab.rows_of(0)
     key = release.seed.child("test")
     rows, _ = rerun._subsample(release, own)
     redraw = redraw_of(release, model, key.child("search"))

@@ -17,7 +17,7 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import UNIT, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Crosstab, Floats, Ints
 from dpdist.engine.protocol import Noise
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.history import CELL
@@ -45,8 +45,8 @@ def job(said: str = NAMED, **other: object) -> Job:
 
 
 def modelled(said: Job, n: int = 200) -> Marginals:
-    frame = Frame({}, {}, np.array([n]), (), ())
-    model = builder_of(said).build(said, frame, slice(0, 1))
+    crosstab = Crosstab({}, {}, np.array([n]), (), ())
+    model = builder_of(said).build(said, crosstab, slice(0, 1))
     assert isinstance(model, Marginals)
     return model
 

@@ -7,7 +7,7 @@ from scipy import stats
 from scipy.special import expit
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Draws
@@ -20,14 +20,14 @@ BOUNDS = {"beta": (0, 1), "beta_regression": (0, 1), "bernoulli": (0, 1)}
 PROPER = {"name": "proper", "records": 6.0, "log_sd": 0.6, "location": {"y": 60_000.0, "weight": 50.0}}
 
 
-def frame_of(counts, strata=()):
+def crosstab_of(counts, strata=()):
     """A frame from sample sizes per (field, sex); combinations without a record have no row."""
     inside = {pair: n for pair, n in sorted(counts.items()) if n}
     codes = np.array(list(inside), dtype=np.int32).reshape(-1, 2)
-    return Frame({"field": codes[:, 0], "sex": codes[:, 1]}, LEVELS, np.array(list(inside.values())), strata, ())
+    return Crosstab({"field": codes[:, 0], "sex": codes[:, 1]}, LEVELS, np.array(list(inside.values())), strata, ())
 
 
-EVERYWHERE = frame_of({(f, s): n for f, s, n in [(0, 0, 9), (0, 1, 7), (1, 0, 6), (1, 1, 5), (2, 0, 4), (2, 1, 9)]})
+EVERYWHERE = crosstab_of({(f, s): n for f, s, n in [(0, 0, 9), (0, 1, 7), (1, 0, 6), (1, 1, 5), (2, 0, 4), (2, 1, 9)]})
 DESIGN = np.array([[1, f == 1, f == 2, s] for f, s in zip(*EVERYWHERE.codes.values(), strict=True)], dtype=float)
 """The treatment-coded design, one row a frame row."""
 
@@ -54,9 +54,9 @@ def job_of(family, bounds=None, predictors=None, strata=(), **model):
     )
 
 
-def model_of(family, frame=EVERYWHERE, rows=None, proper=False, **said):
-    job = job_of(family, strata=frame.strata, **said)
-    return LIKELIHOODS[family].build(job, frame, rows or slice(0, len(frame)), proper)
+def model_of(family, crosstab=EVERYWHERE, rows=None, proper=False, **said):
+    job = job_of(family, strata=crosstab.strata, **said)
+    return LIKELIHOODS[family].build(job, crosstab, rows or slice(0, len(crosstab)), proper)
 
 
 def records_of(outcome, weight=None, row=None):
@@ -119,7 +119,7 @@ def density(family, theta, records):
     if family == "poisson":
         return stats.poisson.logpmf(y, theta["rate"][:, None])
     if family == "poisson_regression":
-        return stats.poisson.logpmf(y, np.exp(location(theta))[:, records.frame])
+        return stats.poisson.logpmf(y, np.exp(location(theta))[:, records.row])
     if family == "bernoulli":
         return stats.bernoulli.logpmf(y, theta["probability"][:, None])
     if family == "negative_binomial":
@@ -129,6 +129,6 @@ def density(family, theta, records):
         mean, share = theta["mean"][:, None], theta["share"][:, None]
         one, other = (stats.nbinom.logpmf(y, k[:, None], k[:, None] / (k[:, None] + mean)) for k in theta["dispersion"].T)
         return np.logaddexp(np.log(share) + one, np.log1p(-share) + other)
-    mean = theta["mean"][:, None] if family == "beta" else expit(location(theta))[:, records.frame]
+    mean = theta["mean"][:, None] if family == "beta" else expit(location(theta))[:, records.row]
     precision = theta["precision"][:, None]
     return stats.beta.logpdf(y, precision * mean, precision * (1 - mean))

@@ -55,6 +55,6 @@ def test_draws_move_continuously_with_the_weights_under_common_random_numbers(fa
 @pytest.mark.parametrize("alpha", [1.0, 1e-6, 0.0])
 def test_constant_outcomes_and_vanishing_weights_give_finite_bounds(family, value, alpha):
     model, records = model_of(family), some_records(family)
-    records = type(records)(records.record, records.frame, np.full(40, value), records.weight, records.psu)
+    records = type(records)(records.record, records.row, np.full(40, value), records.weight, records.psu)
     draws = model.draw(model.statistics(records, np.full(40, alpha)), 1000, KEY.generator("constant"))
     assert np.isfinite(model.extremes(draws, some_records(family)).bound).all()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.models.design import INTERCEPT, design, predictor_names
 
 fixed = settings(derandomize=True, deadline=None)
@@ -14,42 +14,42 @@ LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female"), "a
 combinations = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 1)), min_size=1)
 
 
-def frame_of(combinations, strata=()):
+def crosstab_of(combinations, strata=()):
     codes = np.array(sorted(combinations), dtype=np.int32).reshape(-1, 3)
     columns = {name: codes[:, k] for k, name in enumerate(LEVELS)}
-    return Frame(columns, LEVELS, np.ones(len(codes), dtype=np.int64), strata, ())
+    return Crosstab(columns, LEVELS, np.ones(len(codes), dtype=np.int64), strata, ())
 
 
-def full_coding(frame, predictors, rows):
+def full_coding(crosstab, predictors, rows):
     """Intercept and indicators of every level but the first, by definition, one row a frame row."""
     columns = [np.ones(rows.stop - rows.start)]
     for name in predictors:
-        columns += [frame.codes[name][rows] == level for level in range(1, len(LEVELS[name]))]
+        columns += [crosstab.codes[name][rows] == level for level in range(1, len(LEVELS[name]))]
     return np.column_stack(columns).astype(float)
 
 
 def test_names_are_the_intercept_and_every_level_but_the_first():
-    frame = frame_of({(0, 0, 0)})
-    assert predictor_names(frame, ("field", "age")) == (INTERCEPT, "field[physics]", "field[health]", "age[40]")
-    assert predictor_names(frame, ()) == (INTERCEPT,)
+    crosstab = crosstab_of({(0, 0, 0)})
+    assert predictor_names(crosstab, ("field", "age")) == (INTERCEPT, "field[physics]", "field[health]", "age[40]")
+    assert predictor_names(crosstab, ()) == (INTERCEPT,)
 
 
 @fixed
 @given(combinations)
 def test_every_frame_row_has_the_treatment_coding_of_its_levels(inside):
-    frame = frame_of(inside)
-    rows = slice(0, len(frame))
-    found = design(frame, ("field", "sex"), rows)
-    np.testing.assert_array_equal(found.matrix[found.pattern], full_coding(frame, ("field", "sex"), rows)[:, found.kept])
-    assert found.names == predictor_names(frame, ("field", "sex"))
+    crosstab = crosstab_of(inside)
+    rows = slice(0, len(crosstab))
+    found = design(crosstab, ("field", "sex"), rows)
+    np.testing.assert_array_equal(found.matrix[found.pattern], full_coding(crosstab, ("field", "sex"), rows)[:, found.kept])
+    assert found.names == predictor_names(crosstab, ("field", "sex"))
 
 
 @fixed
 @given(combinations)
 def test_patterns_are_distinct(inside):
-    frame = frame_of(inside)
-    found = design(frame, ("field", "sex"), slice(0, len(frame)))
-    pairs = set(zip(frame.codes["field"].tolist(), frame.codes["sex"].tolist(), strict=True))
+    crosstab = crosstab_of(inside)
+    found = design(crosstab, ("field", "sex"), slice(0, len(crosstab)))
+    pairs = set(zip(crosstab.codes["field"].tolist(), crosstab.codes["sex"].tolist(), strict=True))
     assert len(found.matrix) == len(pairs) == len(set(found.pattern.tolist()))
     assert len({tuple(row) for row in found.matrix}) <= len(pairs)
 
@@ -58,52 +58,52 @@ def test_patterns_are_distinct(inside):
 @given(combinations)
 def test_a_column_is_kept_if_and_only_if_it_is_not_in_the_span_of_those_before_it(inside):
     """R's lm rule: a column is kept exactly where it raises the rank."""
-    frame = frame_of(inside)
-    rows = slice(0, len(frame))
-    full = full_coding(frame, ("field", "sex", "age"), rows)
+    crosstab = crosstab_of(inside)
+    rows = slice(0, len(crosstab))
+    full = full_coding(crosstab, ("field", "sex", "age"), rows)
     ranks = [0, *(np.linalg.matrix_rank(full[:, : k + 1]) for k in range(full.shape[1]))]
-    assert design(frame, ("field", "sex", "age"), rows).kept == tuple(np.flatnonzero(np.diff(ranks)))
+    assert design(crosstab, ("field", "sex", "age"), rows).kept == tuple(np.flatnonzero(np.diff(ranks)))
 
 
 @fixed
 @given(combinations)
 def test_the_kept_columns_span_all_group_means_that_the_full_coding_spans(inside):
-    frame = frame_of(inside)
-    rows = slice(0, len(frame))
-    full = full_coding(frame, ("field", "sex", "age"), rows)
-    found = design(frame, ("field", "sex", "age"), rows)
+    crosstab = crosstab_of(inside)
+    rows = slice(0, len(crosstab))
+    full = full_coding(crosstab, ("field", "sex", "age"), rows)
+    found = design(crosstab, ("field", "sex", "age"), rows)
     own = found.matrix[found.pattern]
     assert np.linalg.matrix_rank(own) == own.shape[1]
     np.testing.assert_allclose(own @ np.linalg.lstsq(own, full, rcond=None)[0], full, atol=1e-9)
 
 
 def test_without_a_record_at_the_reference_level_the_last_indicator_is_aliased():
-    frame = frame_of({(1, 0, 0), (2, 0, 0)})
-    assert design(frame, ("field",), slice(0, 2)).kept == (0, 1)
+    crosstab = crosstab_of({(1, 0, 0), (2, 0, 0)})
+    assert design(crosstab, ("field",), slice(0, 2)).kept == (0, 1)
 
 
 def test_an_empty_level_other_than_the_reference_loses_its_own_indicator():
-    frame = frame_of({(0, 0, 0), (2, 0, 0)})
-    assert design(frame, ("field",), slice(0, 2)).kept == (0, 2)
+    crosstab = crosstab_of({(0, 0, 0), (2, 0, 0)})
+    assert design(crosstab, ("field",), slice(0, 2)).kept == (0, 2)
 
 
 def test_a_single_group_keeps_the_intercept_alone():
-    found = design(frame_of({(2, 1, 1)}), ("field", "sex"), slice(0, 1))
+    found = design(crosstab_of({(2, 1, 1)}), ("field", "sex"), slice(0, 1))
     assert found.kept == (0,)
     np.testing.assert_array_equal(found.matrix, [[1.0]])
 
 
 def test_a_stratums_design_sees_its_own_frame_rows_only():
-    frame = frame_of({(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 0, 1)}, strata=("field",))
-    second = design(frame, ("sex", "age"), frame.rows_of(1))
+    crosstab = crosstab_of({(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 0, 1)}, strata=("field",))
+    second = design(crosstab, ("sex", "age"), crosstab.rows_of(1))
     assert (second.first, second.kept) == (2, (0, 2))
     np.testing.assert_array_equal(second.matrix[second.pattern], [[1.0, 0.0], [1.0, 1.0]])
 
 
 def test_the_design_does_not_depend_on_how_many_records_a_combination_has():
-    few = frame_of({(0, 0, 0), (1, 1, 0), (2, 0, 1)})
-    many = Frame(few.codes, few.levels, few.count * 1000, (), ())
-    one, other = (design(frame, tuple(LEVELS), slice(0, 3)) for frame in (few, many))
+    few = crosstab_of({(0, 0, 0), (1, 1, 0), (2, 0, 1)})
+    many = Crosstab(few.codes, few.levels, few.count * 1000, (), ())
+    one, other = (design(crosstab, tuple(LEVELS), slice(0, 3)) for crosstab in (few, many))
     assert (one.names, one.kept, one.first) == (other.names, other.kept, other.first)
     np.testing.assert_array_equal(one.matrix, other.matrix)
     np.testing.assert_array_equal(one.pattern, other.pattern)

@@ -74,8 +74,8 @@ class Doubled(Poisson):
 class Shifted(Poisson):
     """Records one above what is expected."""
 
-    def simulate(self, theta: Any, frame_row: Any, rng: Any) -> Any:
-        y, weight = super().simulate(theta, frame_row, rng)
+    def simulate(self, theta: Any, crosstab_row: Any, rng: Any) -> Any:
+        y, weight = super().simulate(theta, crosstab_row, rng)
         return y + 1.0, weight
 
 
@@ -89,8 +89,8 @@ class Unlimited(Poisson):
 class Unclipped(Poisson):
     """Records outside of public bounds."""
 
-    def simulate(self, theta: Any, frame_row: Any, rng: Any) -> Any:
-        return rng.poisson(theta["rate"][0], len(frame_row)).astype(float), np.ones(len(frame_row))
+    def simulate(self, theta: Any, crosstab_row: Any, rng: Any) -> Any:
+        return rng.poisson(theta["rate"][0], len(crosstab_row)).astype(float), np.ones(len(crosstab_row))
 
 
 class Endless(Poisson):

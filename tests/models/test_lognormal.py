@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import ConjugatePrior, of
 from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean
@@ -53,32 +53,32 @@ def job(predictors=("field", "sex"), salary=(0, 1e12), columns=None, population=
     )
 
 
-def frame_of(counts):
+def crosstab_of(counts):
     """A frame from sample sizes per (field, sex); combinations without a record have no row."""
     inside = {pair: n for pair, n in sorted(counts.items()) if n}
     codes = np.array(list(inside), dtype=np.int32).reshape(-1, 2)
-    return Frame({"field": codes[:, 0], "sex": codes[:, 1]}, LEVELS, np.array(list(inside.values())), (), ())
+    return Crosstab({"field": codes[:, 0], "sex": codes[:, 1]}, LEVELS, np.array(list(inside.values())), (), ())
 
 
-EVERYWHERE = frame_of({(f, s): n for f, s, n in [(0, 0, 9), (0, 1, 7), (1, 0, 6), (1, 1, 5), (2, 0, 4), (2, 1, 9)]})
+EVERYWHERE = crosstab_of({(f, s): n for f, s, n in [(0, 0, 9), (0, 1, 7), (1, 0, 6), (1, 1, 5), (2, 0, 4), (2, 1, 9)]})
 NAMES = ("(Intercept)", "field[physics]", "field[health]", "sex[female]")
 
 
-def model_of(frame=EVERYWHERE, proper=False, **said):
-    return Lognormal.build(job(**said), frame, slice(0, len(frame)), proper)
+def model_of(crosstab=EVERYWHERE, proper=False, **said):
+    return Lognormal.build(job(**said), crosstab, slice(0, len(crosstab)), proper)
 
 
-def records_of(frame, log_y, log_w):
-    row = frame.expand()
+def records_of(crosstab, log_y, log_w):
+    row = crosstab.expand()
     number = np.arange(len(row))
     return Records(number, row, np.exp(log_y), np.exp(log_w), np.full(len(row), -1, dtype=np.int32))
 
 
-def some_records(seed=1, frame=EVERYWHERE):
+def some_records(seed=1, crosstab=EVERYWHERE):
     rng = np.random.default_rng(seed)
-    row = frame.expand()
+    row = crosstab.expand()
     log_y = 11.0 + 0.3 * row + 0.4 * rng.standard_normal(len(row))
-    return records_of(frame, log_y, 4.0 - 0.5 * log_y / 11.0 + 0.5 * rng.standard_normal(len(row)))
+    return records_of(crosstab, log_y, 4.0 - 0.5 * log_y / 11.0 + 0.5 * rng.standard_normal(len(row)))
 
 
 def some_alpha(size, seed=2):
@@ -87,7 +87,7 @@ def some_alpha(size, seed=2):
 
 def only_intercept(size, prior=None):
     """A model of `size` records without predictors."""
-    model = model_of(frame_of({(0, 0): size}), predictors=())
+    model = model_of(crosstab_of({(0, 0): size}), predictors=())
     return model if prior is None else replace(model, prior=prior)
 
 
@@ -100,22 +100,22 @@ class Known(NamedTuple):
     degrees: float
 
 
-def indicators(frame, names):
+def indicators(crosstab, names):
     """The treatment-coded design, one row a record, from the names of its columns alone."""
-    row = frame.expand()
+    row = crosstab.expand()
     columns = []
     for name in names:
         if name == "(Intercept)":
             columns.append(np.ones(len(row)))
         else:
             column, level = name.rstrip("]").split("[")
-            columns.append(np.array(LEVELS[column])[frame.codes[column][row]] == level)
+            columns.append(np.array(LEVELS[column])[crosstab.codes[column][row]] == level)
     return np.column_stack(columns).astype(float)
 
 
-def known_posterior(model, frame, records, alpha, prior=None):
+def known_posterior(model, crosstab, records, alpha, prior=None):
     """Oracle: plain matrix algebra on the records themselves, without sufficient statistics or Cholesky roots."""
-    x = indicators(frame, [model.design.names[k] for k in model.design.kept])
+    x = indicators(crosstab, [model.design.names[k] for k in model.design.kept])
     z = np.log(np.column_stack([records.outcome, records.weight]))
     a, p = np.diag(alpha), x.shape[1]
     p0, m0 = (np.zeros((p, p)), np.zeros((p, 2))) if prior is None else (prior.precision, prior.location)
@@ -196,7 +196,7 @@ def test_statistics_are_the_weighted_sums_they_are_documented_to_be():
     model, records = model_of(), some_records()
     alpha = some_alpha(len(records))
     slow = np.zeros((len(model.design.matrix), 6))
-    for a, row, y, w in zip(alpha, records.frame, np.log(records.outcome), np.log(records.weight), strict=True):
+    for a, row, y, w in zip(alpha, records.row, np.log(records.outcome), np.log(records.weight), strict=True):
         slow[model.design.pattern[row]] += a * np.array([1.0, y, w, y * y, y * w, w * w])
     np.testing.assert_allclose(model.statistics(records, alpha), slow, rtol=1e-13)
     assert slow[:, 0].sum() == pytest.approx(alpha.sum(), rel=1e-14)
@@ -213,9 +213,9 @@ def theta_at_random(model, draws, seed):
     return of(coefficients, np.stack([sd[:, 0] ** 2, cross, cross, sd[:, 1] ** 2], axis=1).reshape(-1, 2, 2))
 
 
-def density(theta, frame, records):
+def density(theta, crosstab, records):
     """log N₂(log y, log w; B'x, Σ) by SciPy, (draw, record)."""
-    x = indicators(frame, NAMES)
+    x = indicators(crosstab, NAMES)
     z = np.log(np.column_stack([records.outcome, records.weight]))
     means = np.einsum("np,spk->snk", x, theta["coefficients"])
     return np.array(
@@ -336,7 +336,7 @@ def test_bounds_are_never_too_small_where_the_density_is_one(seed):
     s11 = 1.0 / (4.0 * np.pi**2 * s00 * (1.0 - rho**2))
     s01 = rho * np.sqrt(s00 * s11)
     theta = of(np.full((20, 1, 2), [11.0, 4.0]), np.array([[s00, s01], [s01, s11]]).transpose(2, 0, 1))
-    records = records_of(frame_of({(0, 0): 3}), np.full(3, 11.0), np.full(3, 4.0))
+    records = records_of(crosstab_of({(0, 0): 3}), np.full(3, 11.0), np.full(3, 4.0))
     exact = precise_density(theta, np.ones((3, 1)), np.log(np.column_stack([records.outcome, records.weight])))
     found = only_intercept(3).extremes(theta, records)
     assert np.abs(exact).max() < 1e-14
@@ -412,7 +412,7 @@ def intervals_that_hold_the_truth(prior=None, power=1.0):
     for replication in range(REPLICATIONS):
         rng = np.random.default_rng([7, replication])
         z = truth[:2] + rng.standard_normal((RECORDS, 2)) @ root.T
-        records = records_of(frame_of({(0, 0): RECORDS}), z[:, 0], z[:, 1])
+        records = records_of(crosstab_of({(0, 0): RECORDS}), z[:, 0], z[:, 1])
         statistics = model.statistics(records, np.full(RECORDS, power))
         with threadpool_limits(1):
             draws = model.draw(statistics, RANKS, KEY.generator("coverage", block=replication))
@@ -470,16 +470,16 @@ def test_without_records_a_proper_posterior_is_its_prior():
 
 @pytest.mark.parametrize("alpha", [1.0, 1e-6, 0.0])
 def test_a_proper_prior_serves_three_records_whatever_their_weight(alpha):
-    model = model_of(frame_of({(0, 0): 1, (1, 0): 1, (2, 1): 1}), proper=True)
-    records = some_records(frame=frame_of({(0, 0): 1, (1, 0): 1, (2, 1): 1}))
+    model = model_of(crosstab_of({(0, 0): 1, (1, 0): 1, (2, 1): 1}), proper=True)
+    records = some_records(crosstab=crosstab_of({(0, 0): 1, (1, 0): 1, (2, 1): 1}))
     draws = model.draw(model.statistics(records, np.full(3, alpha)), 1000, KEY.generator("three"))
     assert np.isfinite(model.extremes(draws, records).bound).all()
 
 
 def test_a_proper_prior_serves_identical_records():
-    frame = frame_of({(0, 0): 5})
-    model = model_of(frame, predictors=(), proper=True)
-    records = records_of(frame, np.full(5, 11.0), np.full(5, 4.0))
+    crosstab = crosstab_of({(0, 0): 5})
+    model = model_of(crosstab, predictors=(), proper=True)
+    records = records_of(crosstab, np.full(5, 11.0), np.full(5, 4.0))
     draws = model.draw(model.statistics(records, np.ones(5)), 1000, KEY.generator("identical"))
     assert np.isfinite(model.extremes(draws, records).bound).all()
 
@@ -526,7 +526,7 @@ def test_a_weight_that_is_a_power_of_the_outcome_is_improper(seed, power, sign):
 
 def test_a_group_without_any_privacy_weight_left_is_improper():
     model, records = model_of(), some_records()
-    alpha = np.where(EVERYWHERE.codes["field"][records.frame] == 1, 0.0, 1.0)
+    alpha = np.where(EVERYWHERE.codes["field"][records.row] == 1, 0.0, 1.0)
     with pytest.raises(Improper, match="no privacy weight left"):
         model.draw(model.statistics(records, alpha), 10, KEY.generator("empty group"))
 
@@ -537,8 +537,8 @@ EMPTY_LEVEL = {"reference": {(1, 0): 9, (2, 0): 14}, "second": {(0, 0): 12, (2, 
 @pytest.mark.parametrize("counts", EMPTY_LEVEL.values(), ids=EMPTY_LEVEL.keys())
 def test_an_empty_level_gives_an_aliased_coefficient_but_the_right_means(counts):
     """False alarm < 4e-6 (four means at 1e-6); control: the means of the wrong groups."""
-    frame = frame_of(counts)
-    model, records = model_of(frame, predictors=("field",)), some_records(5, frame)
+    crosstab = crosstab_of(counts)
+    model, records = model_of(crosstab, predictors=("field",)), some_records(5, crosstab)
     alpha = some_alpha(len(records))
     draws = model.draw(model.statistics(records, alpha), 20_000, KEY.generator("aliased"))
     assert np.isnan(draws["coefficients"]).all(axis=(0, 2)).sum() == 1
@@ -548,7 +548,7 @@ def test_an_empty_level_gives_an_aliased_coefficient_but_the_right_means(counts)
     sigma = draws["covariance"][:, None]
     means = np.stack([wy - w - sigma[..., 0, 1] - sigma[..., 0, 0] / 2, w - sigma[..., 1, 1] / 2], axis=2)
     z = np.log(np.column_stack([records.outcome, records.weight]))
-    groups = np.array([np.average(z[records.frame == g], axis=0, weights=alpha[records.frame == g]) for g in range(2)])
+    groups = np.array([np.average(z[records.row == g], axis=0, weights=alpha[records.row == g]) for g in range(2)])
     assert z_scores(means, groups).max() < Z_LIMIT
     assert z_scores(means, groups[::-1]).max() > Z_LIMIT
 
@@ -556,18 +556,18 @@ def test_an_empty_level_gives_an_aliased_coefficient_but_the_right_means(counts)
 @pytest.mark.parametrize("counts", EMPTY_LEVEL.values(), ids=EMPTY_LEVEL.keys())
 def test_aliasing_does_not_change_the_covariance_draws(counts):
     """Any coding of the same two groups has the same S and ν, so under the same stream the same Σ."""
-    frame = frame_of(counts)
-    recoded = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("one", "two")}, frame.count, (), ())
-    model = model_of(frame, predictors=("field",))
+    crosstab = crosstab_of(counts)
+    recoded = Crosstab({"field": np.arange(2, dtype=np.int32)}, {"field": ("one", "two")}, crosstab.count, (), ())
+    model = model_of(crosstab, predictors=("field",))
     plain = Lognormal.build(job(predictors=("field",)), recoded, slice(0, 2))
-    records = some_records(5, frame)
+    records = some_records(5, crosstab)
     draws = [m.draw(m.statistics(records, np.ones(23)), 50, KEY.generator("coding")) for m in (model, plain)]
     np.testing.assert_allclose(draws[0]["covariance"], draws[1]["covariance"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("counts", [EVERYWHERE, frame_of(EMPTY_LEVEL["reference"])], ids=["complete", "aliased"])
+@pytest.mark.parametrize("counts", [EVERYWHERE, crosstab_of(EMPTY_LEVEL["reference"])], ids=["complete", "aliased"])
 def test_a_description_survives_json_exactly(counts):
-    model, records = model_of(counts), some_records(frame=counts)
+    model, records = model_of(counts), some_records(crosstab=counts)
     theta = model.draw(model.statistics(records, np.ones(len(records))), 3, KEY.generator("describe")).one(1)
     said = json.loads(json.dumps(model.describe(theta), allow_nan=False))
     back = model.recall(said)
@@ -662,15 +662,15 @@ def test_a_limited_lognormal_mean_is_the_quadrature_of_its_definition(mu, varian
 
 def test_a_pooled_fit_keeps_the_strata_as_predictors():
     stratified = Job.model_validate({**job(predictors=("sex",)).model_dump(mode="json"), "strata": ["field"]})
-    own = Frame(EVERYWHERE.codes, LEVELS, EVERYWHERE.count, ("field",), ())
+    own = Crosstab(EVERYWHERE.codes, LEVELS, EVERYWHERE.count, ("field",), ())
     names = [Lognormal.build(stratified, f, slice(0, 2)).design.names for f in (own, own.pooled())]
     assert names == [("(Intercept)", "sex[female]"), ("(Intercept)", "field[physics]", "field[health]", "sex[female]")]
 
 
 def test_an_expected_weight_is_the_mean_of_drawn_ones_under_the_same_outcome():
     """E(w | y, x) by quadrature of the joint density; a slope of the other sign is seen (control)."""
-    frame = frame_of({(0, 0): 5, (1, 1): 5})
-    model = Lognormal.build(job(), frame, slice(0, 2))
+    crosstab = crosstab_of({(0, 0): 5, (1, 1): 5})
+    model = Lognormal.build(job(), crosstab, slice(0, 2))
     covariance = np.array([[0.25, -0.2], [-0.2, 0.5]])
     coefficients = np.array([[11.0, 4.0], [0.3, -0.1], [0.0, 0.0], [np.nan, np.nan]])[: len(model.design.names)]
     theta = of(coefficients[None], covariance[None])
@@ -687,12 +687,12 @@ def test_an_expected_weight_is_the_mean_of_drawn_ones_under_the_same_outcome():
 
 
 def test_records_with_expected_weights_have_the_same_outcomes_and_less_spread():
-    frame = frame_of({(0, 0): 4000})
+    crosstab = crosstab_of({(0, 0): 4000})
     drawn, expected = (
-        Lognormal.build(job(predictors=(), synthetic_weights=how), frame, slice(0, 1)) for how in ("drawn", "expected")
+        Lognormal.build(job(predictors=(), synthetic_weights=how), crosstab, slice(0, 1)) for how in ("drawn", "expected")
     )
     theta = of(np.array([[[11.0, 4.0]]]), np.array([[[0.25, -0.2], [-0.2, 0.5]]]))
-    rows = frame.expand()
+    rows = crosstab.expand()
     (y, w), (again, e) = (model.simulate(theta, rows, KEY.generator("expected")) for model in (drawn, expected))
     np.testing.assert_array_equal(y, again)
     assert np.log(e).std() < 0.7 * np.log(w).std()

@@ -18,8 +18,8 @@ from cases import (
     EVERYWHERE,
     FAMILIES,
     REGRESSIONS,
+    crosstab_of,
     density,
-    frame_of,
     job_of,
     location,
     model_of,
@@ -34,7 +34,7 @@ from scipy import stats
 from scipy.special import expit
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.models import LIKELIHOODS
 from dpdist.models.negative_binomial import combined as combined_rows
 from dpdist.models.protocol import (
@@ -357,8 +357,8 @@ def test_expectations_are_the_sums_and_integrals_of_their_definition(family, bou
 
 @each_family
 def test_a_description_survives_json_exactly_and_names_its_entries(family):
-    frame = frame_of({(0, 0): 9, (2, 0): 8, (2, 1): 5})
-    model = model_of(family, frame)
+    crosstab = crosstab_of({(0, 0): 9, (2, 0): 8, (2, 1): 5})
+    model = model_of(family, crosstab)
     theta = theta_at_random(model, family, 3, 4).one(1)
     said = json.loads(json.dumps(model.describe(theta), allow_nan=False))
     back = model.recall(said)
@@ -373,8 +373,8 @@ def test_a_description_survives_json_exactly_and_names_its_entries(family):
 @pytest.mark.parametrize("family", REGRESSIONS)
 def test_an_empty_level_is_aliased_and_changes_nothing_else(family):
     """Physics has no record: its coefficient is NaN, and the means of the other groups are those of their own columns."""
-    frame = frame_of({(0, 0): 9, (2, 0): 8, (2, 1): 5})
-    model = model_of(family, frame)
+    crosstab = crosstab_of({(0, 0): 9, (2, 0): 8, (2, 1): 5})
+    model = model_of(family, crosstab)
     assert model.identified == 3
     drawn = {"coefficients": np.array([[0.4, -0.3, 0.2]]), "beta": np.array([[0.4, -0.3, 0.2]]), "lambda": np.array([3.0])}
     theta = Draws(model.from_stan(drawn))
@@ -385,7 +385,7 @@ def test_an_empty_level_is_aliased_and_changes_nothing_else(family):
 
 @pytest.mark.parametrize("family", REGRESSIONS)
 def test_a_pooled_fit_keeps_the_strata_as_predictors(family):
-    own = Frame(EVERYWHERE.codes, EVERYWHERE.levels, EVERYWHERE.count, ("field",), ())
+    own = Crosstab(EVERYWHERE.codes, EVERYWHERE.levels, EVERYWHERE.count, ("field",), ())
     job = job_of(family, predictors=("sex",), strata=("field",))
     names = [LIKELIHOODS[family].build(job, f, slice(0, 2)).design.names for f in (own, own.pooled())]
     assert names == [("(Intercept)", "sex[female]"), ("(Intercept)", "field[physics]", "field[health]", "sex[female]")]
@@ -393,10 +393,10 @@ def test_a_pooled_fit_keeps_the_strata_as_predictors(family):
 
 @each_family
 def test_a_stratum_that_does_not_start_the_frame_sees_its_own_rows(family):
-    own = Frame(EVERYWHERE.codes, EVERYWHERE.levels, EVERYWHERE.count, ("field",), ())
+    own = Crosstab(EVERYWHERE.codes, EVERYWHERE.levels, EVERYWHERE.count, ("field",), ())
     model = model_of(family, own, slice(2, 4))
     records = some_records(family)
-    records = records.take((records.frame == 2) | (records.frame == 3))
+    records = records.take((records.row == 2) | (records.row == 3))
     theta = theta_at_random(model, family, 4, 1)
     assert model.log_lik(theta, records).shape == (4, 11)
     assert model.expect(theta)[1].shape == (4, 2)

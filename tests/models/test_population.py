@@ -14,7 +14,7 @@ from scipy import optimize, stats
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.model import Lognormal
@@ -22,11 +22,11 @@ from dpdist.models.lognormal.model import Lognormal
 KEY = Key(b"tests/models/test_population")
 Z_LIMIT = 4.9
 """Two-sided normal tail 1e-6 a figure."""
-FRAME = Frame({"sex": np.array([0, 1], dtype=np.int32)}, {"sex": ("male", "female")}, np.array([5, 4]), (), ())
+FRAME = Crosstab({"sex": np.array([0, 1], dtype=np.int32)}, {"sex": ("male", "female")}, np.array([5, 4]), (), ())
 PATTERNS = np.array([[1.0, 0.0], [1.0, 1.0]])
 
 
-def model_of(synthesis="fbp", frame=FRAME, predictors=("sex",), salary=(0, 1e12), population=None, **said):
+def model_of(synthesis="fbp", crosstab=FRAME, predictors=("sex",), salary=(0, 1e12), population=None, **said):
     job = Job.model_validate(
         {
             "dataset": "test",
@@ -40,7 +40,7 @@ def model_of(synthesis="fbp", frame=FRAME, predictors=("sex",), salary=(0, 1e12)
             "tables": [{"name": "t", "by": ["sex"], "statistics": ["count"]}],
         }
     )
-    return Lognormal.build(job, frame, slice(0, len(frame)))
+    return Lognormal.build(job, crosstab, slice(0, len(crosstab)))
 
 
 class Population(NamedTuple):
@@ -119,7 +119,7 @@ def test_the_expected_weight_is_one_over_the_mean_inclusion_probability(seed):
 
 
 SMALL = 14
-ONE_CELL = Frame({"sex": np.zeros(1, dtype=np.int32)}, {"sex": ("male", "female")}, np.array([SMALL]), (), ())
+ONE_CELL = Crosstab({"sex": np.zeros(1, dtype=np.int32)}, {"sex": ("male", "female")}, np.array([SMALL]), (), ())
 
 
 def small_sample():
@@ -167,7 +167,7 @@ def importance_sampled(size):
 
 def untilted(draws):
     """β, κ_y, σ_y of the package's FBP, read off its expectations: E(wy|x)/E(w|x) = exp(β + σ_y²/2)."""
-    weight, product = model_of(frame=ONE_CELL, predictors=(), salary=(0, np.finfo(float).max)).expect(draws)
+    weight, product = model_of(crosstab=ONE_CELL, predictors=(), salary=(0, np.finfo(float).max)).expect(draws)
     sigma = draws["covariance"]
     beta = np.log(product / weight)[:, 0] - sigma[:, 0, 0] / 2.0
     return beta, -sigma[:, 0, 1] / sigma[:, 0, 0], np.sqrt(sigma[:, 0, 0])
@@ -178,7 +178,7 @@ def test_untilted_exact_draws_are_the_population_models_posterior():
     log_y, log_w = small_sample()
     number = np.arange(SMALL)
     records = Records(number, 0 * ONE_CELL.expand(), np.exp(log_y), np.exp(log_w), np.full(SMALL, -1, dtype=np.int32))
-    model = model_of(frame=ONE_CELL, predictors=())
+    model = model_of(crosstab=ONE_CELL, predictors=())
     draws = model.draw(model.statistics(records, np.ones(SMALL)), 100_000, KEY.generator("untilted"))
     expected, expected_error = importance_sampled(200_000)
 

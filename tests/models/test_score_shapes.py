@@ -53,9 +53,9 @@ def stratified(seed: int, states: int = 12, size: int = 600) -> Records:
 
 def sums(records: Records, cells: int) -> tuple[Floats, Floats]:
     """Means of w and of wy by cell."""
-    size = np.bincount(records.frame, minlength=cells)
+    size = np.bincount(records.row, minlength=cells)
     each = (records.weight, records.weight * records.outcome)
-    return tuple(np.bincount(records.frame, weights=values, minlength=cells) / size for values in each)
+    return tuple(np.bincount(records.row, weights=values, minlength=cells) / size for values in each)
 
 
 def fitted(model: Scores, records: Records) -> tuple[Floats, Floats]:
@@ -65,7 +65,7 @@ def fitted(model: Scores, records: Records) -> tuple[Floats, Floats]:
 
 
 def standing(reference: Records, cells: int) -> Scores:
-    model = model_of(np.bincount(reference.frame, minlength=cells))
+    model = model_of(np.bincount(reference.row, minlength=cells))
     return model.within(model.summarise(reference, KEY))
 
 
@@ -89,9 +89,7 @@ def test_weights_of_few_values_and_their_outcomes_are_the_references_pairs(
     np.testing.assert_allclose(weight[0], wanted[0], rtol=1e-9)
     if classes:
         # Atoms of a class with fewer than 50 records are two values or more, apart in the score alone.
-        alone = np.array(
-            [np.unique(reference.weight[reference.frame == k], return_counts=True)[1].min() for k in range(12)]
-        )
+        alone = np.array([np.unique(reference.weight[reference.row == k], return_counts=True)[1].min() for k in range(12)])
         assert (alone >= 50).sum() >= 4
         np.testing.assert_allclose(product[0][alone >= 50], wanted[1][alone >= 50], rtol=1e-9)
     else:
@@ -257,7 +255,7 @@ def test_cells_that_share_a_fit_are_not_replaced_by_one_another() -> None:
     wide, errors, expected, alone = [6, 9, 12, 15], [], [], []
     for number in range(3):
         reference, (current, true) = unlike(2 * number)[0], unlike(2 * number + 1)
-        model = model_of(np.bincount(reference.frame, minlength=18))
+        model = model_of(np.bincount(reference.row, minlength=18))
         model = model.within(model.summarise(reference, KEY))
         model = model.within(model.bias_corrected(reference))
         found, plain = (np.divide(*part[::-1]) for part in (fitted(model, current), sums(current, 18)))

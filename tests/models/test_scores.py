@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key, uniforms_of
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.models.copula import shapes
 from dpdist.models.copula.expectations import PRIOR, shifts
@@ -43,14 +43,14 @@ def job_of(kind: str = "hurdle") -> Job:
     )
 
 
-def frame_of(size: int) -> Frame:
+def crosstab_of(size: int) -> Crosstab:
     codes = np.array([(f, s) for f in range(3) for s in range(2)], dtype=np.int32)
-    return Frame({"field": codes[:, 0], "sex": codes[:, 1]}, LEVELS, np.full(6, size), (), ())
+    return Crosstab({"field": codes[:, 0], "sex": codes[:, 1]}, LEVELS, np.full(6, size), (), ())
 
 
-def records_of(frame: Frame, kind: str, seed: int) -> Records:
+def records_of(crosstab: Crosstab, kind: str, seed: int) -> Records:
     """Skewed weights, and outcomes that fall with the weight: rounded, top-coded, some of them 0."""
-    rng, row = np.random.default_rng(seed), frame.expand()
+    rng, row = np.random.default_rng(seed), crosstab.expand()
     z, size = rng.standard_normal(len(row)), len(row)
     outcome = np.exp(10.8 + 0.1 * row - 0.3 * z + 0.4 * rng.standard_normal(size))
     outcome = np.minimum(np.round(outcome, -3), 150_000.0)
@@ -63,9 +63,9 @@ def records_of(frame: Frame, kind: str, seed: int) -> Records:
 
 def model_of(kind: str = "hurdle", size: int = 800, seed: int = 1) -> tuple[Scores, Records]:
     """A model that stands on one file, and records of another."""
-    frame = frame_of(size)
-    model = Scores.build(job_of(kind), frame, slice(0, 6))
-    return model.within(model.summarise(records_of(frame, kind, seed), KEY)), records_of(frame, kind, seed + 1)
+    crosstab = crosstab_of(size)
+    model = Scores.build(job_of(kind), crosstab, slice(0, 6))
+    return model.within(model.summarise(records_of(crosstab, kind, seed), KEY)), records_of(crosstab, kind, seed + 1)
 
 
 def parameters_of(model: Scores, draws: int) -> Draws:
@@ -112,9 +112,9 @@ def test_the_log_likelihood_is_the_density_over_that_under_the_references_fit(ki
 
 
 def test_on_the_reference_itself_scores_are_standard_normal_and_f_is_small() -> None:
-    frame = frame_of(800)
-    own = records_of(frame, "hurdle", 1)
-    model = Scores.build(job_of(), frame, slice(0, 6))
+    crosstab = crosstab_of(800)
+    own = records_of(crosstab, "hurdle", 1)
+    model = Scores.build(job_of(), crosstab, slice(0, 6))
     model = model.within(model.summarise(own, KEY))
     scored = model.scored(own)
     for cell in range(6):
@@ -222,7 +222,7 @@ def means_of(model: Scores, records: Records, alpha: np.ndarray) -> tuple[np.nda
     fit = model.centre(model.statistics(records, alpha)[None])
     weight, product = (values[0] for values in model.expect(fit))
     sums = [
-        np.bincount(records.frame, weights=each, minlength=6) for each in (records.weight, records.weight * records.outcome)
+        np.bincount(records.row, weights=each, minlength=6) for each in (records.weight, records.weight * records.outcome)
     ]
     return product / weight, sums[1] / sums[0]
 
@@ -235,13 +235,13 @@ def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, sha
     records' all the same where nothing is held to be known of a shift; and so are weights and means under privacy weights,
     undone. Controls: as told, a mean of money is
     off by more than half a percent; in files of another size, by more than the rounding."""
-    frame = frame_of(800)
-    own = records_of(frame, kind, 1)
+    crosstab = crosstab_of(800)
+    own = records_of(crosstab, kind, 1)
     if kind != "binary":
         wider = np.where(own.weight > 100, own.outcome**1.3 / 20.0, own.outcome)
         own = replace(own, outcomes=np.minimum(wider, 150_000.0))
     count = np.where(np.arange(6) == 2, 800, round(800 * share))
-    model, standing = Scores.build(job_of(kind), replace(frame, count=count), slice(0, 6)), (count / 800)[own.frame]
+    model, standing = Scores.build(job_of(kind), replace(crosstab, count=count), slice(0, 6)), (count / 800)[own.row]
     model = model.within(model.summarise(own, KEY))
     found, wanted = means_of(model, own, standing)
     assert (np.abs(found / wanted - 1.0).max() > 5e-3) == (kind != "binary"), "control"
@@ -264,9 +264,9 @@ def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None
     """Refits without a twentieth of the records at a time, each moved until it has the means of its own records: their
     spread, but for what is not linear in it, is what a shift is shrunk by, towards the shift that all have in common.
     Control: it is not shrunk by half as much."""
-    frame = frame_of(1_500)
-    own = records_of(frame, kind, 1)
-    model = Scores.build(job_of(kind), frame, slice(0, 6))
+    crosstab = crosstab_of(1_500)
+    own = records_of(crosstab, kind, 1)
+    model = Scores.build(job_of(kind), crosstab, slice(0, 6))
     model = model.within(model.summarise(own, KEY))
     whole = model.bias_corrected(own, np.inf).undone.slopes[0, :, 0]
     group = (20 * uniforms_of(KEY, "level", own.record)).astype(int)
@@ -274,7 +274,7 @@ def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None
     for k in range(20):
         left = own.take(group != k)
         law = model._law(model.centre(model.statistics(left, np.ones(len(left)))[None]))
-        sums = [np.bincount(left.frame, weights=each) for each in (left.weight, left.weight * left.outcome)]
+        sums = [np.bincount(left.row, weights=each) for each in (left.weight, left.weight * left.outcome)]
         found.append(shifts(model.reference_facts, law, model.kind, model.outcome_bounds, sums[1] / sums[0], np.arange(6)))
     variance = 19.0 * np.var(found, axis=0)
     for prior in (0.01, 0.03):
@@ -292,16 +292,16 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
     """The reference has a record with a tenth of a cell's weight and the highest outcome; other samples of the population
     have none. Levelled in full their means are off by most of what it makes of its own; shrunk, by less than a third.
     Control: what many records make, of a law that is no spline's, is kept."""
-    frame = frame_of(800)
-    own, current = (records_of(frame, "positive", seed) for seed in (1, 2))
-    first = int(np.flatnonzero(own.frame == 2)[own.weight[own.frame == 2].argmax()])
+    crosstab = crosstab_of(800)
+    own, current = (records_of(crosstab, "positive", seed) for seed in (1, 2))
+    first = int(np.flatnonzero(own.row == 2)[own.weight[own.row == 2].argmax()])
     mark = own.record == first
     heavy = replace(
         own,
-        weight=np.where(mark, 0.1 * own.weight[own.frame == 2].sum(), own.weight),
+        weight=np.where(mark, 0.1 * own.weight[own.row == 2].sum(), own.weight),
         outcomes=np.where(mark, 150_000.0, own.outcome),
     )
-    model = Scores.build(job_of("positive"), frame, slice(0, 6))
+    model = Scores.build(job_of("positive"), crosstab, slice(0, 6))
     model = model.within(model.summarise(heavy, KEY))
     off = []
     for prior in (np.inf, PRIOR):
@@ -310,7 +310,7 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
         off.append((found / wanted - 1.0)[2])
     assert off[0] > 0.05
     assert abs(off[1]) < off[0] / 3.0
-    many = records_of(frame_of(15_000), "positive", 1)
+    many = records_of(crosstab_of(15_000), "positive", 1)
     every = replace(
         many, outcomes=np.minimum(np.where(many.weight > 100, many.outcome**1.3 / 20.0, many.outcome), 150_000.0)
     )
@@ -320,11 +320,11 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
 
 
 def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_are_left() -> None:
-    frame = replace(frame_of(200), count=np.array([900, 40, 320, 320, 700, 20]))
-    own = records_of(frame, "hurdle", 3)
-    law = frame.codes["field"][own.frame] == 1
-    own = replace(own, outcomes=np.where(law & (own.outcome > 0), 5e4, own.outcome * (own.frame != 2)))
-    model = Scores.build(job_of(), frame, slice(0, 6))
+    crosstab = replace(crosstab_of(200), count=np.array([900, 40, 320, 320, 700, 20]))
+    own = records_of(crosstab, "hurdle", 3)
+    law = crosstab.codes["field"][own.row] == 1
+    own = replace(own, outcomes=np.where(law & (own.outcome > 0), 5e4, own.outcome * (own.row != 2)))
+    model = Scores.build(job_of(), crosstab, slice(0, 6))
     model = model.within(model.summarise(own, KEY))
     facts = model.bias_corrected(own)
     moved = facts.undone.slopes[0, :, 0]
@@ -342,10 +342,10 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
 
 def test_small_cells_share_a_fit_and_borrow_a_distribution_in_part() -> None:
     """40 and 20 records borrow from the field's others: all of them are alike. 320 are alone."""
-    frame = frame_of(200)
-    frame = replace(frame, count=np.array([900, 40, 320, 320, 700, 20]))
-    model = Scores.build(job_of(), frame, slice(0, 6))
-    records = records_of(frame, "hurdle", 3)
+    crosstab = crosstab_of(200)
+    crosstab = replace(crosstab, count=np.array([900, 40, 320, 320, 700, 20]))
+    model = Scores.build(job_of(), crosstab, slice(0, 6))
+    records = records_of(crosstab, "hurdle", 3)
     facts = model.summarise(records, KEY)
     assert model.within(facts).units[0].tolist() == [0, 0, 2, 2, 1, 1]
     assert model.within(facts).units[1].tolist() == [[0, 0], [0, 0], [2, 2], [2, 2], [1, 1], [1, 1]]

@@ -15,7 +15,7 @@ from test_lognormal import (
     LEVELS,
     NAMES,
     Z_LIMIT,
-    frame_of,
+    crosstab_of,
     indicators,
     some_alpha,
     some_records,
@@ -54,26 +54,26 @@ def job(outcomes, predictors=("field", "sex"), bounds=(0, 1e12), population=None
     )
 
 
-def model_of(d=2, frame=EVERYWHERE, proper=False, **said):
-    return Lognormal.build(job(THREE[:d], **said), frame, slice(0, len(frame)), proper)
+def model_of(d=2, crosstab=EVERYWHERE, proper=False, **said):
+    return Lognormal.build(job(THREE[:d], **said), crosstab, slice(0, len(crosstab)), proper)
 
 
-def records_of(frame, z):
+def records_of(crosstab, z):
     """Records with logs z (record, D), the weight's last."""
-    row = frame.expand()
+    row = crosstab.expand()
     none = np.full(len(row), -1, dtype=np.int32)
     return Records(np.arange(len(row)), row, np.exp(z[:, :-1]), np.exp(z[:, -1]), none)
 
 
-def logs_of(frame, d=2, seed=1):
-    rng, row = np.random.default_rng(seed), frame.expand()
+def logs_of(crosstab, d=2, seed=1):
+    rng, row = np.random.default_rng(seed), crosstab.expand()
     root = np.tril(rng.normal(0.0, 0.3, (d + 1, d + 1))) + 0.4 * np.eye(d + 1)
     return np.linspace(11.0, 4.0, d + 1) + 0.2 * row[:, None] + rng.standard_normal((len(row), d + 1)) @ root.T
 
 
-def posterior(model, z, alpha, frame=EVERYWHERE):
+def posterior(model, z, alpha, crosstab=EVERYWHERE):
     """B̂, K, S, ν by plain matrix algebra on the records themselves."""
-    x = indicators(frame, [model.design.names[k] for k in model.design.kept])
+    x = indicators(crosstab, [model.design.names[k] for k in model.design.kept])
     a = np.diag(alpha)
     k = x.T @ a @ x
     b = np.linalg.solve(k, x.T @ a @ z)
@@ -252,7 +252,7 @@ def test_the_general_kernel_agrees_with_the_compiled_one_where_both_serve():
     draws = model.draw(model.statistics(records, some_alpha(len(records))), 300, KEY.generator("kernels"))
     found = model.extremes(draws, records)
     z = [np.log(records.outcomes[:, 0]), np.log(records.weight)]
-    pattern = model.design.pattern[records.frame]
+    pattern = model.design.pattern[records.row]
     for own, features, table, slack in factors_of_many(model._means(draws), draws["covariance"], z, pattern):
         high, low = extremes_of_many(features, table)
         np.testing.assert_allclose(high + slack, found.highest[own], rtol=1e-9, atol=1e-9)
@@ -263,7 +263,7 @@ def test_the_general_kernel_agrees_with_the_compiled_one_where_both_serve():
 
 def known(population=None, **said):
     """A model of one cell with parameters that are written down, two outcomes."""
-    model = model_of(2, frame_of({(0, 0): 9}), predictors=(), population=population, **said)
+    model = model_of(2, crosstab_of({(0, 0): 9}), predictors=(), population=population, **said)
     covariance = np.array([[0.16, 0.05, -0.12], [0.05, 0.09, 0.06], [-0.12, 0.06, 0.25]])
     return model, of(np.array([[[1.0, 2.0, 0.5]]]), covariance[None]), covariance
 

@@ -68,7 +68,7 @@ PARAMETERS = {
 def lognormal_density(theta, records):
     """log N₂(log y, log w; B'x, Σ) by SciPy, (draw, record)."""
     z = np.log(np.column_stack([records.outcome, records.weight]))
-    means = np.einsum("np,spk->snk", DESIGN[records.frame], theta["coefficients"])
+    means = np.einsum("np,spk->snk", DESIGN[records.row], theta["coefficients"])
     laws = zip(means, theta["covariance"], strict=True)
     return np.array([stats.multivariate_normal.logpdf(z - mean, np.zeros(2), sigma) for mean, sigma in laws])
 
@@ -186,7 +186,7 @@ def test_a_clamped_posterior_reaches_its_program_clamped(program, tmp_path):
     plain = model.stan_data(model.statistics(records, np.full(len(records), 0.05)))
     alpha = np.where(np.arange(25) % 5 == 0, 0.0, some_alpha(25))
     offset = model.log_lik(Draws(model.from_stan(wide_draws(program, plain, tmp_path)[1])).one(0), some)[0]
-    data = data_of(model, Clamped(np.column_stack([some.frame, some.outcome, some.weight, alpha, offset]), clamp))
+    data = data_of(model, Clamped(np.column_stack([some.row, some.outcome, some.weight, alpha, offset]), clamp))
     points, drawn = wide_draws(program, data, tmp_path)
     theta = Draws(model.from_stan(drawn))
     f = lognormal_density(theta, some) if family == "lognormal" else density(family, theta, some)

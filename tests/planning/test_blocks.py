@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.planning.blocks import TENSOR_BYTES, Blocks, Layout, block_rows, limits, seconds
 from dpdist.storage.arrays import RaggedAxis
 
@@ -36,7 +36,7 @@ def test_block_borders_are_chunk_borders(count, draws):
 def test_every_stratum_is_in_one_bin_or_giant_and_no_bin_outgrows_its_task(count, draws, workers):
     codes = {"unit": np.arange(len(count), dtype=np.int32)}
     levels = {"unit": tuple(range(len(count)))}
-    layout = Layout(Frame(codes, levels, np.array(count, dtype=np.int64), ("unit",), ()), draws, 1, False)
+    layout = Layout(Crosstab(codes, levels, np.array(count, dtype=np.int64), ("unit",), ()), draws, 1, False)
     bins = layout.bins(workers)
     assert sorted([*(stratum for strata in bins for stratum in strata), *layout.giants]) == list(range(len(count)))
     times = [sum(seconds([count[k] for k in strata], draws)) for strata in bins]

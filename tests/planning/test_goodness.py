@@ -15,7 +15,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.estimation.direct import SamplingDesign
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
@@ -90,10 +90,10 @@ def judged(rows: pd.DataFrame, said: Job) -> GoodnessOfFit:
     key = np.column_stack([column[order] for column in codes.values()])
     distinct, row, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     levels = {name: said.columns[name].levels or () for name in codes}
-    frame = Frame({name: distinct[:, k].astype(np.int32) for k, name in enumerate(codes)}, levels, count, (), ())
+    crosstab = Crosstab({name: distinct[:, k].astype(np.int32) for k, name in enumerate(codes)}, levels, count, (), ())
     y, w = (rows[name].to_numpy()[order] for name in ("salary", "weight"))
     records = Records(np.arange(len(rows)), row.reshape(-1).astype(np.int32), y, w, np.full(len(rows), -1, dtype=np.int32))
-    return compared(said, frame, records, np.ones(len(frame), dtype=bool), SamplingDesign(), [None])
+    return compared(said, crosstab, records, np.ones(len(crosstab), dtype=bool), SamplingDesign(), [None])
 
 
 @pytest.mark.parametrize("edits", [(), TILTED], ids=["sanitized", "tilted"])

@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.noisy_counts import counts, levels, noisy_frame, tree
+from dpdist.privacy.noisy_counts import counts, levels, noisy_crosstab, tree
 
 JOB = """
 dataset: counted
@@ -42,28 +42,28 @@ def job_of(kind: str) -> Job:
     return parse_job(JOB.format(adjacency=adjacency, columns=columns))
 
 
-def frame_of(job: Job, seed: int, mean: float) -> Frame:
+def crosstab_of(job: Job, seed: int, mean: float) -> Crosstab:
     known = {name: job.columns[name].levels or () for name in job.categories}
     codes = np.indices([len(each) for each in known.values()]).reshape(len(known), -1).astype(np.int32)
     count = np.random.default_rng(seed).poisson(mean, codes.shape[1])
     count[0] += 1
-    return Frame(dict(zip(known, codes, strict=True)), known, count, job.strata, job.survey.design_strata)
+    return Crosstab(dict(zip(known, codes, strict=True)), known, count, job.strata, job.survey.design_strata)
 
 
-def measured(job: Job, frame: Frame, seed: int) -> list[Floats]:
+def measured(job: Job, crosstab: Crosstab, seed: int) -> list[Floats]:
     """Counts of every level under Laplace noise of its scale."""
     rng = np.random.default_rng(seed)
     return [
         exact + (0.0 if level.scale is None else np.rint(rng.laplace(0.0, float(level.scale), len(exact))))
-        for level, exact in zip(levels(job), counts(job, frame), strict=True)
+        for level, exact in zip(levels(job), counts(job, crosstab), strict=True)
     ]
 
 
-def by(frame: Frame, names: tuple[str, ...], values: Floats) -> dict[tuple[object, ...], float]:
+def by(crosstab: Crosstab, names: tuple[str, ...], values: Floats) -> dict[tuple[object, ...], float]:
     """Sums by the levels of some columns, added up one row at a time."""
     found: dict[tuple[object, ...], float] = {}
-    for row in range(len(frame)):
-        label = tuple(frame.levels[name][frame.codes[name][row]] for name in names)
+    for row in range(len(crosstab)):
+        label = tuple(crosstab.levels[name][crosstab.codes[name][row]] for name in names)
         found[label] = found.get(label, 0) + float(values[row])
     return found
 
@@ -71,10 +71,10 @@ def by(frame: Frame, names: tuple[str, ...], values: Floats) -> dict[tuple[objec
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_level_counts_the_cross_of_its_columns(kind: str) -> None:
     job = job_of(kind)
-    frame = frame_of(job, 1, 4.0)
-    for level, exact in zip(levels(job), counts(job, frame), strict=True):
-        known = by(frame, level.columns, frame.count)
-        order = product(*(frame.levels[name] for name in level.columns))
+    crosstab = crosstab_of(job, 1, 4.0)
+    for level, exact in zip(levels(job), counts(job, crosstab), strict=True):
+        known = by(crosstab, level.columns, crosstab.count)
+        order = product(*(crosstab.levels[name] for name in level.columns))
         assert exact.tolist() == [known[label] for label in order]
     assert levels(job)[-1].columns == tree(job)
 
@@ -83,40 +83,40 @@ def test_every_level_counts_the_cross_of_its_columns(kind: str) -> None:
 def test_without_noise_the_frame_is_the_exact_one(kind: str) -> None:
     job = job_of(kind)
     for seed in range(5):
-        frame = frame_of(job, seed, 3.0)
-        made = noisy_frame(job, frame, [exact.astype(float) for exact in counts(job, frame)])
-        assert made.count.tolist() == frame.count.tolist()
+        crosstab = crosstab_of(job, seed, 3.0)
+        made = noisy_crosstab(job, crosstab, [exact.astype(float) for exact in counts(job, crosstab)])
+        assert made.count.tolist() == crosstab.count.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_are_whole_and_not_below_0_and_public_ones_are_kept(kind: str) -> None:
     job = job_of(kind)
     for seed in range(20):
-        frame = frame_of(job, seed, 2.0)
-        made = noisy_frame(job, frame, measured(job, frame, seed))
+        crosstab = crosstab_of(job, seed, 2.0)
+        made = noisy_crosstab(job, crosstab, measured(job, crosstab, seed))
         assert made.count.dtype == np.int64
         assert made.count.min() >= 0
         assert made.count.sum() >= 1
         if kind != "add_remove":
             names = job.counted_columns
-            assert by(frame, names, made.count) == by(frame, names, frame.count)
-    assert made.count.tolist() != frame.count.tolist(), "control: there is noise"
+            assert by(crosstab, names, made.count) == by(crosstab, names, crosstab.count)
+    assert made.count.tolist() != crosstab.count.tolist(), "control: there is noise"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_counts_are_the_weighted_least_squares_of_all_levels(kind: str) -> None:
     job = job_of(kind)
-    frame = frame_of(job, 3, 5000.0)
-    noisy, rows, wanted = measured(job, frame, 9), list[Floats](), list[float]()
+    crosstab = crosstab_of(job, 3, 5000.0)
+    noisy, rows, wanted = measured(job, crosstab, 9), list[Floats](), list[float]()
     for level, values in zip(levels(job), noisy, strict=True):
         weight = 1e6 if level.scale is None else 1.0 / float(level.scale)
-        labels = list(product(*(frame.levels[name] for name in level.columns)))
-        own = [tuple(frame.levels[n][frame.codes[n][row]] for n in level.columns) for row in range(len(frame))]
+        labels = list(product(*(crosstab.levels[name] for name in level.columns)))
+        own = [tuple(crosstab.levels[n][crosstab.codes[n][row]] for n in level.columns) for row in range(len(crosstab))]
         for label, value in zip(labels, values, strict=True):
             rows.append(weight * np.array([float(each == label) for each in own]))
             wanted.append(weight * value)
     oracle = np.linalg.lstsq(np.array(rows), np.array(wanted), rcond=None)[0]
-    made = noisy_frame(job, frame, noisy).count
+    made = noisy_crosstab(job, crosstab, noisy).count
     assert np.abs(made - oracle).max() <= 1.01, "rounding by largest remainders moves a count by less than 1"
     assert np.abs(noisy[-1].sum() - made.sum()) > 1 or kind != "add_remove", "control: the leaves alone say another total"
 
@@ -126,14 +126,16 @@ def test_shares_of_the_budget_add_up_to_it() -> None:
         job = job_of(kind)
         moved = 1 if kind == "add_remove" else 2
         spent = sum((moved / level.scale for level in levels(job) if level.scale is not None), Fraction(0))
-        assert spent == job.epsilon.frame == Fraction(1, 2)
+        assert spent == job.epsilon.crosstab == Fraction(1, 2)
 
 
 def test_small_counts_err_less_than_independent_noise_would_make_them() -> None:
     job = job_of("add_remove")
-    frame = frame_of(job, 4, 0.3)
-    errors = np.array([noisy_frame(job, frame, measured(job, frame, s)).count - frame.count for s in range(200)])
-    plain = np.sqrt(2.0) / float(job.epsilon.frame)
+    crosstab = crosstab_of(job, 4, 0.3)
+    errors = np.array(
+        [noisy_crosstab(job, crosstab, measured(job, crosstab, s)).count - crosstab.count for s in range(200)]
+    )
+    plain = np.sqrt(2.0) / float(job.epsilon.crosstab)
     leaf = levels(job)[-1].scale
     assert leaf is not None
     assert np.sqrt((errors**2).mean()) < plain

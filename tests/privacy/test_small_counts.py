@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 
@@ -219,7 +219,7 @@ def test_secret_sizes_have_no_small_counts(tmp_path: Path) -> None:
     pd.concat([whole, cells.assign(cost=500.0, weight=2.0)]).to_parquet(tmp_path / "earlier.parquet")
     job = parse_job(secret + f'reference: {{path: {tmp_path / "earlier.parquet"}, period: "0"}}\n')
     plan = dpdist.plan(job, tmp_path / "clinic.parquet")
-    assert plan.frame.below(3).few == 2
+    assert plan.crosstab.below(3).few == 2
     dpdist.run(job, tmp_path / "ws", tmp_path / "clinic.parquet")
 
 
@@ -232,6 +232,6 @@ def test_an_unset_key_is_not_part_of_the_published_job() -> None:
 
 
 def test_counts_below_a_minimum_are_those_of_rows_with_records() -> None:
-    frame = Frame({}, {}, np.array([0, 1, 2, 3, 9, 1]), (), ())
-    assert frame.below(3) == (3, 2, 5)
-    assert frame.below(1) == (0, 2, 5)
+    crosstab = Crosstab({}, {}, np.array([0, 1, 2, 3, 9, 1]), (), ())
+    assert crosstab.below(3) == (3, 2, 5)
+    assert crosstab.below(1) == (0, 2, 5)

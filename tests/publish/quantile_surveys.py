@@ -15,7 +15,7 @@ import pandas as pd
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Floats, Frame, Ints
+from dpdist.core.records import TOTAL, Crosstab, Floats, Ints
 from dpdist.job import Job
 from dpdist.quality.predicted.replicates import release_of, tables_of
 from dpdist.survey.census import take_census
@@ -91,30 +91,30 @@ REFERENCE_TABLES = "tables"
 
 def job_of(
     folder: Path, survey: Survey, *, reference: bool, of_areas: str = "[count]", mechanism: str = REFERENCE_TABLES
-) -> tuple[Job, Frame]:
+) -> tuple[Job, Crosstab]:
     records = survey.sample(np.random.default_rng(0))
     columns = {
-        "group": np.array(GROUPS)[records.frame // len(AREAS)],
-        "area": np.array(AREAS)[records.frame % len(AREAS)],
+        "group": np.array(GROUPS)[records.row // len(AREAS)],
+        "area": np.array(AREAS)[records.row % len(AREAS)],
         **{"income": records.outcome, "weight": records.weight},
     }
     pd.DataFrame(columns).to_parquet(folder / "now.parquet")
     path = f"reference: {{path: {folder}/now.parquet}}" if reference else ""
     text = JOB.format(folder=folder, reference=path, of_groups=OF_GROUPS, of_areas=of_areas, mechanism=mechanism)
     job = dpdist.parse_job(text)
-    return job, take_census(job, open_source(job)).frame
+    return job, take_census(job, open_source(job)).crosstab
 
 
 def released_quantiles(
     folder: Path, survey: Survey, replicates: int, *, reference: bool, mechanism: str = REFERENCE_TABLES
 ) -> pd.DataFrame:
     """Published quantiles of independent samples, references and noises, with their truth, one row each."""
-    job, frame = job_of(folder, survey, reference=reference, mechanism=mechanism)
+    job, crosstab = job_of(folder, survey, reference=reference, mechanism=mechanism)
     rows, truths = list[pd.DataFrame](), survey.truths()
     for number in range(replicates):
         rng = np.random.default_rng([7, number])
         now, before = survey.sample(rng, survey.drift), survey.sample(rng) if reference else None
-        made = release_of(job, frame, now, before, Key(bytes(31) + b"q").child(str(number)))
+        made = release_of(job, crosstab, now, before, Key(bytes(31) + b"q").child(str(number)))
         table = tables_of(made)["groups"]
         rows.append(table[table["estimator"] == "parameters"].assign(replicate=number))
     published = pd.concat(rows, ignore_index=True)

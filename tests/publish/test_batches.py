@@ -45,13 +45,13 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
 
 
 def test_batches_are_cut_by_numbers_of_strata_and_records(release: ReleasedObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = release.frame.stratum_count
-    assert batches_of(release.frame) == [range(len(count))]
+    count = release.crosstab.stratum_count
+    assert batches_of(release.crosstab) == [range(len(count))]
     monkeypatch.setattr(batches, "MOST_STRATA", 3)
-    assert [len(batch) for batch in batches_of(release.frame)] == [3, 3, 2]
+    assert [len(batch) for batch in batches_of(release.crosstab)] == [3, 3, 2]
     monkeypatch.setattr(batches, "MOST_RECORDS", int(count.max()) - 1)
     largest = int(count.argmax())
-    found = batches_of(release.frame)
+    found = batches_of(release.crosstab)
     assert range(largest, largest + 1) in found
     assert [k for batch in found for k in batch] == list(range(len(count)))
 
@@ -93,7 +93,7 @@ def test_any_cut_publishes_the_same_records_and_figures(
     publish(release, tmp_path / "one")
     monkeypatch.setattr(batches, "MOST_STRATA", 3)
     monkeypatch.setattr(batches, "MOST_RECORDS", 90)
-    assert {len(batch) for batch in batches_of(release.frame)} > {1}
+    assert {len(batch) for batch in batches_of(release.crosstab)} > {1}
     publish(release, tmp_path / "several")
     for number in (1, 2):
         one, several = (pq.read_table(tmp_path / name / f"synthetic/set-{number}.parquet") for name in ("one", "several"))

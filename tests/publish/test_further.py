@@ -77,9 +77,9 @@ def laws(release: ReleasedObject, field: str, sex: str) -> list[tuple[np.ndarray
     """Mean and covariance of (log salary, log hours, log weight) in a base cell, by set, and the cell's sample records."""
     row = [
         k
-        for k in range(len(release.frame))
+        for k in range(len(release.crosstab))
         if all(
-            release.frame.levels[name][release.frame.codes[name][k]] == level
+            release.crosstab.levels[name][release.crosstab.codes[name][k]] == level
             for name, level in (("field", field), ("sex", sex))
         )
     ]
@@ -88,7 +88,7 @@ def laws(release: ReleasedObject, field: str, sex: str) -> list[tuple[np.ndarray
     for k in range(len(release.sets)):
         theta = release.theta(model, 0, k)
         mean = model._means(theta)[0, model.design.pattern[row[0]]]
-        found.append((mean, theta["covariance"][0], float(release.frame.count[row[0]])))
+        found.append((mean, theta["covariance"][0], float(release.crosstab.count[row[0]])))
     return found
 
 

@@ -53,7 +53,7 @@ def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(rel
     """A search on a sample from θ makes Σ smaller still; on one from the untrimmed law it comes out near θ's own Σ."""
     model, theta = release.model(0), release.theta(release.model(0), 0, 0)
     assert isinstance(model, Lognormal)
-    rows, _ = _subsample(release, slice(0, len(release.frame)))
+    rows, _ = _subsample(release, slice(0, len(release.crosstab)))
     key = release.seed.child("precision all")
     redraw = redrawing(model, 200, lambda: key.child("search").generator("posterior"))
     size = np.sqrt(np.diag(theta["covariance"][0]))
@@ -87,7 +87,7 @@ def test_records_add_their_own_noise_to_the_error_of_the_parameters(
 ) -> None:
     """T = T of the parameters + S/m by hand; W alone, which leaves the parameters' error out, is less: the control."""
     release = replace(release, sets=release.sets[:sets])
-    cells = cross(release.frame, ["sex"], True)
+    cells = cross(release.crosstab, ["sex"], True)
     sums, expected = synthesize(release, tmp_path / "synthetic", lambda _: None).sums[0], expectations(release)
     assert expected is not None
     found = estimates(release, cells, Grounds(expected, sums, spreads(release, lambda _: None)[0]))

@@ -12,7 +12,7 @@ from small_release import JOB, survey
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.post import Marginals
@@ -93,7 +93,7 @@ def test_a_choice_whose_noise_is_too_large_is_refused_before_anything_is_spent(t
     text = coded().replace("columns:\n", "columns:\n" + columns).replace("[sex, kids, age]", f"[{', '.join(MANY)}]")
     for epsilon, fits in (("0.000001", False), ("0.000002", True)):
         job = parse_job(text.replace('epsilon: "2"', f'epsilon: "{epsilon}"'))
-        model = builder_of(job).build(job, Frame({}, {}, np.array([2]), (), ()), slice(0, 1))
+        model = builder_of(job).build(job, Crosstab({}, {}, np.array([2]), (), ()), slice(0, 1))
         assert isinstance(model, Marginals)
         assert max(model.scale_of(key) for key in (*model.singles, *model.candidates)) <= LARGEST_SCALE
         assert (choice_scale(model.epsilon * SELECTION, 12, "zero_out") <= LARGEST_SCALE) is fits
@@ -128,7 +128,7 @@ def test_weights_of_a_partition_vary_as_much_as_they_can(weighted: bool) -> None
     Control: without weights it does not vary."""
     text = coded().replace("marginals", "flat_laplace")
     job = parse_job(text if weighted else text.replace("survey: {weight: weight}\n", ""))
-    model = builder_of(job).build(job, Frame({}, {}, np.array([500]), (), ()), slice(0, 1))
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([500]), (), ()), slice(0, 1))
     assert isinstance(model, PartitionCounts)
     cells = np.full(24, 200.0 / 24.0 if weighted else 500.0 / 24.0) * 2**20
     theta = model.released((), np.concatenate([[300.0 * 2**20], cells]) if weighted else cells)

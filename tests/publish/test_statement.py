@@ -17,7 +17,7 @@ import pytest
 import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import SPECS, WEIGHT_RULES, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
@@ -105,10 +105,12 @@ def job(name: str, adjacency: str = "zero_out", **said: str) -> Job:
 
 def statement_of(said: Job) -> dict[str, Any]:
     """As it would be published for 300 records of two cells, or of noisy numbers."""
-    frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.full(2, 150), said.strata, ())
+    crosstab = Crosstab(
+        {"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.full(2, 150), said.strata, ()
+    )
     promise = promised(MECHANISMS[said.mechanism.name].promise(said), facts(said))
-    thetas = {label: {"prior": "proper"} for label in frame.stratum_labels}
-    found = statement(ReleasedObject(said, promise, frame, (thetas,), Key(b"publish")))
+    thetas = {label: {"prior": "proper"} for label in crosstab.stratum_labels}
+    found = statement(ReleasedObject(said, promise, crosstab, (thetas,), Key(b"publish")))
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 

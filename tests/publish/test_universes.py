@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from dpdist.core.errors import JobError
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.core.table_cells import cross
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
@@ -163,7 +163,7 @@ def test_cells_of_a_package_are_those_of_its_tables() -> None:
     codes = np.array(np.unique(rng.integers(0, sizes, (60, 3)), axis=0))
     count = rng.integers(1, 9, len(codes)).astype(float)
     levels = {name: tuple(f"{name}{k}" for k in range(size)) for name, size in zip(names, sizes, strict=True)}
-    frame = Frame(dict(zip(names, codes.T.astype(np.int32), strict=True)), levels, count.astype(np.int64), (), ())
+    crosstab = Crosstab(dict(zip(names, codes.T.astype(np.int32), strict=True)), levels, count.astype(np.int64), (), ())
     universes = {"work": ["work0", "work2"], "age": ["age1", "age2", "age3"]}, {"age": ["age2"]}
     tables = (
         WorkloadTable("t", (1, 0), True, 1.0, ((0, (0, 2)), (2, (1, 2, 3)))),
@@ -172,7 +172,7 @@ def test_cells_of_a_package_are_those_of_its_tables() -> None:
     )
     workload = Workload(codes, sizes, count, tables, names)
     for table, universe in zip(tables, (*universes, universes[1]), strict=True):
-        cells = cross(frame, [names[k] for k in table.by], table.margins, universe)
+        cells = cross(crosstab, [names[k] for k in table.by], table.margins, universe)
         np.testing.assert_array_equal(workload.published(table).matrix.toarray(), cells.membership.toarray())
     # v tells its universe by age. t and u have universes over columns that they do not have: columns 3 and 4.
     assert workload.measured == ((0, 1, 3), (1, 4), (0, 2))

@@ -12,11 +12,11 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.core.table_cells import cross
 from dpdist.quality.comparators import ABSENT, reference_baselines
 
-FRAME = Frame(
+FRAME = Crosstab(
     {"field": np.array([0, 0, 1, 1], dtype=np.int32), "sex": np.array([0, 1, 0, 1], dtype=np.int32)},
     {"field": ("arts", "law"), "sex": ("f", "m")},
     np.array([10, 20, 30, 40]),

@@ -14,9 +14,9 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.core.table_cells import cross
-from dpdist.estimation.frame_table import frame_from_table
+from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.publish.released import read_released
@@ -72,7 +72,7 @@ def written(folder: Path, zeros: float = 0.0, n: int = 3000) -> Path:
     return folder
 
 
-def placed(rows: pd.DataFrame, path: Path) -> Frame:
+def placed(rows: pd.DataFrame, path: Path) -> Crosstab:
     """Records in frame order at `path`, and their frame."""
     known = list(product(range(3), range(2)))
     row = np.array(
@@ -80,17 +80,17 @@ def placed(rows: pd.DataFrame, path: Path) -> Frame:
     )
     order = np.argsort(row, kind="stable")
     codes = {name: np.array(known, dtype=np.int32)[:, k] for k, name in enumerate(("field", "sex"))}
-    frame = Frame(codes, {"field": FIELDS, "sex": SEXES}, np.bincount(row, minlength=6), (), ())
+    crosstab = Crosstab(codes, {"field": FIELDS, "sex": SEXES}, np.bincount(row, minlength=6), (), ())
     columns = (rows[name].to_numpy()[order] for name in ("salary", "weight"))
     n = len(rows)
     records = Records(np.arange(n), row[order].astype(np.int32), *columns, np.full(n, -1, dtype=np.int32))
     write_records(path, records, [0, n])
-    return frame
+    return crosstab
 
 
-def of_table(said: Job, found: BaselineSums, frame: Frame, how: str, estimator: str) -> dict[str, np.ndarray]:
+def of_table(said: Job, found: BaselineSums, crosstab: Crosstab, how: str, estimator: str) -> dict[str, np.ndarray]:
     table = said.tables[0]
-    figures = found.figures(how, estimator, cross(frame, table.by, table.margins))
+    figures = found.figures(how, estimator, cross(crosstab, table.by, table.margins))
     return {name: figures[name] for name in ("count", "mean", "total")}
 
 
@@ -106,19 +106,19 @@ def test_a_comparator_is_the_release_that_it_stands_for(how: str, strata: str, r
     dpdist.run(Job.model_validate(plain.model_dump() | {"rake": strict.rake}), tmp_path / "ws")
     space, scratch = Workspace.of_place(tmp_path / "ws"), tmp_path / "scratch"
     scratch.mkdir()
-    frame = frame_from_table(read_table(space.frame))
-    found = fitted(strict, frame, space.records, Key.read(space.key), scratch)
+    crosstab = crosstab_from_table(read_table(space.crosstab))
+    found = fitted(strict, crosstab, space.records, Key.read(space.key), scratch)
     assert found.note == "asymptotic, ε = 9 over 3 sets, substitution"
-    assert set(found.notes(cross(frame, ["field", "sex"], True))) == {found.note}
+    assert set(found.notes(cross(crosstab, ["field", "sex"], True))) == {found.note}
     assert plain.budget == strict.budget
     table = pd.read_parquet(space.public / "tables" / "salaries.parquet")
     for estimator in ("parameters", "records"):
-        for name, figures in of_table(strict, found, frame, how, estimator).items():
+        for name, figures in of_table(strict, found, crosstab, how, estimator).items():
             own = table[(table["statistic"] == name) & (table["estimator"] == estimator)]["estimate"]
             assert figures == pytest.approx(own.to_numpy(), rel=1e-9)
-    other = fitted(strict, frame, space.records, Key.from_os(), _empty(tmp_path / "other"))
-    count = of_table(strict, other, frame, how, "parameters")["mean"]
-    assert np.abs(count / of_table(strict, found, frame, how, "parameters")["mean"] - 1.0).min() > 1e-9, (
+    other = fitted(strict, crosstab, space.records, Key.from_os(), _empty(tmp_path / "other"))
+    count = of_table(strict, other, crosstab, how, "parameters")["mean"]
+    assert np.abs(count / of_table(strict, found, crosstab, how, "parameters")["mean"] - 1.0).min() > 1e-9, (
         "control: other keys"
     )
 
@@ -131,11 +131,11 @@ def _empty(folder: Path) -> Path:
 def test_records_of_zero_count_and_earn_nothing(tmp_path: Path) -> None:
     """Exact oracle: the fit without them, counts scaled up by the records in every cell, totals as they were."""
     rows, said, key = survey(3, zeros=0.2), job(written(tmp_path)), Key(b"\x05" * 32)
-    frame = placed(rows, tmp_path / "all.arrow")
+    crosstab = placed(rows, tmp_path / "all.arrow")
     without = placed(rows[rows["salary"] > 0], tmp_path / "positive.arrow")
-    found = fitted(said, frame, tmp_path / "all.arrow", key, _empty(tmp_path / "a"))
+    found = fitted(said, crosstab, tmp_path / "all.arrow", key, _empty(tmp_path / "a"))
     plain = fitted(said, without, tmp_path / "positive.arrow", key, _empty(tmp_path / "b"))
-    scale = frame.count / without.count
+    scale = crosstab.count / without.count
     assert scale.min() > 1.1
     for how, estimator in product(("fbs", "fbp"), ("parameters", "records")):
         own, others = found.sums[how, estimator], plain.sums[how, estimator]

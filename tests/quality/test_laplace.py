@@ -8,7 +8,7 @@ from scipy.sparse.linalg import lsmr
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Frame
+from dpdist.core.records import TOTAL, Crosstab
 from dpdist.core.table_cells import cross
 from dpdist.estimation.direct import direct, totals
 from dpdist.estimation.least_squares import LeastSquares, consistent, stacked
@@ -17,13 +17,13 @@ from dpdist.quality.comparators import noised
 LEVELS = {"field": ("arts", "law", "none"), "sex": ("f", "m")}
 
 
-def survey() -> tuple[Frame, Records]:
+def survey() -> tuple[Crosstab, Records]:
     codes = {"field": np.repeat([0, 1], 2).astype(np.int32), "sex": np.tile([0, 1], 2).astype(np.int32)}
-    frame = Frame(codes, LEVELS, np.full(4, 50), (), ())
+    crosstab = Crosstab(codes, LEVELS, np.full(4, 50), (), ())
     rng = np.random.default_rng(2)
-    rows, n = frame.expand(), 200
+    rows, n = crosstab.expand(), 200
     records = Records(np.arange(n), rows, rng.uniform(1, 9, n), rng.uniform(1, 3, n), np.full(n, -1, dtype=np.int32))
-    return frame, records
+    return crosstab, records
 
 
 def test_a_consistent_table_adds_up_and_leaves_an_additive_one_alone() -> None:
@@ -48,11 +48,11 @@ def test_least_squares_over_several_tables_converges() -> None:
         levels = {name: tuple(f"l{k}" for k in range(rng.integers(2, 5))) for name in names}
         rows = int(rng.integers(3, 40))
         codes = {name: rng.integers(0, len(levels[name]), rows).astype(np.int32) for name in names}
-        frame = Frame(codes, levels, np.full(rows, 5), (), ())
+        crosstab = Crosstab(codes, levels, np.full(rows, 5), (), ())
         tables = []
         for _ in range(rng.integers(2, 5)):
             by = list(rng.permutation(names)[: rng.integers(1, len(names) + 1)])
-            tables.append(cross(frame, by, margins=bool(rng.integers(0, 2))))
+            tables.append(cross(crosstab, by, margins=bool(rng.integers(0, 2))))
         membership = stacked(tables)
         noisy = membership @ rng.uniform(0.0, 1e5, rows) + rng.laplace(0.0, 1e3, membership.shape[0])
         dense = np.linalg.lstsq(membership.toarray(), noisy, rcond=None)[0]

@@ -448,18 +448,18 @@ def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant
         people(seed, constant).to_parquet(f"{name}.parquet")
     strata = "{weight: weight, design_strata: [region]}"
     job = parse_job(JOB.replace("{weight: weight}", strata) if constant else JOB)
-    rows, frame = people(1, constant), dpdist.plan(job).frame
+    rows, crosstab = people(1, constant), dpdist.plan(job).crosstab
     row, none = np.repeat(np.arange(4, dtype=np.int32), list(CELLS.values())), np.full(len(rows), -1, dtype=np.int32)
     records = Records(np.arange(len(rows)), row, rows[["income"]].to_numpy(), rows["weight"].to_numpy(), none)
-    direct = direct_of(job, frame, records)
-    given = direct_of(job, replace(frame, design_strata=tuple(frame.codes)), records)
+    direct = direct_of(job, crosstab, records)
+    given = direct_of(job, replace(crosstab, design_strata=tuple(crosstab.codes)), records)
     lines = list[list[str]]()
     for draw in range(2):
         dpdist.run(job, folder / f"release-{draw}", study=Key(bytes(32)).child(str(draw)))
         table, made = pd.read_parquet(folder / f"release-{draw}/public/tables/incomes.parquet"), []
-        for of, statistic, cells in published(job, frame):
+        for of, statistic, cells in published(job, crosstab):
             (value, variance), of_sizes = direct.estimate(cells, statistic), given.estimate(cells, statistic).variance
-            n, unknown = cells.membership @ frame.count.astype(float), np.full(len(cells), np.nan)
+            n, unknown = cells.membership @ crosstab.count.astype(float), np.full(len(cells), np.nan)
             errors = value, np.sqrt(variance), np.sqrt(of_sizes)
             made.append(ReplicateFigures(of, statistic, cells, n, *errors, unknown, unknown).beside(table))
         prediction = ErrorPrediction(job, pd.concat(made).assign(replicate=0, epsilon=1.0))

@@ -191,7 +191,7 @@ def test_clipped_records_and_single_ones_are_counted(workspace: Path, html: str)
     assert number > 10, "the case does not clip: it shows nothing"
     assert share["salary at its public bounds or beyond"][0] == str(number)
     assert float(share["salary at its public bounds or beyond"][1]) == pytest.approx(number / 700, rel=1e-3)
-    assert table(html, "Single records in the frame") == [[f"{LEVELS[2]}, f"]]
+    assert table(html, "Combinations with a single record") == [[f"{LEVELS[2]}, f"]]
     if not (workspace / "public" / "measurements.parquet").exists():
         weights = pd.read_parquet(workspace / "confidential" / "bounds.parquet")["privacy_weight"]
         assert share["privacy weight below 1"][0] == str(int((weights < 1).sum()))

@@ -192,7 +192,7 @@ def test_weights_that_were_tuned_with_a_reference_leave_headroom_on_its_other_ha
     source = open_source(tuned, tuned.reference.path if tuned.reference else None)
     census = take_census(tuned, source)
     sampler = sampler_of(tuned, folder)
-    own = stratum(tuned, census.frame, place(tuned, source, census, folder), 0, sampler)
+    own = stratum(tuned, census.crosstab, place(tuned, source, census, folder), 0, sampler)
     key, watched = PUBLIC.child(own.label), Bounds()
     taught = reference_sampler(tuned, sampler)
     learned = learned_from(tuned, own.model, taught, key.child("reference"), own.label, own.earlier, len(own.records))

@@ -14,7 +14,7 @@ from sized_package import people, sized_job
 
 import dpdist
 from dpdist.core.errors import DataError, JobError, WorkspaceError
-from dpdist.estimation.frame_table import read_job
+from dpdist.estimation.crosstab_table import read_job
 from dpdist.job.budget import epsilon_of
 from dpdist.mechanisms.tables import cells, limits, system
 from dpdist.opening.verifying import problems

@@ -54,7 +54,7 @@ import dpdist
 from dpdist.core.errors import DataError, WorkspaceError
 from dpdist.core.minisign import SecretKey
 from dpdist.core.public_files import SIGNATURE, Damaged, read_object
-from dpdist.estimation.frame_table import read_job
+from dpdist.estimation.crosstab_table import read_job
 from dpdist.opening.verifying import sign
 
 SECONDS = 20

@@ -17,11 +17,11 @@ from named_draws import Drawn, named
 
 import dpdist
 from dpdist.core.errors import JobError, WorkspaceError
-from dpdist.estimation.frame_table import frame_from_table
+from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.job.loading import parse_job
 from dpdist.ledger.accounts import charges
 from dpdist.ledger.book import Ledger
-from dpdist.runtime.intake import store_noisy_frame
+from dpdist.runtime.intake import store_noisy_crosstab
 from dpdist.storage.tables import read_table
 from dpdist.storage.workspace import Workspace
 
@@ -126,12 +126,12 @@ def test_kept_noise_serves_no_other_counts(tmp_path: Path) -> None:
     confidential = tmp_path / "one" / "confidential"
     (confidential / "marks" / "noisy-frame.json").unlink()
     exact = confidential / "records" / "frame.parquet"
-    frame = frame_from_table(read_table(exact))
-    other = replace(frame, count=frame.count[::-1].copy())
+    crosstab = crosstab_from_table(read_table(exact))
+    other = replace(crosstab, count=crosstab.count[::-1].copy())
     with Workspace.opened(tmp_path / "one") as space:
         with pytest.raises(WorkspaceError, match="drawn for something else: the exact sums"):
-            store_noisy_frame(space, parse_job(yaml.safe_dump(job)), other)
-        store_noisy_frame(space, parse_job(yaml.safe_dump(job)), frame)
+            store_noisy_crosstab(space, parse_job(yaml.safe_dump(job)), other)
+        store_noisy_crosstab(space, parse_job(yaml.safe_dump(job)), crosstab)
 
 
 def test_publishing_again_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no such column": (
         {"predictors": {"protect": {"columns": ["field", "sex", "region", "salary"], "epsilon": "1/4"}}},
         "predictors.protect.columns.3",
-        "'salary' is no column of the frame",
+        "'salary' is no column with sample counts",
     ),
     "the whole budget": (
         {"predictors": {"protect": {"epsilon": "1"}}},

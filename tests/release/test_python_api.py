@@ -338,7 +338,7 @@ def test_records_in_memory_are_taken_as_a_file_is(survey: Path, tmp_path: Path) 
     frame = small_release.survey()
     table = pa.Table.from_pandas(frame, preserve_index=False)
     plans = [dpdist.plan(small_release.JOB, given) for given in (survey, frame, table)]
-    assert len({str(plan.frame.count.tolist()) for plan in plans}) == 1
+    assert len({str(plan.crosstab.count.tolist()) for plan in plans}) == 1
     chunked = pa.concat_tables([table.slice(0, 300), table.slice(300)])
     release = dpdist.run(small_release.JOB, tmp_path / "ws", frame)
     before = (release / "manifest.json").read_bytes()

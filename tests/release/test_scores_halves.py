@@ -31,9 +31,9 @@ def errors(workspace: Path, sets: int) -> pd.DataFrame:
     release = read_released(workspace / "public" / "released")
     expected = expectations(release)
     assert expected is not None
-    cells = cross(release.frame, ["degree_field", "sex"], margins=True)
+    cells = cross(release.crosstab, ["degree_field", "sex"], margins=True)
     pairs = (np.array([pair[k] for pair in expected]) for k in range(2))
-    count, mean, _ = cell_estimates(cells, release.frame.count.astype(float), *pairs)
+    count, mean, _ = cell_estimates(cells, release.crosstab.count.astype(float), *pairs)
     direct = pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
     found = {}
     for statistic, estimate in (("count", count), ("mean", mean)):

@@ -325,7 +325,7 @@ def test_every_outcome_is_checked_and_its_rules_hold(tmp_path: Path) -> None:
     assert sorted((p.where, p.fault) for p in refused.value.problems) == [("hours", "missing values"), ("hours", "zeros")]
     said = job(at, ("hours: {bounds: [0, 200]}", "hours: {bounds: [0, 200], missing: drop, zeros: drop}"))
     assert said.outcome_dependent_rules == ("hours: missing dropped", "hours: zeros dropped")
-    assert dpdist.plan(said).frame.count.sum() == len(records) - 2
+    assert dpdist.plan(said).crosstab.count.sum() == len(records) - 2
     records.assign(hours=40.0).to_parquet(tmp_path / "survey.parquet")
     with pytest.raises(DataError, match="same for all records"):
         dpdist.plan(job(at))

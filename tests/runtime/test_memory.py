@@ -22,7 +22,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.files import sha256
 from dpdist.core.keys import Key
 from dpdist.core.progress import silent
-from dpdist.core.records import Codes, Frame
+from dpdist.core.records import Codes, Crosstab
 from dpdist.job import Runtime
 from dpdist.planning.blocks import PROCESS_BYTES
 from dpdist.planning.making import make_plan
@@ -123,16 +123,16 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
 
 def synthesizing(release: ReleasedObject, times: int, folder: Path) -> int:
     """The most memory, bytes, while synthetic records are written, `times` as many as the release has."""
-    frame = replace(release.frame, count=release.frame.count * times)
+    crosstab = replace(release.crosstab, count=release.crosstab.count * times)
     tracemalloc.start()
     try:
-        synthesize(replace(release, frame=frame), folder, lambda _: None)
+        synthesize(replace(release, crosstab=crosstab), folder, lambda _: None)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
-def expanded_at_once(self: Frame, rows: slice, size: int) -> Iterator[Codes]:
+def expanded_at_once(self: Crosstab, rows: slice, size: int) -> Iterator[Codes]:
     whole = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), self.count[rows])
     for start in range(0, len(whole), size):
         yield whole[start : start + size]
@@ -145,7 +145,7 @@ def test_memory_does_not_grow_with_the_number_of_synthetic_records(
     four bytes for each, and which the files do not show."""
     more = 900_000
     grown = synthesizing(release, 400, tmp_path / "many") - synthesizing(release, 100, tmp_path / "few")
-    monkeypatch.setattr(Frame, "expanded", expanded_at_once)
+    monkeypatch.setattr(Crosstab, "expanded", expanded_at_once)
     control = synthesizing(release, 400, tmp_path / "control") - synthesizing(release, 100, tmp_path / "control few")
     print(f"grown by {grown / more:.2f} bytes a record, control by {control / more:.2f}")
     assert grown < more

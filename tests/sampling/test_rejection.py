@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.models.beta import Beta
 from dpdist.models.design import design
 from dpdist.models.negative_binomial import NegativeBinomial
@@ -23,7 +23,7 @@ Z_LIMIT = 4.9
 
 def model_of(family, size):
     built, bounds = MODELS[family]
-    return built(design(Frame({}, {}, np.array([size]), (), ()), (), slice(0, 1)), bounds)
+    return built(design(Crosstab({}, {}, np.array([size]), (), ()), (), slice(0, 1)), bounds)
 
 
 def posterior(family, size, law, clamp, alpha=1.0, offset=0.0, seed=1):

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.specs import SPECS
 
@@ -43,7 +43,7 @@ STATISTICS = """
 class Survey(NamedTuple):
     """A sample, and of every person of the population the frame row and the outcomes."""
 
-    frame: Frame
+    crosstab: Crosstab
     records: Records
     row: Codes
     outcomes: list[Floats]
@@ -104,10 +104,10 @@ def survey_of(job: Job, seed: int) -> Survey:
     order = np.argsort(row[units], kind="stable")
     units, w = units[order], w[order] if job.survey.weight else np.ones(len(units))
     codes = np.arange(len(RATE), dtype=np.int32)
-    frame = Frame(
+    crosstab = Crosstab(
         {"field": codes}, LEVELS, np.bincount(row[units], minlength=len(RATE)), job.strata, job.survey.design_strata
     )
     sampled = [each[units] for each in outcomes]
     made = sampled[0] if len(sampled) == 1 else np.column_stack(sampled)
     none = np.full(len(units), -1, dtype=np.int32)
-    return Survey(frame, Records(np.arange(len(units)), row[units], made, w, none), row, outcomes)
+    return Survey(crosstab, Records(np.arange(len(units)), row[units], made, w, none), row, outcomes)

@@ -86,12 +86,12 @@ def case_of(text: str):
 def test_a_file_has_the_predictors_of_its_model_alone() -> None:
     alone = simulated_file(case_of(STUDY), np.random.default_rng(3))
     given = simulated_file(case_of(STUDY.replace("family: beta}", "family: beta_regression}")), np.random.default_rng(3))
-    assert len(alone.frame) == 1 < len(given.frame)
+    assert len(alone.crosstab) == 1 < len(given.crosstab)
     assert np.array_equal(alone.outcome, given.outcome)
     sampled = MATHEMATICIANS.sample(150, np.random.default_rng(3))
     for name, codes in sampled.codes.items():
-        assert np.array_equal(given.frame.codes[name][given.records.frame], codes)
-    assert np.array_equal(np.bincount(given.records.frame), given.frame.count)
+        assert np.array_equal(given.crosstab.codes[name][given.records.row], codes)
+    assert np.array_equal(np.bincount(given.records.row), given.crosstab.count)
 
 
 def test_figures_of_location_are_told_in_dollars(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_regression_runs_with_predictors(family: str, tmp_path: Path) -> None:
     synthetic = kept[(kept.mechanism == "unweighted") & (kept.column == "outcome")]["value"].to_numpy()
     file = simulated_file(study.cases[0], study.key_of("salaries", 1).generator("data"))
     told = file.outcome * study.cases[0].generator.generator().unit
-    age = file.frame.codes["age"][file.records.frame]
+    age = file.crosstab.codes["age"][file.records.row]
     met = [a for a in range(len(AGES)) if (age == a).sum() > 5]
     means = [[values[age == a].mean() for a in met] for values in (synthetic, told)]
     assert np.corrcoef(*means)[0, 1] > 0.5

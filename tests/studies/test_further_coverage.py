@@ -20,7 +20,7 @@ from coded_surveys import survey_of
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.estimation.linear import StatisticFigures, Units, figures_of
@@ -134,28 +134,28 @@ def job_of(arm: str, seed: int) -> Job:
     return Job.model_validate(said)
 
 
-def placed(job: Job) -> tuple[Frame, Records]:
+def placed(job: Job) -> tuple[Crosstab, Records]:
     source = open_source(job)
     census = take_census(job, source)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        return census.frame, copied(place(job, source, census, Path(folder)))
+        return census.crosstab, copied(place(job, source, census, Path(folder)))
 
 
 def copied(records: Records) -> Records:
-    return Records(*(np.array(getattr(records, name)) for name in ("record", "frame", "outcomes", "weight", "psu")))
+    return Records(*(np.array(getattr(records, name)) for name in ("record", "row", "outcomes", "weight", "psu")))
 
 
-def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObject:
+def released(job: Job, crosstab: Crosstab, records: Records, key: Key) -> ReleasedObject:
     found, donors = list[Any](), {}
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler, earlier = sampler_of(job, Path(folder)), None
         if job.reference is not None:
-            reference = open_reference(job, open_source(job), frame)
+            reference = open_reference(job, open_source(job), crosstab)
             earlier = copied(in_rows(reference, records_of(job, reference, Path(folder))))
-        for stratum, label in enumerate(frame.stratum_labels):
-            rows, mechanism = frame.rows_of(stratum), mechanism_of(job)
-            model, own, learned = builder_of(job).build(job, frame, rows), key.child(label), None
-            here = records.take((records.frame >= rows.start) & (records.frame < rows.stop))
+        for stratum, label in enumerate(crosstab.stratum_labels):
+            rows, mechanism = crosstab.rows_of(stratum), mechanism_of(job)
+            model, own, learned = builder_of(job).build(job, crosstab, rows), key.child(label), None
+            here = records.take((records.row >= rows.start) & (records.row < rows.stop))
             if earlier is not None:
                 taught = reference_sampler(job, sampler)
                 learned = learned_from(job, model, taught, own.child("reference"), label, earlier, len(here))
@@ -164,27 +164,29 @@ def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObje
             rounds = mechanism.protect(job, model, Unwatched(), learned)
             fit = run_rounds(rounds, model, sampler, own, label, [here], noise=noise_of(own))
             found.append([model.describe(theta) for theta in fit.parameters])
-    sets = tuple(dict(zip(frame.stratum_labels, each, strict=True)) for each in zip(*found, strict=True))
+    sets = tuple(dict(zip(crosstab.stratum_labels, each, strict=True)) for each in zip(*found, strict=True))
     promise = promised(mechanism_of(job).promise(job), facts(job))
-    return ReleasedObject(job, promise, frame, sets, key.child("publish"), None, {}, donors)
+    return ReleasedObject(job, promise, crosstab, sets, key.child("publish"), None, {}, donors)
 
 
-def drawn(arm: str, seed: int) -> tuple[Job, Frame, Records, Codes, Units]:
+def drawn(arm: str, seed: int) -> tuple[Job, Crosstab, Records, Codes, Units]:
     """A job with a sample, and the population's units, with weight 1, and their rows of the frame."""
     if arm in CODED:
         job = coded_job(**CODED[arm])
-        frame, records, row, outcomes = survey_of(job, seed)
-        return job, frame, records, row, units_of(outcomes)
+        crosstab, records, row, outcomes = survey_of(job, seed)
+        return job, crosstab, records, row, units_of(outcomes)
     job = job_of(arm, seed)
-    frame, records = placed(job)
-    return job, frame, records, *truth_units(job, frame)
+    crosstab, records = placed(job)
+    return job, crosstab, records, *truth_units(job, crosstab)
 
 
-def truth_units(job: Job, frame: Frame) -> tuple[Codes, Units]:
+def truth_units(job: Job, crosstab: Crosstab) -> tuple[Codes, Units]:
     assert job.input.simulate is not None
     survey = Doctorates(job.input.simulate)
     rows, outcomes = list[Codes](), list[list[Floats]]()
-    position = {(int(f), int(s)): k for k, (f, s) in enumerate(zip(frame.codes["field"], frame.codes["sex"], strict=True))}
+    position = {
+        (int(f), int(s)): k for k, (f, s) in enumerate(zip(crosstab.codes["field"], crosstab.codes["sex"], strict=True))
+    }
     for chunk, (field, sex, salary, _) in enumerate(survey.population()):
         rows.append(np.array([position[int(f), int(s)] for f, s in zip(field, sex, strict=True)], dtype=np.int32))
         outcomes.append([salary, survey.hours(chunk, field, sex, salary)][: len(job.outcomes)])
@@ -202,14 +204,14 @@ def units_of(values: list[Floats]) -> Units:
 def covered(arm: str, number: int) -> Iterator[dict[str, Any]]:
     """Whether every interval of a replicate's release holds the truth."""
     key = Key(bytes(31) + SEED).child(f"{arm} {number}")
-    job, frame, records, row, units = drawn(arm, 1_000 * SEED[0] + number)
-    release = released(job, frame, records, key)
+    job, crosstab, records, row, units = drawn(arm, 1_000 * SEED[0] + number)
+    release = released(job, crosstab, records, key)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         synthesize(release, Path(folder) / "synthetic", lambda _: None)
         known = laws(release, lambda _: None)
         expected = [each for j in range(len(job.outcomes)) if (each := expectations(release, j)) is not None]
         material = Material(release, expected or None, spreads_under(release, known), known, Path(folder) / "synthetic")
-        cells = cross(frame, job.tables[0].by, True)
+        cells = cross(crosstab, job.tables[0].by, True)
         held = Cells(cells.by, cells.labels, cells.membership.tocsc()[:, row].tocsr())
         yield from _rows(material, cells, held, units, {"arm": arm, "replicate": number})
 

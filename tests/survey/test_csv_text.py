@@ -75,9 +75,9 @@ def test_another_encoding_is_named_with_the_line_that_reads_the_file(
     assert found.remedy == f"{added}; where --input names it: --set 'input.encoding={encoding}'"
     assert found.places[0].startswith("line ")
     said = parse_job(TEXT.replace("Brest]", "Brest, Brest \u2013]") + f"input: {{path: {path}, encoding: {encoding}}}")
-    assert take_census(said, open_source(said)).frame.count.sum() == 2
+    assert take_census(said, open_source(said)).crosstab.count.sum() == 2
     reference = FileReference(path=str(path), encoding=encoding)
-    assert take_census(said, open_source(job, path, reference)).frame.count.sum() == 2
+    assert take_census(said, open_source(job, path, reference)).crosstab.count.sum() == 2
 
 
 @pytest.mark.parametrize(("said", "text"), [("utf-16", "utf-8"), ("utf-8", "latin-1"), ("ascii", "utf-8")])
@@ -107,7 +107,7 @@ def test_another_separator_is_named(mark: str, name: str, decimal: str, job: Job
     assert f"{{path: survey.csv, separator: {shown}}}" in found.remedy
     if decimal == ".":
         own = parse_job(TEXT + f"input: {{path: {tmp_path / 'survey.csv'}, separator: {shown}}}")
-        assert take_census(own, open_source(own)).frame.count.sum() == 2
+        assert take_census(own, open_source(own)).crosstab.count.sum() == 2
 
 
 def test_lines_are_found_in_another_encoding_and_with_another_separator(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_same_file_in_utf8_with_commas_is_read(job: Job, tmp_path: Path) -> 
     plain = written(tmp_path, (HEADER + ROWS).encode())
     packed = tmp_path / "survey.csv.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert [take_census(job, open_source(job, path)).frame.count.sum() for path in (plain, packed)] == [2, 2]
+    assert [take_census(job, open_source(job, path)).crosstab.count.sum() for path in (plain, packed)] == [2, 2]
 
 
 @pytest.mark.parametrize("name", ["survey.xlsx", "survey.rds"])
@@ -190,7 +190,7 @@ def test_a_header_in_another_encoding_is_refused_as_a_record_is(encoding: str, t
     (found,) = error.value.problems
     assert (found.fault, found.allowed, found.places) == ("bytes that are not UTF-8", "text in UTF-8", ("line 1",))
     assert f"{{path: survey.csv, encoding: {encoding}}}" in found.remedy
-    assert take_census(own, open_source(own, path, Input(encoding=encoding))).frame.count.sum() == 6
+    assert take_census(own, open_source(own, path, Input(encoding=encoding))).crosstab.count.sum() == 6
 
 
 def test_a_reference_whose_header_is_in_another_encoding_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_reference_whose_header_is_in_another_encoding_is_refused_by_its_name(
     written(tmp_path, OLD.replace("1.5", "1.7").encode("latin-1"), "reference.csv")
     source = open_source(own, written(tmp_path, OLD.encode()))
     with pytest.raises(DataError, match="bytes that are not UTF-8") as error:
-        open_reference(own, source, take_census(own, source).frame)
+        open_reference(own, source, take_census(own, source).crosstab)
     assert error.value.source.endswith("reference.csv")
     assert "encoding: latin-1" in error.value.problems[0].remedy
 

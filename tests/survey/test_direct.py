@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.progress import silent
-from dpdist.core.records import TOTAL, Frame
+from dpdist.core.records import TOTAL, Crosstab
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation import domains as statistics
 from dpdist.estimation.direct import degrees_of_freedom, direct, errors_given_sizes, totals
@@ -73,13 +73,13 @@ def in_the_release(said: Job, rows: pd.DataFrame, folder: Path) -> tuple[Cells, 
     plan = make_plan(said, folder / "survey.parquet", silent)
     records = place(said, plan.source, plan.census, folder)
     blocks = [records.part(start, start + 50) for start in range(0, len(records), 50)]
-    found = totals(blocks, plan.frame, said.survey.psu is not None)
-    cells = cross(plan.frame, said.tables[0].by, margins=True)
-    more = design_of(said, plan.census), replicate_sums(said, plan.source, plan.frame)
+    found = totals(blocks, plan.crosstab, said.survey.psu is not None)
+    cells = cross(plan.crosstab, said.tables[0].by, margins=True)
+    more = design_of(said, plan.census), replicate_sums(said, plan.source, plan.crosstab)
     told = {}
-    for name, estimate in zip(STATISTICS, direct(found, plan.frame, cells, *more), strict=True):
+    for name, estimate in zip(STATISTICS, direct(found, plan.crosstab, cells, *more), strict=True):
         told[name] = np.array(
-            [estimate.value, np.sqrt(estimate.variance), degrees_of_freedom(found, plan.frame, cells, *more)]
+            [estimate.value, np.sqrt(estimate.variance), degrees_of_freedom(found, plan.crosstab, cells, *more)]
         )
     return cells, told
 
@@ -133,10 +133,10 @@ def errors_of(said: Job, rows: pd.DataFrame, folder: Path) -> tuple[Cells, np.nd
     """Cells, and standard errors (statistic, cell) as designed and given the base cells' numbers of records."""
     rows.to_parquet(folder / "survey.parquet")
     plan = make_plan(said, folder / "survey.parquet", silent)
-    found = totals([place(said, plan.source, plan.census, folder)], plan.frame, said.survey.psu is not None)
-    cells, design = cross(plan.frame, said.tables[0].by, margins=True), design_of(said, plan.census)
-    designed = np.sqrt([each.variance for each in direct(found, plan.frame, cells, design)])
-    return cells, designed, errors_given_sizes(found, plan.frame, cells, design)
+    found = totals([place(said, plan.source, plan.census, folder)], plan.crosstab, said.survey.psu is not None)
+    cells, design = cross(plan.crosstab, said.tables[0].by, margins=True), design_of(said, plan.census)
+    designed = np.sqrt([each.variance for each in direct(found, plan.crosstab, cells, design)])
+    return cells, designed, errors_given_sizes(found, plan.crosstab, cells, design)
 
 
 def test_errors_given_sizes_take_base_cells_as_strata(tmp_path: Path) -> None:
@@ -276,13 +276,13 @@ def test_outcomes_are_also_read_as_they_stand_in_the_file(name: str, tmp_path: P
     said = job(DESIGNS[name])
     said.columns["salary"] = said.columns["salary"].model_copy(update={"bounds": (0.0, 22000.0), "outside": "clip"})
     plan = make_plan(said, tmp_path / "survey.parquet", silent)
-    cells = cross(plan.frame, said.tables[0].by, margins=True)
-    more = design_of(said, plan.census), replicate_sums(said, plan.source, plan.frame)
+    cells = cross(plan.crosstab, said.tables[0].by, margins=True)
+    more = design_of(said, plan.census), replicate_sums(said, plan.source, plan.crosstab)
     expected = held_whole(said, rows, cells)
-    found = totals(records_as_they_came(said, plan.source, plan.census, 0), plan.frame, said.survey.psu is not None)
-    stored = totals([place(said, plan.source, plan.census, tmp_path)], plan.frame, said.survey.psu is not None)
-    as_stored = dict(zip(STATISTICS, direct(stored, plan.frame, cells, *more), strict=True))
-    for statistic, estimate in zip(STATISTICS, direct(found, plan.frame, cells, *more), strict=True):
+    found = totals(records_as_they_came(said, plan.source, plan.census, 0), plan.crosstab, said.survey.psu is not None)
+    stored = totals([place(said, plan.source, plan.census, tmp_path)], plan.crosstab, said.survey.psu is not None)
+    as_stored = dict(zip(STATISTICS, direct(stored, plan.crosstab, cells, *more), strict=True))
+    for statistic, estimate in zip(STATISTICS, direct(found, plan.crosstab, cells, *more), strict=True):
         given = np.array([estimate.value, np.sqrt(estimate.variance)])
         np.testing.assert_allclose(given, expected[statistic][:2], rtol=1e-9, atol=1e-9)
         if statistic != "count":
@@ -306,31 +306,33 @@ def of_alike_strata(spread: float) -> tuple[Any, Any, Cells, Any]:
     stratum = np.repeat(np.arange(40), size)
     weight = np.exp(rng.normal(6.0, 1.0, 40))[stratum] * (1.0 + spread * rng.standard_normal(len(stratum)))
     codes = {"region": np.arange(40, dtype=np.int32)}
-    frame = Frame(codes, {"region": tuple(np.char.mod("%02d", np.arange(40)))}, size.astype(np.int64), (), ("region",))
+    crosstab = Crosstab(
+        codes, {"region": tuple(np.char.mod("%02d", np.arange(40)))}, size.astype(np.int64), (), ("region",)
+    )
     none = np.full(len(stratum), -1, dtype=np.int32)
     outcome = np.full(len(stratum), 1.0 / 3.0)
     records = Records(np.arange(len(stratum)), stratum.astype(np.int32), outcome, weight, none)
-    found = totals([records.part(k, k + 500) for k in range(0, len(records), 500)], frame, False)
-    return found, frame, cross(frame, ["region"], margins=True), records
+    found = totals([records.part(k, k + 500) for k in range(0, len(records), 500)], crosstab, False)
+    return found, crosstab, cross(crosstab, ["region"], margins=True), records
 
 
 def test_a_standard_error_that_is_rounding_is_0() -> None:
     """Weights that are one within every design stratum, as calibrated ones: counts have no sampling error, nor has a
     constant outcome's mean. Plain sums of squares make 1e-10 of the estimate of it, which is no unit for errors."""
-    found, frame, cells, _ = of_alike_strata(0.0)
-    plain = counts_and_means(found.sums, frame, cells)
+    found, crosstab, cells, _ = of_alike_strata(0.0)
+    plain = counts_and_means(found.sums, crosstab, cells)
     assert (plain[0].variance > 0).any(), "the sums are exact here: the case shows nothing"
-    for estimate in direct(found, frame, cells):
+    for estimate in direct(found, crosstab, cells):
         assert (estimate.variance == 0.0).all()
 
 
 @pytest.mark.parametrize("spread", [1e-5, 1e-3, 0.3])
 def test_a_small_standard_error_that_is_none_of_rounding_stays(spread: float) -> None:
-    found, frame, cells, records = of_alike_strata(spread)
-    count = direct(found, frame, cells)[0]
+    found, crosstab, cells, records = of_alike_strata(spread)
+    count = direct(found, crosstab, cells)[0]
     expected = np.zeros(len(cells))
     for k in range(40):
-        own = records.weight[records.frame == k]
+        own = records.weight[records.row == k]
         expected[k] = len(own) * np.var(own, ddof=1)
     expected[40] = expected[:40].sum()
     np.testing.assert_allclose(np.sqrt(count.variance), np.sqrt(expected), rtol=2e-3)

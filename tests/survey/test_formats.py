@@ -43,7 +43,7 @@ runtime: {executor: serial}
 WRITERS = {
     ".dta": pyreadstat.write_dta,
     ".sav": pyreadstat.write_sav,
-    ".zsav": lambda frame, path: pyreadstat.write_sav(frame, path, compress=True),
+    ".zsav": lambda crosstab, path: pyreadstat.write_sav(crosstab, path, compress=True),
     ".xpt": pyreadstat.write_xport,
 }
 
@@ -81,7 +81,7 @@ def test_a_file_of_a_statistical_program_has_the_records_of_its_twin_in_parquet(
     for name in (f"people{suffix}", "people.parquet", "others.parquet"):
         (folder := tmp_path / f"of-{name}").mkdir()
         found.append(records(job, tmp_path / name, folder))
-    for name in ("record", "frame", "outcomes", "weight"):
+    for name in ("record", "row", "outcomes", "weight"):
         assert np.array_equal(getattr(found[0], name), getattr(found[1], name)), name
     assert not np.array_equal(found[1].outcome, found[2].outcome)
 
@@ -163,7 +163,7 @@ def test_missing_values_can_be_a_level_of_their_own(suffix: str, levels: str, tm
     )(path)
     text = JOB.replace("[1, 2]", levels)
     job = parse_job(text.replace(f"sex: {{levels: {levels}", f"sex: {{levels: {levels}, missing: category"))
-    counted = take_census(job, open_source(job, path)).frame
+    counted = take_census(job, open_source(job, path)).crosstab
     number = np.bincount(counted.codes["sex"], weights=counted.count)
     assert counted.levels["sex"] == ("1", "2", NOT_REPORTED)
     assert number.tolist() == [*frame["sex"].value_counts().sort_index().tolist(), 100]

@@ -238,7 +238,7 @@ CASES = [
 
 
 def counted(job: Job, given: Any) -> int:
-    return int(take_census(job, open_source(job, given)).frame.count.sum())
+    return int(take_census(job, open_source(job, given)).crosstab.count.sum())
 
 
 def written(use: str, reader: str, folder: Path) -> Any:

@@ -74,7 +74,7 @@ def opened(reference: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(job, now)
     monkeypatch.setattr("dpdist.survey.reference_file.open_source", lambda *_: open_source(job, reference))
     monkeypatch.setattr("pathlib.Path.exists", lambda path: True)
-    open_reference(job, source, take_census(job, source).frame)
+    open_reference(job, source, take_census(job, source).crosstab)
 
 
 @pytest.mark.parametrize("copy", COPIES)

@@ -141,16 +141,16 @@ def read(job: Job, source: Source) -> tuple[Census, Records]:
 
 
 def assert_equal(job: Job, expected: Expected, census: Census, records: Records) -> None:
-    mine, frame = expected.records, census.frame
+    mine, crosstab = expected.records, census.crosstab
     assert census.removed == expected.removed
     np.testing.assert_array_equal(records.record, mine["record"])
     np.testing.assert_array_equal(records.outcome, mine["salary"].to_numpy(dtype=float))
     np.testing.assert_array_equal(records.weight, mine["weight"].to_numpy(dtype=float))
-    np.testing.assert_array_equal(records.frame, frame.expand())
+    np.testing.assert_array_equal(records.row, crosstab.expand())
     for name in job.categories:
-        np.testing.assert_array_equal(frame.codes[name][records.frame], mine[f"{name} code"])
+        np.testing.assert_array_equal(crosstab.codes[name][records.row], mine[f"{name} code"])
     codes = [mine[f"{name} code"] for name in job.categories]
-    assert len(frame) == (len(set(zip(*codes, strict=True))) if codes else 1)
+    assert len(crosstab) == (len(set(zip(*codes, strict=True))) if codes else 1)
     if job.survey.psu:
         assert census.psu_levels == tuple(sorted(set(mine["town"])))
         assert [census.psu_levels[code] for code in records.psu] == mine["town"].tolist()
@@ -236,7 +236,7 @@ def test_how_a_file_is_cut_into_batches_changes_nothing(tmp_path: Path, kind: st
             found.append(read(job, source))
     for census, records in found[1:]:
         assert census.psu_levels == found[0][0].psu_levels
-        np.testing.assert_array_equal(census.frame.count, found[0][0].frame.count)
+        np.testing.assert_array_equal(census.crosstab.count, found[0][0].crosstab.count)
         for mine, other in zip(vars(records).values(), vars(found[0][1]).values(), strict=True):
             np.testing.assert_array_equal(mine, other)
 
@@ -330,7 +330,7 @@ def test_a_file_whose_records_all_move_to_combinations_never_seen_is_refused(
     first = only(clean(200), field=before, degree=1, citizen=True)
     job, source = make_job(), write(tmp_path, first, "plain")
     census = take_census(job, source)
-    assert len(census.frame) == 1
+    assert len(census.crosstab) == 1
     write(tmp_path, first.assign(field=after), "plain")
     with pytest.raises(DataError, match="changed while it was read"):
         place(job, source, census, tmp_path)

@@ -95,9 +95,9 @@ READERS: dict[str, Callable[[pd.DataFrame, Path], Input]] = {
 def test_every_reader_merges_before_levels_strata_and_universe(reader: str, tmp_path: Path) -> None:
     """Control: without the recode the file is refused for what is no level."""
     job, records = parse_job(JOB), survey()
-    frame = take_census(job, open_source(job, READERS[reader](records, tmp_path))).frame
+    frame = take_census(job, open_source(job, READERS[reader](records, tmp_path))).crosstab
     (tmp_path / "by_hand").mkdir()
-    by_hand = take_census(job, open_source(job, READERS[reader](merged(records), tmp_path / "by_hand"))).frame
+    by_hand = take_census(job, open_source(job, READERS[reader](merged(records), tmp_path / "by_hand"))).crosstab
     assert np.array_equal(frame.count, by_hand.count)
     assert all(np.array_equal(frame.codes[name], by_hand.codes[name]) for name in frame.codes)
     assert frame.levels["race"] == ("White", "Black", "Other")

@@ -65,17 +65,17 @@ def test_records_stand_under_rows_of_the_current_frame_with_their_stratum_and_pr
     """By hand: area is no predictor, so any row of field and sex serves; field c and status off are left out."""
     now, before = source(tmp_path / "now.parquet", table(NOW)), source(tmp_path / "before.parquet", table(BEFORE, 101.0))
     said = job(before.path)
-    frame = take_census(said, now).frame
-    found = open_reference(said, now, frame)
+    crosstab = take_census(said, now).crosstab
+    found = open_reference(said, now, crosstab)
     records = in_rows(found, records_of(said, found, tmp_path))
-    levels = {name: np.array(frame.levels[name])[frame.codes[name][records.frame]] for name in ("field", "sex")}
+    levels = {name: np.array(crosstab.levels[name])[crosstab.codes[name][records.row]] for name in ("field", "sex")}
     placed = {int(y): f"{f} {s}" for y, f, s in zip(records.outcome, levels["field"], levels["sex"], strict=True)}
     assert placed == {102: "b m", 103: "a f", 104: "a m", 105: "b f", 106: "b f", 108: "a f"}
     assert np.array_equal(records.weight, records.outcome * 10)
-    assert (np.diff(records.frame) >= 0).all()
+    assert (np.diff(records.row) >= 0).all()
     assert found.records == 7
-    counts = found.counts(frame)
-    assert np.array_equal(counts, np.bincount(records.frame, minlength=len(frame)))
+    counts = found.counts(crosstab)
+    assert np.array_equal(counts, np.bincount(records.row, minlength=len(crosstab)))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_combination_that_the_reference_lacks_is_named(rows: str, missing: str
     now, before = source(tmp_path / "now.parquet", table(NOW)), source(tmp_path / "before.parquet", table(rows, 101.0))
     said = job(before.path)
     with pytest.raises(DataError, match=missing):
-        open_reference(said, now, take_census(said, now).frame)
+        open_reference(said, now, take_census(said, now).crosstab)
 
 
 def test_a_column_that_the_job_does_not_read_does_not_make_another_file(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_column_that_the_job_does_not_read_does_not_make_another_file(tmp_path
     said = job(before.path)
     assert np.array_equal(np.sort(hashed(said, now).record), np.sort(hashed(said, before).record))
     with pytest.raises(DataError, match="it is the current file"):
-        open_reference(said, now, take_census(said, now).frame)
+        open_reference(said, now, take_census(said, now).crosstab)
 
 
 @pytest.mark.parametrize("values", [900_000, 200])
@@ -116,14 +116,14 @@ def test_of_large_files_the_records_of_some_values_are_compared(
     now, before = source(tmp_path / "now.parquet", current), source(tmp_path / "before.parquet", other)
     part = source(tmp_path / "part.parquet", current.take(np.arange(3900)))
     said = job(before.path)
-    frame = take_census(said, now).frame
+    crosstab = take_census(said, now).crosstab
     own, its = hashed(said, now, largest=500), hashed(job(part.path), part, largest=500)
     assert 125 < len(own.record) <= 500
     assert own.divisor > 1
     assert np.isin(its.thinned(own.divisor).record, own.record).all()
-    assert open_reference(said, now, frame).records == 4000
+    assert open_reference(said, now, crosstab).records == 4000
     with pytest.raises(DataError, match="it is the current file"):
-        open_reference(job(part.path), now, frame)
+        open_reference(job(part.path), now, crosstab)
 
 
 def test_likeness_of_records_that_are_alike_anyway_is_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_likeness_of_records_that_are_alike_anyway_is_no_reason_to_refuse(tmp_pa
 
     now, before = source(tmp_path / "now.parquet", coarse(30, 200)), source(tmp_path / "before.parquet", coarse(6000, 50))
     said = job(before.path)
-    frame = take_census(said, now).frame
+    crosstab = take_census(said, now).crosstab
     shared = np.isin(hashed(said, now).record, hashed(said, before).record).mean()
     assert shared > 0.9
-    assert open_reference(said, now, frame).records == 6000
+    assert open_reference(said, now, crosstab).records == 6000
 
 
 @pytest.mark.parametrize("kept", ["all but the last", "all but one within", "shuffled, all but eight"])
@@ -160,4 +160,4 @@ def test_a_reference_that_is_the_current_file_but_for_a_few_coarse_records_is_re
     now, before = source(tmp_path / "now.parquet", whole), source(tmp_path / "before.parquet", whole.take(which[kept]))
     said = job(before.path)
     with pytest.raises(DataError, match="it is the current file"):
-        open_reference(said, now, take_census(said, now).frame)
+        open_reference(said, now, take_census(said, now).crosstab)

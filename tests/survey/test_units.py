@@ -13,7 +13,7 @@ import pytest
 import dpdist
 from dpdist.approval.acceptance import noise_scale as gate_scale
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import Frame
+from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.ledger.charging import charge_of
@@ -38,7 +38,7 @@ budget: {epsilon: "1", adjacency: substitution}
 tables: [{name: t, by: [region], statistics: [count, {mean: cost}]}]
 """
 UNIT = "privacy_unit: {column: household, most: 5}\n"
-FRAME = Frame({"region": np.array([0, 1], dtype=np.int32)}, {"region": ("north", "south")}, np.array([30, 40]), (), ())
+FRAME = Crosstab({"region": np.array([0, 1], dtype=np.int32)}, {"region": ("north", "south")}, np.array([30, 40]), (), ())
 TRUNCATED = UNIT.replace("most: 5", "most: 5, beyond: truncate")
 
 
@@ -70,7 +70,7 @@ def test_a_household_over_the_maximum_refuses_the_file_with_its_rows_and_no_valu
     assert not problem.values
     words = str(caught.value).replace(str(path), "").replace(f"row {rows[0]}", "").replace(f"row {rows[1]}", "")
     assert "77" not in words
-    assert dpdist.validate(job(UNIT), survey(tmp_path, 5)).frame.count.sum() == 65
+    assert dpdist.validate(job(UNIT), survey(tmp_path, 5)).crosstab.count.sum() == 65
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])

@@ -282,8 +282,8 @@ def predictors(job: Job) -> Iterator[Contradiction]:
         fault = f"under {job.budget.adjacency} at the same x, neighbours have the same sample counts"
         remedy = "take budget.adjacency: add_remove, or substitution with exchange: anywhere"
         yield Contradiction(("predictors",), fault, remedy)
-    if job.noisy_frame:
-        yield from _noisy_frame(job)
+    if job.noisy_crosstab:
+        yield from _noisy_crosstab(job)
     elif not job.mechanism.sizes_by_sums:
         fault = f"'{job.mechanism.name}' has no sums that tell numbers of records, and no ε is left to count them"
         remedy = f"state a part of budget.epsilon, or take {' or '.join(those(lambda spec: spec.sizes_by_sums))}"
@@ -296,8 +296,8 @@ def predictors(job: Job) -> Iterator[Contradiction]:
             yield Contradiction((*PROTECTED, "columns"), fault, remedy)
 
 
-def _noisy_frame(job: Job) -> Iterator[Contradiction]:
-    if reason := job.mechanism.against_noisy_frame(job):
+def _noisy_crosstab(job: Job) -> Iterator[Contradiction]:
+    if reason := job.mechanism.against_noisy_crosstab(job):
         by_sums = job.mechanism.sizes_by_sums
         where: Where = (*PROTECTED, "epsilon") if by_sums else ("predictors",)
         out = "leave epsilon out, and all columns are protected within the whole budget" if by_sums else "leave it out"
@@ -316,7 +316,10 @@ def _columns_exist(job: Job) -> Iterator[Contradiction]:
     columns = ", ".join(job.categories) or "none"
     for i, name in enumerate(job.predictors.protect.columns or ()):
         if name not in job.categories:
-            fault, remedy = f"'{name}' is no column of the frame", "name columns of the frame, or leave columns out"
+            fault, remedy = (
+                f"'{name}' is no column with sample counts",
+                "name one of these, or leave columns out",
+            )
             yield Contradiction((*PROTECTED, "columns", i), fault, remedy, columns)
 
 
@@ -325,7 +328,7 @@ def _protected_columns(job: Job) -> Iterator[Contradiction]:
         fault = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
         yield Contradiction((*PROTECTED, "columns"), fault, "leave columns out, which protects all, or take substitution")
     if job.budget.adjacency == "substitution" and not job.protected_columns:
-        fault = "no column of the frame is left to protect, and an exchange leaves the number of records as it is"
+        fault = "no column with sample counts is left to protect, and an exchange leaves the number of records as it is"
         yield Contradiction(("predictors",), fault, "leave it out")
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) > MOST_COMBINATIONS:
         fault = f"more than {MOST_COMBINATIONS:,} combinations of levels, and each gets a noisy count"
@@ -337,7 +340,7 @@ def _budget_of_counts(job: Job) -> Iterator[Contradiction]:
     if job.epsilon.tables <= 0 or (job.budget.delta is not None and job.rho.tables <= 0):
         fault = "the noisy counts leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(where, fault, "give them a part of it")
-    elif job.epsilon.frame / 10 / job.most_records < LEAST_BUDGET:
+    elif job.epsilon.crosstab / 10 / job.most_records < LEAST_BUDGET:
         yield Contradiction(where, "less than 1e-6 for a level of counts and a record", "give them more")
 
 
@@ -346,7 +349,7 @@ def hierarchies(job: Job) -> Iterator[Contradiction]:
         path: Where = ("hierarchies", name)
         for i, column in enumerate(hierarchy.columns):
             if column in job.columns and column not in job.categories:
-                fault = f"no table has '{column}', so that its levels are not in the public frame"
+                fault = f"no table has '{column}', so that it has no public sample counts"
                 yield Contradiction((*path, "columns", i), fault, "leave it out, or add a table by it")
         yield from _maps(job, hierarchy, (*path, "within"))
         for fine, coarse in hierarchy.steps:

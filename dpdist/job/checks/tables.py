@@ -186,7 +186,7 @@ def promises(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("budget", "exchange"), fault, "leave it out, or take adjacency: substitution")
     elif job.sizes_in_sums and job.mechanism.sizes_by_sums:
         yield from _secret_sizes(job)
-    elif anywhere and not job.noisy_frame:
+    elif anywhere and not job.noisy_crosstab:
         fault = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
         yield Contradiction(("budget", "exchange"), fault, f"take tables, {PROTECT}, or leave it out")
     elif job.sizes_in_sums:
@@ -442,7 +442,7 @@ def _sample_size(job: Job) -> Iterator[Contradiction]:
     path = ("presentation", "sample_size")
     if job.sizes_secret:
         yield Contradiction(path, "numbers of sample records are protected, and not published", "leave it out")
-    elif job.noisy_frame:
+    elif job.noisy_crosstab:
         yield Contradiction(
             path, "published numbers of sample records have noise, because columns are protected", "leave it out"
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.least_squares import NEAR_ENOUGH, LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
@@ -93,7 +93,7 @@ class NoisyTables(PublicModel):
 
     tables: tuple[NoisyTable, ...]
     count: Floats
-    """Sample records of every frame row, public."""
+    """Sample records of every crosstab row, public."""
     bounds: CellBounds | None
     """Public bounds; None if the noise follows the file's own sensitivities."""
     consistency: bool
@@ -101,20 +101,20 @@ class NoisyTables(PublicModel):
     """Scale of the noise: in units of 1/UNIT on pairs, or of 1/UNIT times each figure's own sensitivity."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> NoisyTables:
         (low, high), local = job.outcome_column.bounds or (0.0, 1.0), job.local
-        count, noisy_tables = frame.count.astype(np.float64), list[NoisyTable]()
+        count, noisy_tables = crosstab.count.astype(np.float64), list[NoisyTable]()
         sums: tuple[StatisticName, ...] = ("count", "total") if outcome_needed(job.tables) else ("count",)
         for table in job.tables:
-            cells = cross(frame, table.by, table.margins, table.universe)
+            cells = cross(crosstab, table.by, table.margins, table.universe)
             statistics = tuple(dict.fromkeys(statistic.name for statistic in table.statistics)) if local else sums
-            sizes = np.ones(len(cells)) if job.noisy_frame else cells.membership @ count
+            sizes = np.ones(len(cells)) if job.noisy_crosstab else cells.membership @ count
             noisy_tables.append(NoisyTable(table.name, cells, statistics, (sizes > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
-        scale = local_scale(job, frame) if local else query_of(job).scale
+        scale = local_scale(job, crosstab) if local else query_of(job).scale
         assert isinstance(job.mechanism, WholeTables)
         consistency = job.mechanism.consistency == "least_squares"
-        return cls(design(frame, (), rows), (low, high), tuple(noisy_tables), count, bounds, consistency, scale)
+        return cls(design(crosstab, (), rows), (low, high), tuple(noisy_tables), count, bounds, consistency, scale)
 
     @property
     def public_noise(self) -> bool:
@@ -165,7 +165,7 @@ class NoisyTables(PublicModel):
         return figures | {"mean": self.bounds.mean(figures["count"], figures["total"]) if "total" in figures else empty}
 
     def fitted(self, theta: Draws) -> Draws:
-        """Adds the counts and totals of frame rows, (draw, row), that are nearest to the noisy figures.
+        """Adds the counts and totals of crosstab rows, (draw, row), that are nearest to the noisy figures.
 
         `rows`, `figures` and `expect` then need no further fit. `unmet` is the distance from the solution.
         """
@@ -188,12 +188,12 @@ class NoisyTables(PublicModel):
         return alike
 
     def rows(self, theta: Draws, name: StatisticName) -> Floats:
-        """Counts or totals of every frame row that are nearest to the noisy ones of all tables, (draw, row)."""
+        """Counts or totals of every crosstab row that are nearest to the noisy ones of all tables, (draw, row)."""
         fitted = theta if UNMET in theta.values else self.fitted(theta)
         return fitted[_ROWS.format(name)]
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row from `rows`, (draw, row) each; 0 for an outcome that no table needs."""
+        """E(w|x) and E(wy|x) of every crosstab row from `rows`, (draw, row) each; 0 for an outcome that no table needs."""
         count, fitted = np.maximum(self.count, 1.0), theta if UNMET in theta.values else self.fitted(theta)
         weight = self.rows(fitted, "count") / count
         has_totals = "total" in self.tables[0].statistics

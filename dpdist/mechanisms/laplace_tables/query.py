@@ -50,7 +50,7 @@ ANYWHERE = "An exchanged record leaves its cells and enters others, so the noise
 
 @dataclass(frozen=True)
 class RowSums(Summing):
-    """Kernel: sums of every frame row, (row, 2): of `CellBounds.pairs` in whole units, or Σw and Σwy without bounds."""
+    """Kernel: sums of every crosstab row, (row, 2): of `CellBounds.pairs` in whole units, or Σw and Σwy without bounds."""
 
     tables: NoisyTables
 
@@ -60,7 +60,7 @@ class RowSums(Summing):
             columns = np.column_stack([records.weight, records.weight * records.outcome])
         else:
             columns = bounds.pairs(records.weight, records.outcome)
-        return np.column_stack([np.bincount(records.frame, column, minlength=rows) for column in columns.T])
+        return np.column_stack([np.bincount(records.row, column, minlength=rows) for column in columns.T])
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Unbound(NamedTuple):
 
 
 class CellExtremes(NamedTuple):
-    """Kernel, which runs on each block of records: the largest w, −w, wy and −wy in every frame row, (row, 4).
+    """Kernel, which runs on each block of records: the largest w, −w, wy and −wy in every crosstab row, (row, 4).
 
     A row without a record has −∞.
     """
@@ -123,7 +123,7 @@ class CellExtremes(NamedTuple):
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         largest, product = np.full((self.rows, 4), -np.inf), records.weight * records.outcome
         for column, values in enumerate((records.weight, -records.weight, product, -product)):
-            np.maximum.at(largest[:, column], records.frame, values)
+            np.maximum.at(largest[:, column], records.row, values)
         return largest
 
 

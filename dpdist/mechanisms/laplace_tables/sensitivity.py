@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from dpdist.core.records import UNIT, Frame
+from dpdist.core.records import UNIT, Crosstab
 from dpdist.core.table_cells import cells_of_record
 from dpdist.job import Job, Table
 from dpdist.privacy.cell_sums import SENSITIVITY, figures_met
 from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
 
-def local_scale(job: Job, frame: Frame) -> Fraction:
+def local_scale(job: Job, crosstab: Crosstab) -> Fraction:
     """Scale of the noise on a figure, in 1/UNIT of its sensitivity.
 
     Under `laplace` each figure gets all of ε. Under `laplace_composed` the figures to which a record contributes share
     it.
     """
-    share = figures_met(frame, job.tables) if job.mechanism.name == "laplace_composed" else 1
+    share = figures_met(crosstab, job.tables) if job.mechanism.name == "laplace_composed" else 1
     return Fraction(share * UNIT) / job.epsilon.tables
 
 

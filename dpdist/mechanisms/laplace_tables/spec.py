@@ -28,7 +28,7 @@ class WholeTables(Noisy):
     gives: ClassVar[frozenset[StatisticName] | None] = frozenset({"count", "mean", "total"})
     shape: ClassVar[bool] = False
 
-    def against_noisy_frame(self, job: JobView) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
 
     @classmethod

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.marginals import synthetic_records
@@ -83,16 +83,16 @@ class CodedTables(LinearModel, ABC):
     adjacency: Adjacency
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
         weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
         return cls(
-            design(frame, (), rows),
+            design(crosstab, (), rows),
             job.outcome_column.bounds or (0.0, 1.0),
             job.outcomes,
             tuple(levels_of(job.columns[name]) for name in job.outcomes),
             (),
             weight or (1.0, 1.0),
-            max(1, int(frame.count[rows].sum())),
+            max(1, int(crosstab.count[rows].sum())),
             record_epsilon(job, job.epsilon_per_set),
             job.budget.adjacency,
             *cls.settings(job),
@@ -243,7 +243,7 @@ class CodedTables(LinearModel, ABC):
         return [margin[None] for margin in self.fitted(theta).margins]
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
+        """E(w|x) and E(wy|x) of every crosstab row, (draw, row) each."""
         margin = self.margins(theta)[outcome]
         rows, count = len(self.design.pattern), theta.values.get("count", self.count)
         weight, product = margin.sum(axis=1) / count, margin @ np.array(self.levels[outcome]) / count
@@ -257,9 +257,9 @@ class CodedTables(LinearModel, ABC):
         reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
         return np.asarray(reached[:, np.searchsorted(np.array(self.levels[outcome]), value, side="right")])
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Values of all columns for the requested number of records, (record, column), and weights."""
-        number = len(frame_row)
+        number = len(crosstab_row)
         codes, weight = self.drawn(theta, number, rng)
         values = np.column_stack([np.array(levels)[codes[:, k]] for k, levels in enumerate(self.levels)])
         return values[:, 0] if len(self.columns) == 1 else values, weight * (number / self.count)

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import UNIT, Floats, Frame
+from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.figures import SUM_OF_V, Figures, cells_of
 from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights, WeightedRecords
@@ -134,8 +134,8 @@ class Marginals(CodedTables):
     """True if a pass also sums values."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
-        model = super().build(job, frame, rows, proper)
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
+        model = super().build(job, crosstab, rows, proper)
         return model.measuring(model.listed or ())
 
     @classmethod
@@ -375,7 +375,7 @@ def model_of(job: Job) -> type[CodedTables]:
 def _figures_of_tables(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The figures of each table; a cell has the levels of the table's columns and of the stratum's columns."""
     of_stratum = {
-        name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata
+        name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.crosstab.strata
     }
     cap = model.weights[1] if release.job.survey.weight is not None else None
     keys, met = model.keys_of(theta), Counter[Marginal]()
@@ -408,7 +408,7 @@ def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws
     """The figures of one table after another, then of sums of values."""
     yield from _figures_of_tables(release, model, stratum, theta)
     of_stratum = {
-        name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata
+        name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.crosstab.strata
     }
     cap = model.weights[1] if release.job.survey.weight is not None else None
     if not isinstance(model, Marginals):

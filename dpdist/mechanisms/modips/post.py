@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import UNIT, Codes, Floats, Frame
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats
 from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.job import Job
 from dpdist.mechanisms.figures import LAPLACE, SUM_OF_ABSENT, Figures, cells_of
@@ -100,14 +100,16 @@ class Sanitized(PublicModel):
     """Predictors of every cell, (cell, predictor); None if every cell has a mean of its own."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Sanitized:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Sanitized:
         settings, weight = job.mechanism, job.survey.weight
         assert isinstance(settings, Modips)
-        columns = tuple(dict.fromkeys(name for table in job.tables for name in table.columns if name not in frame.strata))
+        columns = tuple(
+            dict.fromkeys(name for table in job.tables for name in table.columns if name not in crosstab.strata)
+        )
         regressed = settings.location == "main_effects"
-        cells = design(frame, columns, rows) if regressed else patterns(frame, columns, rows)
-        labels = cells.names if not regressed else patterns(frame, columns, rows).names
-        count = counted(frame, rows, cells)
+        cells = design(crosstab, columns, rows) if regressed else patterns(crosstab, columns, rows)
+        labels = cells.names if not regressed else patterns(crosstab, columns, rows).names
+        count = counted(crosstab, rows, cells)
         queries = by_group(job, settings)
         low, high = job.outcome_column.bounds or (0.0, 1.0)
         return cls(
@@ -313,17 +315,17 @@ class Moments(Sanitized):
         return np.clip(np.sqrt(scatter + PRIOR_SD**2) / chi, LEAST_SD, 1.0)
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each, with y limited to its public bounds."""
+        """E(w|x) and E(wy|x) of every crosstab row, (draw, row) each, with y limited to its public bounds."""
         mean, sd = theta["mean"], np.broadcast_to(theta["standard_deviation"][:, None], theta["mean"].shape)
         limit = limited_lognormal_mean(mean, sd**2, self.outcome_bounds) if self.law == "lognormal" else None
         typical = limited_normal_mean(mean, sd, self.outcome_bounds) if limit is None else limit
         weight = self.weight(theta)
         return weight[:, self.design.pattern], (weight * typical)[:, self.design.pattern]
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws outcomes, clipped to their public bounds, with their cell's mean weight."""
-        cell = self.pattern(frame_row)
-        noise = scipy.special.ndtri(open_uniforms(rng, (len(frame_row),)))
+        cell = self.pattern(crosstab_row)
+        noise = scipy.special.ndtri(open_uniforms(rng, (len(crosstab_row),)))
         values = theta["mean"][0][cell] + theta["standard_deviation"][0] * noise
         outcome = np.exp(values) if self.law == "lognormal" else values
         return np.clip(outcome, *self.outcome_bounds), self.weight(theta)[0][cell]
@@ -406,16 +408,16 @@ class LevelCounts(Sanitized):
         return np.asarray(nearest_on_simplex(values, sizes) / sizes[..., None])
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
+        """E(w|x) and E(wy|x) of every crosstab row, (draw, row) each."""
         weight = self.weight(theta)
         typical = theta["probability"] @ self.levels
         return weight[:, self.design.pattern], (weight * typical)[:, self.design.pattern]
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws levels by their cell's probabilities; every record has its cell's mean weight."""
-        cell = self.pattern(frame_row)
+        cell = self.pattern(crosstab_row)
         cumulated = np.cumsum(theta["probability"][0], axis=1)[cell]
-        uniforms = open_uniforms(rng, (len(frame_row), 1)) * cumulated[:, -1:]
+        uniforms = open_uniforms(rng, (len(crosstab_row), 1)) * cumulated[:, -1:]
         return self.levels[(uniforms > cumulated[:, :-1]).sum(axis=1)], self.weight(theta)[0][cell]
 
 
@@ -433,7 +435,7 @@ def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) 
     cells, settings = cells_of(release, model, stratum), release.job.mechanism
     assert isinstance(settings, Modips)
     columns = sums_of(release.job)
-    of_stratum = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    of_stratum = {name: level for name, level in cells[0].items() if name in release.crosstab.strata}
     law = f"{model.truncation}_{LAPLACE}"
     for group, (start, stop), scale in zip(groups(*columns), model.parts, model.scales, strict=True):
         values = theta["sums"][0, start:stop]

@@ -138,7 +138,7 @@ class MomentSums(BoundedSums):
         model, (centre, half) = self.model, self.model.middle
         values = np.clip(records.outcome, *model.outcome_bounds)
         u = np.clip(((np.log(values) if model.law == "lognormal" else values) - centre) / half, -1.0, 1.0)
-        v, cell = self.entered(records), model.pattern(records.frame)
+        v, cell = self.entered(records), model.pattern(records.row)
         first = np.bincount(cell, weights=np.rint(v * u), minlength=len(model.labels))
         second = [] if model.variance is not None else [np.rint(v * (u**2 - 0.5)).sum()]
         return np.concatenate([self.absent(cell, v), first, second])
@@ -152,7 +152,7 @@ class LevelSums(BoundedSums):
 
     def sums(self, records: Records) -> Floats:
         model, levels = self.model, len(self.model.levels)
-        v, cell = self.entered(records), model.pattern(records.frame)
+        v, cell = self.entered(records), model.pattern(records.row)
         level = np.clip(np.rint(records.outcome - model.levels[0]), 0, levels - 1).astype(np.int64)
         counts = np.bincount(cell * levels + level, weights=v, minlength=levels * len(model.labels))
         return np.concatenate([self.absent(cell, v), counts])

@@ -69,7 +69,7 @@ class Modips(Noisy):
     def draws_within_domain(self) -> bool:
         return self.truncation == "bounded" and not self.counted
 
-    def against_noisy_frame(self, job: JobView) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         if self.truncation != "bounded":
             return ""
         return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"

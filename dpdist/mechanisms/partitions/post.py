@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.least_squares import nearest_on_simplices
 from dpdist.job import Column, Job
 from dpdist.mechanisms.figures import (
@@ -221,7 +221,7 @@ class PartitionCounts(LinearModel):
     """The scale of the noise on scores, in units of 1/UNIT; None: nothing is selected."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> PartitionCounts:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> PartitionCounts:
         settings, weight = job.mechanism, job.survey.weight
         assert isinstance(settings, Partitioned)
         attributes = tuple(
@@ -230,12 +230,12 @@ class PartitionCounts(LinearModel):
         )
         counts, score = scales_of(job, settings)
         return cls(
-            design(frame, (), rows),
+            design(crosstab, (), rows),
             job.outcome_column.bounds or (0.0, 1.0),
             attributes,
             _layers(settings, job),
             settings.selections(job),
-            int(frame.count[rows].sum()),
+            int(crosstab.count[rows].sum()),
             job.columns[weight].bounds if weight is not None else None,
             counts,
             score,
@@ -305,7 +305,7 @@ class PartitionCounts(LinearModel):
         return theta["share"][:, start : start + self.shape[outcome]]
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
+        """E(w|x) and E(wy|x) of every crosstab row, (draw, row) each."""
         weight = np.repeat(theta["weight"][:, None], len(self.design.pattern), axis=1)
         return weight, weight * (self.shares(theta, outcome) @ self.attributes[outcome].values)[:, None]
 
@@ -315,9 +315,9 @@ class PartitionCounts(LinearModel):
         below = np.column_stack([self.attributes[outcome].until(float(point)) for point in distinct])
         return np.asarray((self.shares(theta, outcome) @ below)[:, pair.reshape(-1)])
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws cells by their shares; records have the mean weight. Several outcomes are (record, outcome)."""
-        n, cumulated = len(frame_row), np.cumsum(theta["cells"][0])
+        n, cumulated = len(crosstab_row), np.cumsum(theta["cells"][0])
         cell = np.minimum(np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right"), self.cells - 1)
         levels = np.unravel_index(cell, self.shape)
         drawn = [attribute.drawn(level, rng) for attribute, level in zip(self.attributes, levels, strict=True)]

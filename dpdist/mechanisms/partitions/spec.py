@@ -45,7 +45,7 @@ class Partitioned(Noisy):
         bins = {"bins": dict.fromkeys(without, REHEARSED_BINS)} if without else {}
         yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
 
-    def against_noisy_frame(self, job: JobView) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         return "nothing is proven of a record that changes strata, in which counts and selections are made"
 
     def clips(self, job: JobView) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.parts import Words
@@ -46,11 +46,11 @@ class Histogram(PublicModel):
     """Scale of the noise on the counts of a set."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Histogram:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Histogram:
         assert job.outcome_column.bounds is not None
         assert isinstance(job.mechanism, PerturbedHistogram)
-        bins = job.mechanism.bins or max(1, int(np.ceil(np.log(frame.stratum_count.mean()))))
-        return cls(design(frame, (), rows), job.outcome_column.bounds, bins, scale_of(job))
+        bins = job.mechanism.bins or max(1, int(np.ceil(np.log(crosstab.stratum_count.mean()))))
+        return cls(design(crosstab, (), rows), job.outcome_column.bounds, bins, scale_of(job))
 
     @property
     def edges(self) -> Floats:
@@ -72,14 +72,14 @@ class Histogram(PublicModel):
         even = np.full_like(positive, 1.0 / self.bins)
         return np.asarray(np.divide(positive, total, out=even, where=total > 0.0))
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws a bin by its probability, then a value uniform within the bin. Weights are 1."""
-        uniforms, cumulated = open_uniforms(rng, (len(frame_row), 2)), np.cumsum(self.shares(theta["counts"])[0])
+        uniforms, cumulated = open_uniforms(rng, (len(crosstab_row), 2)), np.cumsum(self.shares(theta["counts"])[0])
         drawn = np.minimum(np.searchsorted(cumulated, uniforms[:, 0] * cumulated[-1], side="right"), self.bins - 1)
-        return self.edges[drawn] + uniforms[:, 1] * np.diff(self.edges)[drawn], np.ones(len(frame_row))
+        return self.edges[drawn] + uniforms[:, 1] * np.diff(self.edges)[drawn], np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y of every frame row, (draw, row)."""
+        """E w = 1 and E y of every crosstab row, (draw, row)."""
         middle = (self.edges[1:] + self.edges[:-1]) / 2.0
         return self.per_row((self.shares(theta["counts"]) @ middle)[:, None])
 

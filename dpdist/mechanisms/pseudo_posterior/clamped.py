@@ -23,7 +23,7 @@ from dpdist.privacy.weights import Ones, product
 
 
 class Gather(NamedTuple):
-    """Kernel, which runs on each block of records: rows (frame row, outcome, weight, α, offset), to be concatenated.
+    """Kernel, which runs on each block of records: rows (crosstab row, outcome, weight, α, offset), to be concatenated.
 
     The offset is log p(record | θ_ref), a function of the record alone. It is 0 without a θ_ref, and where the density is
     not finite.
@@ -39,7 +39,7 @@ class Gather(NamedTuple):
         if self.reference is not None:
             offset = np.nan_to_num(self.model.log_lik(self.reference, records)[0], nan=0.0, posinf=0.0, neginf=0.0)
         carry["offset"] = offset
-        return np.column_stack([records.frame, records.outcome, records.weight, alpha, offset])
+        return np.column_stack([records.row, records.outcome, records.weight, alpha, offset])
 
 
 class Censor(NamedTuple):

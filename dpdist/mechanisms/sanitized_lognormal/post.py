@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.core.digests import WRITTEN
-from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, NO_LIMITS, Figures, cells_of
 from dpdist.mechanisms.parts import Words
@@ -111,14 +111,16 @@ class SanitizedLognormal(PublicModel):
     """True if sample counts have noise too (`predictors: {protect}`)."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> SanitizedLognormal:
-        named = dict.fromkeys([*(() if frame.strata else job.strata), *job.likelihood_predictors, *job.cell_columns])
-        columns = tuple(name for name in named if name not in frame.strata)
-        cells = design(frame, columns, rows)
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> SanitizedLognormal:
+        named = dict.fromkeys([*(() if crosstab.strata else job.strata), *job.likelihood_predictors, *job.cell_columns])
+        columns = tuple(name for name in named if name not in crosstab.strata)
+        cells = design(crosstab, columns, rows)
         first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
-        labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
-        count = counted(frame, rows, cells)
-        plain = Lognormal.build(job, frame, rows)
+        labels = tuple(
+            " / ".join(str(crosstab.levels[c][crosstab.codes[c][row]]) for c in columns) or "all" for row in first
+        )
+        count = counted(crosstab, rows, cells)
+        plain = Lognormal.build(job, crosstab, rows)
         of_cells = Design(labels, tuple(range(len(labels))), np.empty((len(labels), 0)), cells.pattern, cells.first)
         law = CellLognormal(
             of_cells,
@@ -126,7 +128,7 @@ class SanitizedLognormal(PublicModel):
             *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
         )
         assert isinstance(job.mechanism, SanitizedStatistics)
-        noise, shrinkage, noisy = job.mechanism.noise, job.mechanism.shrinkage, job.noisy_frame
+        noise, shrinkage, noisy = job.mechanism.noise, job.mechanism.shrinkage, job.noisy_crosstab
         scale = scale_of(job, noise)
         return cls(cells, plain.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
 
@@ -160,7 +162,7 @@ class SanitizedLognormal(PublicModel):
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None = None) -> Whitened:
         """The summary of a reference's records. Raises `Improper`."""
-        cell = self.pattern(records.frame).astype(np.int64)
+        cell = self.pattern(records.row).astype(np.int64)
         return whitening_of(cell, records.outcome, records.weight, len(self.labels))
 
     def law_of(self, records: ReferenceRecords) -> Draws:
@@ -209,15 +211,15 @@ class SanitizedLognormal(PublicModel):
         return fit(whitened, moments(statistics, float(count.sum()), self.noise), count, noise, self.shrinkage)
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row) each."""
+        """E(w|x) and E(wy|x) of every crosstab row under the fit, (draw, row) each."""
         return self.law.expect(of(theta["means"], theta["covariance"]))
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value` under the fit, (draw, pair)."""
         return self.law.until(of(theta["means"], theta["covariance"]), row, value, outcome)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), frame_row, rng)
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), crosstab_row, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The fit under other samples of the reference and of the current file, without noise, for standard errors only."""
@@ -282,7 +284,7 @@ def figures(release: ReleaseView, model: SanitizedLognormal, stratum: int, theta
     law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
     distance = float(SENSITIVITY_2[release.job.budget.adjacency] / UNIT) if law == GAUSSIAN else None
     cells, (sums, scatter) = cells_of(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
-    of_stratum = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    of_stratum = {name: level for name, level in cells[0].items() if name in release.crosstab.strata}
     kinds = ((cells, sums, theta["sums"][0]), ([of_stratum], scatter, theta["scatter"][0][None]))
     for where, statistics, values in kinds:
         scales = [model.scale] * len(statistics)

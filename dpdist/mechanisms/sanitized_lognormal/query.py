@@ -50,7 +50,7 @@ class WhitenedSums(Summing):
     def sums(self, records: Records) -> Floats:
         model, reference = self.model, self.model.whitened
         assert reference is not None
-        cell, cells = model.pattern(records.frame), len(model.labels)
+        cell, cells = model.pattern(records.row), len(model.labels)
         units = reference.whitening.units(cell, records.outcome, records.weight, noise=model.noise)
         return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in units.T])
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dpdist.core.digests import digest
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.core.table_cells import codes_of
 from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.estimation.history import PeriodTotals, law_of, remembered
@@ -123,19 +123,20 @@ class ResidualCells(PublicModel):
     """True if the parts of the budget make the largest error least, and not the mean squared one."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
         columns, mechanism = job.cell_columns, job.mechanism
         assert isinstance(mechanism, Tables)
-        cells = patterns(frame, columns, rows)
+        cells = patterns(crosstab, columns, rows)
         first = np.unique(cells.pattern, return_index=True)[1] + rows.start
-        codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
+        codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(crosstab.codes[c][first] for c in columns)])
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         tables = tuple(
             WorkloadTable(
                 *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
                 tuple(
                     sorted(
-                        (columns.index(name), codes_of(frame.levels[name], kept)) for name, kept in table.universe.items()
+                        (columns.index(name), codes_of(crosstab.levels[name], kept))
+                        for name, kept in table.universe.items()
                     )
                 ),
             )
@@ -145,9 +146,9 @@ class ResidualCells(PublicModel):
         weighted = job.survey.measured_weight is not None
         return cls(
             *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
-            tuple(tuple(map(str, frame.levels[name])) for name in columns),
+            tuple(tuple(map(str, crosstab.levels[name])) for name in columns),
             codes.astype(np.int32),
-            np.ones(len(first)) if job.sizes_in_sums else counted(frame, rows, cells),
+            np.ones(len(first)) if job.sizes_in_sums else counted(crosstab, rows, cells),
             tables,
             tuple((table.name, tuple(table.statistics)) for table in job.tables),
             joint,
@@ -160,7 +161,7 @@ class ResidualCells(PublicModel):
                 for hierarchy in job.hierarchies.values()
             ),
             weighted,
-            None if weighted else np.ones(len(first)) if public is None else public.of(frame)[first],
+            None if weighted else np.ones(len(first)) if public is None else public.of(crosstab)[first],
             secret=job.sizes_in_sums,
             period=job.period,
             largest=mechanism.objective != MEAN_SQUARE,
@@ -242,7 +243,7 @@ class ResidualCells(PublicModel):
 
     @property
     def first(self) -> list[int]:
-        """The first frame row of every cell."""
+        """The first crosstab row of every cell."""
         return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
 
     @property
@@ -268,7 +269,7 @@ class ResidualCells(PublicModel):
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> Learned:
         """Prediction and limits that a reference gives. Raises `Improper` if the reference is too small."""
-        donors = Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied)
+        donors = Donors.of(self.pattern(records.row), records.weight, records.outcomes, copied)
         if not len(donors) and law_of(self.earlier) is None:
             raise Improper("the reference has no record with a weight above 0 in the cells of the tables")
         if self.absent is not None:
@@ -434,7 +435,7 @@ class ResidualCells(PublicModel):
         return replace(self, count=theta["size"][0]) if self.secret else self
 
     def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
-        """The number of sample records of every frame row, (row,), estimated from noisy sums."""
+        """The number of sample records of every crosstab row, (row,), estimated from noisy sums."""
         return np.array(described["size"], dtype=np.int64)[self.design.pattern]
 
     def _within_bounds(self, count: Floats, totals: Floats, predicted: Floats, means: Floats) -> tuple[Floats, Floats]:
@@ -521,15 +522,15 @@ class ResidualCells(PublicModel):
         return noisy if self.weighted else np.column_stack([np.zeros(len(noisy)), noisy])
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
+        """E(w|x) and E(wy|x) of every crosstab row, (draw, row) each."""
         if "products" in theta.values:
             weight, product = theta["weights"], theta["products"][..., outcome]
         else:
             weight, product = theta["means"][..., 0], theta["means"][..., 0] * theta["means"][..., 1 + outcome]
         return weight[:, self.design.pattern], product[:, self.design.pattern]
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        means = theta["means"][0, self.pattern(frame_row)]
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        means = theta["means"][0, self.pattern(crosstab_row)]
         return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:

@@ -52,9 +52,9 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
 
 def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:
     """The stratum's levels, which all its measurements have."""
-    frame = release.frame
-    row = frame.rows_of(stratum).start
-    return {name: str(frame.levels[name][frame.codes[name][row]]) for name in frame.strata}
+    crosstab = release.crosstab
+    row = crosstab.rows_of(stratum).start
+    return {name: str(crosstab.levels[name][crosstab.codes[name][row]]) for name in crosstab.strata}
 
 
 def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:

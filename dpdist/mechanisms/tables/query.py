@@ -101,14 +101,14 @@ class ResidualSums(Summing):
     """
 
     pattern: Codes
-    """The base cell of every frame row of the stratum."""
+    """The base cell of every crosstab row of the stratum."""
     start: int
-    """The stratum's first frame row."""
+    """The stratum's first crosstab row."""
     prediction: Prediction
     tables: tuple[TableLimits, ...]
 
     def sums(self, records: Records) -> Floats:
-        base, added = self.pattern[records.frame - self.start].astype(np.int64), list[Floats]()
+        base, added = self.pattern[records.row - self.start].astype(np.int64), list[Floats]()
         for limits in self.tables:
             cell = limits.cell[base]
             parts = limits.contributions(base, records.weight, records.outcomes, self.prediction)
@@ -122,7 +122,7 @@ class CountsBeyond(ResidualSums):
     """Kernel: numbers of records beyond limits by cell of all tables, (cell, coordinate × step)."""
 
     def sums(self, records: Records) -> Floats:
-        base = self.pattern[records.frame - self.start].astype(np.int64)
+        base = self.pattern[records.row - self.start].astype(np.int64)
         columns = base, records.weight, records.outcomes, self.prediction
         return np.concatenate([limits.counts_beyond(*columns) for limits in self.tables])
 

@@ -59,7 +59,7 @@ class Tables(Noisy):
     def gaussian(self) -> bool:
         return self.noise == "gaussian"
 
-    def against_noisy_frame(self, job: JobView) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         return "its own sums measure secret numbers of records, without noisy counts beside them"
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:

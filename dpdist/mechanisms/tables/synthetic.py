@@ -49,7 +49,7 @@ class BaseCells(Protocol):
     @property
     def weighted(self) -> bool: ...
 
-    def pattern(self, frame_row: Codes) -> Codes: ...
+    def pattern(self, crosstab_row: Codes) -> Codes: ...
 
 
 class DonorCells(BaseCells, Protocol):
@@ -79,7 +79,7 @@ class Drawn(NamedTuple):
     @classmethod
     def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int, by_law: Donors | None) -> Drawn:
         """The cells with the reference's records as donors, or with those of a law that noisy counts give."""
-        donors = by_law or release.donors[release.frame.stratum_labels[stratum]]
+        donors = by_law or release.donors[release.crosstab.stratum_labels[stratum]]
         columns = release.job.outcome_columns.values()
         domains = tuple(
             Domain.of(
@@ -91,11 +91,11 @@ class Drawn(NamedTuple):
         scaled = _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains)
         return cls(cells, scaled.by_cell(cells.codes), domains)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
         """Outcomes and weights whose means are their cells' released means, and the positions of their donors."""
-        cell, means, donors = self.cells.pattern(frame_row), theta["means"][0], self.donors.records
-        weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
-        donor = np.empty(len(frame_row), dtype=np.int64)
+        cell, means, donors = self.cells.pattern(crosstab_row), theta["means"][0], self.donors.records
+        weight, outcomes = np.empty(len(crosstab_row)), np.empty((len(crosstab_row), len(self.domains)))
+        donor = np.empty(len(crosstab_row), dtype=np.int64)
         present, number = np.unique(cell, return_inverse=True)
         groups = rows_of_groups(number, len(present))
         for k, rows in zip(present.tolist(), groups, strict=True):
@@ -203,7 +203,7 @@ class Transported:
         return value if heaps is None else heaps.answers(value)
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
+        """Share of the weight with an outcome of at most `value`, for pairs of a crosstab row and a value, (draw, pair)."""
         cell, shares = self.cells.design.pattern[row].astype(np.int64), np.empty((len(theta), len(row)))
         at_once = max(1, MOST_SHARES // len(theta))
         for start in range(0, len(row), at_once):
@@ -282,7 +282,7 @@ class OfDonors(Transported):
     @classmethod
     def of_cells(cls, release: ReleaseView, cells: ReleasedCells, stratum: int) -> Self:
         """The distributions of a release with donors."""
-        donors = release.donors[release.frame.stratum_labels[stratum]].by_cell(cells.codes)
+        donors = release.donors[release.crosstab.stratum_labels[stratum]].by_cell(cells.codes)
         held = [donors.of_cell(cell) for cell in range(len(cells.codes))]
         weight, outcomes = donors.records.weight, donors.records.outcomes.T
         points = [[np.column_stack([weight[few], values[few]]) for few in held] for values in outcomes]

@@ -159,7 +159,7 @@ class TablesWords(Words):
         found = list[AtBound]()
         if not release.job.on_histograms:
             return None
-        for stratum in range(len(release.frame.stratum_labels)):
+        for stratum in range(len(release.crosstab.stratum_labels)):
             model = release.model(stratum)
             if isinstance(model, CountsAtBound):
                 at_bound = model.at_weight_bound(release.theta(model, stratum, 0))

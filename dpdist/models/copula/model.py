@@ -18,7 +18,7 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key, open_uniforms, uniforms_of
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Column, Job
 from dpdist.models.copula import expectations, fits, normal_scores
@@ -28,7 +28,7 @@ from dpdist.models.copula.normal_scores import PARTS, Kind, Scored, law_of, part
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import UNIT, PredictorCells, grouped, ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, SplinePrior, products
-from dpdist.models.design import frame_strata_as_predictors
+from dpdist.models.design import strata_as_predictors
 from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern, tile_records
 from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
@@ -52,10 +52,10 @@ class Scores:
     facts: Facts | None = None
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Scores:
-        predictors = (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Scores:
+        predictors = (*strata_as_predictors(job, crosstab), *job.likelihood_predictors)
         return cls(
-            PredictorCells.of(frame, predictors, rows),
+            PredictorCells.of(crosstab, predictors, rows),
             kind_of(job.outcome_column),
             job.outcome_column.bounds or (-np.inf, np.inf),
         )
@@ -65,7 +65,7 @@ class Scores:
 
     def summarise(self, records: Records, key: Key) -> Facts:
         """The facts of a reference's records, with the records' own fit as the prior."""
-        cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
+        cell, part = self.cells.cell(records.row), part_of(records.outcome, self.kind)
         plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
         model = self.within(plain)
         if self.kind != "binary":
@@ -111,7 +111,7 @@ class Scores:
 
     def _effective_sizes(self, records: Records) -> Floats:
         """Number of the current file's records per reference record, from the public sizes of the cells, (record,)."""
-        cell = self.cells.cell(records.frame)
+        cell = self.cells.cell(records.row)
         return (self.cells.count / np.maximum(1, np.bincount(cell, minlength=len(self.cells))))[cell]
 
     @property
@@ -148,7 +148,7 @@ class Scores:
 
     def scored(self, records: Records) -> Scored:
         """Scores of records under the reference's distributions."""
-        return normal_scores.scored(self.reference_facts, records, self.cells.cell(records.frame), self.kind)
+        return normal_scores.scored(self.reference_facts, records, self.cells.cell(records.row), self.kind)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         on = alpha > 0
@@ -180,14 +180,16 @@ class Scores:
             highest[rows], lowest[rows] = high + slack, low - slack
         return Extremes(highest, lowest)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcome and weight of synthetic records from the law of the sample: first the part, then weight, then outcome.
 
         Both lie in the reference's range, and outcomes also within their public bounds.
         """
-        uniforms = open_uniforms(rng, (len(frame_row), 3))
+        uniforms = open_uniforms(rng, (len(crosstab_row), 3))
         law = self._law(theta).moved(self.reference_facts.undone)
-        outcome, weight = normal_scores.placed(self.reference_facts, law, self.cells.cell(frame_row), self.kind, uniforms)
+        outcome, weight = normal_scores.placed(
+            self.reference_facts, law, self.cells.cell(crosstab_row), self.kind, uniforms
+        )
         return np.clip(outcome, *self.outcome_bounds), weight
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
@@ -196,7 +198,7 @@ class Scores:
         return weight[:, self.cells.pattern], product[:, self.cells.pattern]
 
     def borrowed(self, theta: Draws, records: Records) -> Floats:
-        """Covariance of the errors of (E w, E wy) from the sampling of the reference, for every frame row, (row, 2, 2)."""
+        """Covariance of the errors of (E w, E wy) from the sampling of the reference, by crosstab row, (row, 2, 2)."""
         share = expectations.shares(self.cells.count, self.units[0])
         covariance = expectations.borrowed(self.reference_facts, self._law(theta), self.scored(records), records, share)
         return covariance[self.cells.pattern]
@@ -217,7 +219,7 @@ class Scores:
         return recall_draws(self.parameters, described)
 
     def draws_of(self, law: Law) -> Draws:
-        """The law's parameters as draws for all cells of the frame; NaN for cells of other strata."""
+        """The law's parameters as draws for all cells of the crosstab; NaN for cells of other strata."""
         parts = slice(2 - len(PARTS[self.kind]), 2)
         values = {"weight_mean": law.mean[:, :, parts], "weight_sd": law.sd[:, :, parts]}
         if self.kind != "positive":

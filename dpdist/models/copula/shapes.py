@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.small_area import composite
 from dpdist.models.copula.marginal import Marginal
 
-# A unit is a group of cells that share a fit. Units follow from public facts alone: the frame's numbers of records, and the
+# A unit is a group of cells that share a fit. Units follow from public facts alone: the crosstab's counts, and the
 # reference's share of outcomes other than 0 in each cell. A small cell is first grouped with cells that differ from it in
 # the last predictor only. If together they have too few records, it is grouped with cells that differ in the last two
 # predictors, and so on. So a job lists the predictors that matter most first.
@@ -31,9 +31,9 @@ class PredictorCells:
     """The cells of one stratum: its combinations of predictor levels.
 
     - `codes` (cell, predictor): levels of each cell, after a first column of zeros.
-    - `pattern` (row,): the cell of each frame row of the stratum; `first` is the first of these rows.
+    - `pattern` (row,): the cell of each crosstab row of the stratum; `first` is the first of these rows.
     - `count` (cell,): sample records.
-    - `labels`: all combinations of predictors in the frame.
+    - `labels`: all combinations of predictors in the crosstab.
     - `kept` (cell,): positions of this stratum's cells among `labels`.
     """
 
@@ -45,13 +45,13 @@ class PredictorCells:
     kept: Ints
 
     @classmethod
-    def of(cls, frame: Frame, columns: Sequence[str], rows: slice) -> PredictorCells:
-        every = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in columns)])
+    def of(cls, crosstab: Crosstab, columns: Sequence[str], rows: slice) -> PredictorCells:
+        every = np.column_stack([np.zeros(len(crosstab), dtype=np.int32), *(crosstab.codes[name] for name in columns)])
         distinct, number = np.unique(every, axis=0, return_inverse=True)
         groups, pattern = np.unique(number.reshape(-1)[rows], return_inverse=True)
-        count = np.bincount(pattern, weights=frame.count[rows]).astype(np.int64)
+        count = np.bincount(pattern, weights=crosstab.count[rows]).astype(np.int64)
         labels = tuple(
-            " / ".join(str(frame.levels[n][c]) for n, c in zip(columns, row[1:], strict=True)) for row in distinct
+            " / ".join(str(crosstab.levels[n][c]) for n, c in zip(columns, row[1:], strict=True)) for row in distinct
         )
         return cls(
             distinct[groups], pattern.astype(np.int32), rows.start, count, tuple(name or "all" for name in labels), groups
@@ -65,9 +65,9 @@ class PredictorCells:
         """Labels of this stratum's cells."""
         return [self.labels[k] for k in self.kept.tolist()]
 
-    def cell(self, frame_row: Codes) -> Codes:
-        """The cell of each frame row, given the rows' numbers in the whole frame."""
-        return self.pattern[frame_row - self.first]
+    def cell(self, crosstab_row: Codes) -> Codes:
+        """The cell of each crosstab row, given the rows' numbers in the whole crosstab."""
+        return self.pattern[crosstab_row - self.first]
 
     def units(self, share: Floats) -> tuple[Ints, Ints]:
         """Units of the outcome's regression, (cell,), and of the weight's law, (cell, part), of at least UNIT records each.

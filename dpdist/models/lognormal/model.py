@@ -15,9 +15,9 @@ import scipy
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
-from dpdist.models.design import design, frame_strata_as_predictors
+from dpdist.models.design import design, strata_as_predictors
 from dpdist.models.lognormal.conjugate import (
     Conjugate,
     conjugate_prior,
@@ -92,10 +92,10 @@ class Lognormal(Conjugate):
     """Public bounds of the outcomes after the first."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Lognormal:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Lognormal:
         """The model of one stratum; `proper` asks for the weak proper prior whatever the job's prior is."""
-        predictors = (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
-        matrix = design(frame, predictors, rows)
+        predictors = (*strata_as_predictors(job, crosstab), *job.likelihood_predictors)
+        matrix = design(crosstab, predictors, rows)
         survey = job.survey
         proportional = job.likelihood.population_weights == "proportional" and survey.population is not None
         return cls(
@@ -103,7 +103,7 @@ class Lognormal(Conjugate):
             design=matrix,
             prior=conjugate_prior(job, matrix, proper or job.likelihood.prior.name == "proper"),
             synthesis=job.likelihood.synthesis,
-            fixed_weight=(survey.population or 0) / float(frame.count.sum()) if proportional else None,
+            fixed_weight=(survey.population or 0) / float(crosstab.count.sum()) if proportional else None,
             outcome_bounds=job.outcome_column.bounds or (0.0, np.inf),
             expected=job.likelihood.synthetic_weights == "expected",
             other_bounds=tuple(column.bounds or (0.0, np.inf) for column in list(job.outcome_columns.values())[1:]),
@@ -157,22 +157,22 @@ class Lognormal(Conjugate):
             highest[rows], lowest[rows] = high + slack, low - slack
         return Extremes(highest, lowest)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes and weights of synthetic records, under the first draw.
 
         FBS draws both from the sample law. FBP draws outcomes from the population law, with the weight 1/E(π|x) or N/n. An
         outcome beyond its public bounds is set to the nearest bound. One outcome is (record,), several (record, outcome).
         """
         d = self.dimension
-        mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
+        mean: Floats = self._means(theta)[0][self.design.pattern[crosstab_row - self.design.first]]
         sigma = theta["covariance"][0]
         if self.synthesis == "fbs":
-            noise = scipy.special.ndtri(open_uniforms(rng, (len(frame_row), d)))
+            noise = scipy.special.ndtri(open_uniforms(rng, (len(crosstab_row), d)))
             z = mean + noise @ scipy.linalg.cholesky(sigma, lower=True).T
             y = np.exp(z[:, :-1])
-            w = self.expected_weight(theta, frame_row, y) if self.expected else np.exp(z[:, -1])
+            w = self.expected_weight(theta, crosstab_row, y) if self.expected else np.exp(z[:, -1])
             return self._limited(y), w
-        noise = scipy.special.ndtri(open_uniforms(rng, (len(frame_row), d - 1)))
+        noise = scipy.special.ndtri(open_uniforms(rng, (len(crosstab_row), d - 1)))
         root = np.sqrt(sigma[:1, :1]) if d == 2 else scipy.linalg.cholesky(sigma[:-1, :-1], lower=True)
         y = np.exp(mean[:, :-1] + sigma[:-1, -1] + noise @ root.T)
         modelled = np.exp(mean[:, -1] + sigma[-1, -1] / 2.0)
@@ -185,17 +185,17 @@ class Lognormal(Conjugate):
         low, high = np.transpose([self.outcome_bounds, *self.other_bounds])
         return np.asarray(np.clip(outcomes, low, high))
 
-    def expected_weight(self, theta: Draws, frame_row: Codes, outcome: Floats) -> Floats:
+    def expected_weight(self, theta: Draws, crosstab_row: Codes, outcome: Floats) -> Floats:
         """E(w | y*, x) in the sample, (record,), for outcomes y* (record, outcome)."""
-        mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
-        sigma, logs = theta["covariance"][0], np.log(outcome).reshape(len(frame_row), -1)
+        mean: Floats = self._means(theta)[0][self.design.pattern[crosstab_row - self.design.first]]
+        sigma, logs = theta["covariance"][0], np.log(outcome).reshape(len(crosstab_row), -1)
         cross = sigma[:-1, -1]
         slope = cross / sigma[0, 0] if self.dimension == 2 else np.linalg.solve(sigma[:-1, :-1], cross)
         variance = sigma[-1, -1] - slope @ cross
         return np.asarray(np.exp(mean[:, -1] + (logs - mean[:, :-1]) @ slope + variance / 2.0))
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each, with y limited to its public bounds.
+        """E(w|x) and E(wy|x) of every crosstab row, (draw, row) each, with y limited to its public bounds.
 
         `outcome` is y's number among several. FBP gives the same values, because 1/E(π|x) = E(w|x) and E_pop(y|x) =
         E(wy|x)/E(w|x).
@@ -211,7 +211,7 @@ class Lognormal(Conjugate):
         return weight, weight * typical
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair).
+        """Share of the weight with an outcome of at most `value`, for pairs of a crosstab row and a value, (draw, pair).
 
         It is E(w 1(y ≤ value)|x)/E(w|x).
         """
@@ -296,7 +296,7 @@ class Lognormal(Conjugate):
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 
     def _pattern(self, records: Records) -> Codes:
-        return self.design.pattern[records.frame - self.design.first]
+        return self.design.pattern[records.row - self.design.first]
 
     def _means(self, draws: Draws) -> Floats:
         coefficients: Floats = draws["coefficients"][:, self.design.kept, :]

@@ -32,11 +32,11 @@ def write_microdata(folder: Path, job: Job) -> None:
         if "csv" in job.presentation.formats:
             _write_csv(path, path.with_suffix(".csv"))
         if {"dta", "sav"} & set(job.presentation.formats):
-            frame = _coded(pq.read_table(path), job)
+            crosstab = _coded(pq.read_table(path), job)
             if "dta" in job.presentation.formats:
-                _write_stata(frame, path.with_suffix(".dta"), job)
+                _write_stata(crosstab, path.with_suffix(".dta"), job)
             if "sav" in job.presentation.formats:
-                _write_spss(frame, path.with_suffix(".sav"), job)
+                _write_spss(crosstab, path.with_suffix(".sav"), job)
 
 
 def write_measurements_stata(path: Path, job: Job) -> None:

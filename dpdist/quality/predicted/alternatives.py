@@ -59,7 +59,7 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
     Computed once for each job, reference and public sizes. Raises `JobError` if errors do not follow from formulas.
     """
     job, reference = plan.job, plan.reference
-    model = builder_of(job).build(job, plan.frame, plan.frame.rows_of(0))
+    model = builder_of(job).build(job, plan.crosstab, plan.crosstab.rows_of(0))
     if not (isinstance(reference, ReferenceFile) and by_formulas(model, job)):
         fault = "predicted errors do not follow from formulas, and every change would need its own releases"
         problem = Problem(
@@ -69,7 +69,7 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
             "change the job and plan it again",
         )
         raise JobError(job.dataset, [problem])
-    key = identity(job, public_sizes(job, plan.frame, reference), reference, ["alternatives", "largest"])
+    key = identity(job, public_sizes(job, plan.crosstab, reference), reference, ["alternatives", "largest"])
     rows = kept(key, lambda: _rows(plan, reference, listener))
     alternatives_found = []
     for change, part in rows.groupby("change", sort=False):
@@ -89,19 +89,19 @@ SETTING = "objective: "
 
 def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFrame:
     """Ratios by change, table and statistic, and the reasons of changes that are not possible."""
-    job, frame = with_epsilon(plan.job, plan.job.budget.epsilon), public_sizes(plan.job, plan.frame, reference)
+    job, crosstab = with_epsilon(plan.job, plan.job.budget.epsilon), public_sizes(plan.job, plan.crosstab, reference)
     changes, rows = list(_changed(job)), list[tuple[str, str, str, float, float, str]]()
-    model = builder_of(job).build(job, frame, frame.rows_of(0))
+    model = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
     assert isinstance(model, PredictsErrors)
     others = model.by_setting() if isinstance(model, PredictsAlternatives) else {}
     settings = [(change, job, other) for change, other in others.items()]
     with TemporaryDirectory() as folder, single_threaded():
-        population = Population.of(job, reference, frame)
+        population = Population.of(job, reference, crosstab)
         records = population.as_it_is()
 
         def errors(tried: Job, model: PredictsErrors) -> By:
             sampler = sampler_of(tried, Path(folder))
-            current = int(frame.count.sum())
+            current = int(crosstab.count.sum())
             learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, population.absent)
             predicted = [(row.table, row.statistic.text, row.error) for row in model.predicted_errors(learned)]
             return {(table, text): error[np.isfinite(error) & (error > 0.0)] for table, text, error in predicted}
@@ -109,7 +109,9 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
         with stage(listener, "predict alternatives", 1 + len(settings) + len(changes)) as tick:
             as_it_is = errors(job, model)
             tick(1)
-            builds = ((change, tried, builder_of(tried).build(tried, frame, frame.rows_of(0))) for change, tried in changes)
+            builds = (
+                (change, tried, builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))) for change, tried in changes
+            )
             for change, tried, other in chain(settings, builds):
                 assert isinstance(other, PredictsErrors)
                 same = {table.name for table in tried.tables if table in job.tables}

@@ -27,7 +27,7 @@ from dpdist.core.digests import digest
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import POOLED, Floats, Frame, rows_of_groups
+from dpdist.core.records import POOLED, Crosstab, Floats, rows_of_groups
 from dpdist.core.table_cells import Cells
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.donors import AbsentRecords
@@ -261,9 +261,11 @@ def predicted(
     if why := unknown(plan, public):
         return ErrorPrediction(plan.job, pd.DataFrame(), why)
     reference = _public_file(plan, public, listener)
-    frame = public_sizes(plan.job, plan.frame, reference)
+    crosstab = public_sizes(plan.job, plan.crosstab, reference)
     try:
-        rows = kept(identity(plan.job, frame, reference, times), lambda: _rows(plan.job, frame, reference, times, listener))
+        rows = kept(
+            identity(plan.job, crosstab, reference, times), lambda: _rows(plan.job, crosstab, reference, times, listener)
+        )
     except FAILURES as failure:
         why = f"the mechanism cannot be run on public records: {str(failure).splitlines()[0]}"
         return ErrorPrediction(plan.job, pd.DataFrame(), why)
@@ -275,8 +277,8 @@ def predicted_before(plan: Plan) -> ErrorPrediction | None:
     if unknown(plan, None):
         return None
     assert plan.reference is not None
-    frame = public_sizes(plan.job, plan.frame, plan.reference)
-    rows = known_before(identity(plan.job, frame, plan.reference, TIMES))
+    crosstab = public_sizes(plan.job, plan.crosstab, plan.reference)
+    rows = known_before(identity(plan.job, crosstab, plan.reference, TIMES))
     return None if rows is None else ErrorPrediction(plan.job, rows)
 
 
@@ -315,23 +317,30 @@ def _public_file(plan: Plan, public: Path | None, listener: Listener) -> Referen
         raise JobError(plan.job.dataset, [Problem("--public", fault, "a job without a reference", remedy)])
     source = FileReference(path=str(public), encoding=plan.job.input.encoding, separator=plan.job.input.separator)
     with stage(listener, "check reference", None) as tick:
-        return open_public(plan.job.model_copy(update={"reference": source}), plan.source, plan.frame, tick)
+        return open_public(plan.job.model_copy(update={"reference": source}), plan.source, plan.crosstab, tick)
 
 
-def identity(job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease, times: Sequence[Fraction | str]) -> str:
+def identity(
+    job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease, times: Sequence[Fraction | str]
+) -> str:
     """A checksum of all that a prediction depends on; `times` may be what else is computed."""
     left_out = {"presentation", "runtime", "input", "ledger", "compare", "reference"}
     settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.paid)
-    facts = {"job": settings, "sizes": frame.count, "codes": dict(frame.codes), "times": [str(factor) for factor in times]}
-    drawn = None if frame.sampled is None else [[list(label), n] for label, n in frame.sampled.items()]
+    facts = {
+        "job": settings,
+        "sizes": crosstab.count,
+        "codes": dict(crosstab.codes),
+        "times": [str(factor) for factor in times],
+    }
+    drawn = None if crosstab.sampled is None else [[list(label), n] for label, n in crosstab.sampled.items()]
     return digest(facts | {"public": reference.sha256, "drawn": drawn})
 
 
-def public_sizes(job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease) -> Frame:
-    """The frame with the sizes of replicates: the current file's, or the reference's if the job keeps sizes secret."""
+def public_sizes(job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease) -> Crosstab:
+    """The crosstab with the sizes of replicates: the current file's, or the reference's if the job keeps sizes secret."""
     if not job.sizes_secret or isinstance(reference, ReferenceRelease):
-        return frame
-    return replace(frame, count=reference.counts(frame), sampled=reference.census.frame.sampled)
+        return crosstab
+    return replace(crosstab, count=reference.counts(crosstab), sampled=reference.census.crosstab.sampled)
 
 
 def with_epsilon(job: Job, epsilon: Fraction) -> Job:
@@ -353,31 +362,31 @@ def by_formulas(model: StratumModel, job: Job) -> TypeGuard[PredictsErrors]:
 
 def _rows(
     job: Job,
-    frame: Frame,
+    crosstab: Crosstab,
     reference: ReferenceFile | ReferenceRelease,
     times: tuple[Fraction, ...],
     listener: Listener,
 ) -> pd.DataFrame:
-    first = builder_of(job).build(job, frame, frame.rows_of(0))
+    first = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
     budgets = [with_epsilon(job, job.budget.epsilon * factor) for factor in times]
     if isinstance(reference, ReferenceRelease) or by_formulas(first, job):
-        return _of_formulas(job, frame, reference, budgets, listener)
-    return _of_replicates(job, frame, reference, budgets, listener)
+        return _of_formulas(job, crosstab, reference, budgets, listener)
+    return _of_replicates(job, crosstab, reference, budgets, listener)
 
 
 def _public_records(
-    job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease
+    job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease
 ) -> tuple[Records, AbsentRecords | None, tuple[PeriodTotals, ...]]:
-    """Public records in rows of the frame, those in none, and totals of earlier periods."""
+    """Public records in rows of the crosstab, those in none, and totals of earlier periods."""
     if isinstance(reference, ReferenceRelease):
         assert reference.present is not None
         return reference.present, reference.absent, reference.carried.history.get(POOLED, ())
-    population = Population.of(job, reference, frame)
+    population = Population.of(job, reference, crosstab)
     return population.as_it_is(), population.absent, ()
 
 
 def _of_formulas(
-    job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease, budgets: list[Job], listener: Listener
+    job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease, budgets: list[Job], listener: Listener
 ) -> pd.DataFrame:
     """Errors of normal laws with the mechanism's predicted standard deviations, over drawn direct standard errors.
 
@@ -385,12 +394,12 @@ def _of_formulas(
     """
     frames = []
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
-        records, absent, history = _public_records(job, frame, reference)
-        cells = {(table.name, statistic): by for table, statistic, by in published(job, frame)}
+        records, absent, history = _public_records(job, crosstab, reference)
+        cells = {(table.name, statistic): by for table, statistic, by in published(job, crosstab)}
         first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
         learned, every = None, None
         for tried in sorted(budgets, key=lambda item: item is not first):
-            model = builder_of(tried).build(tried, frame, frame.rows_of(0))
+            model = builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))
             assert isinstance(model, PredictsErrors)
             if learned is not None and isinstance(model, PredictsAlternatives):
                 of_tables = model.predicted_errors(model.relearned(learned))
@@ -398,12 +407,12 @@ def _of_formulas(
                 if isinstance(model, LearnsFromRecords):
                     model = model.with_history(history)
                     assert isinstance(model, PredictsErrors)
-                sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
+                sampler, current = sampler_of(tried, Path(folder)), int(crosstab.count.sum())
                 learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)
                 of_tables = model.predicted_errors(learned)
             if every is None:
                 every = _named_rows(
-                    [(item, cells[item.table, item.statistic]) for item in of_tables], frame.count.astype(float)
+                    [(item, cells[item.table, item.statistic]) for item in of_tables], crosstab.count.astype(float)
                 )
             every["chance"] = np.concatenate([_chance(item) for item in of_tables])
             for k in range(DRAWS):
@@ -440,28 +449,28 @@ def _named_rows(errors: Sequence[tuple[ErrorsOfCells, Cells]], count: Floats) ->
 
 
 def _of_replicates(
-    job: Job, frame: Frame, reference: ReferenceFile, budgets: list[Job], listener: Listener
+    job: Job, crosstab: Crosstab, reference: ReferenceFile, budgets: list[Job], listener: Listener
 ) -> pd.DataFrame:
     """Errors of releases of replicates: several at the job's ε, and the first one at all other ε, under the same noise."""
-    cells = len(frame.group(job.cell_columns)[1])
+    cells = len(crosstab.group(job.cell_columns)[1])
     number = MOST_REPLICATES if cells <= FEW_CELLS else LEAST_REPLICATES
     wanted = [
         (k, tried) for k in range(number) for tried in budgets if k == 0 or tried.budget.epsilon == job.budget.epsilon
     ]
     frames, drawn = [], dict[int, PublicReplicate]()
     with single_threaded(), stage(listener, "predict errors", len(wanted)) as tick:
-        population = Population.of(job, reference, frame)
-        truths = truths_of(job, frame, population)
+        population = Population.of(job, reference, crosstab)
+        truths = truths_of(job, crosstab, population)
         for k, tried in wanted:
             key = PUBLIC.child(str(k))
             if k not in drawn:
-                drawn = {k: replicate(job, frame, population, truths, key.generator("files"))}
-            frames.append(errors(tried, frame, drawn[k], key).assign(replicate=k, epsilon=float(tried.budget.epsilon)))
+                drawn = {k: replicate(job, crosstab, population, truths, key.generator("files"))}
+            frames.append(errors(tried, crosstab, drawn[k], key).assign(replicate=k, epsilon=float(tried.budget.epsilon)))
             tick(1)
     return pd.concat(frames, ignore_index=True)
 
 
-def errors(job: Job, frame: Frame, files: PublicReplicate, key: Key) -> pd.DataFrame:
+def errors(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -> pd.DataFrame:
     """The errors of one release of a replicate's current file, in every published cell."""
-    tables = tables_of(release_of(job, frame, files.current, files.reference, key))
+    tables = tables_of(release_of(job, crosstab, files.current, files.reference, key))
     return pd.concat([figures.beside(tables[figures.table.name]) for figures in files.figures], ignore_index=True)

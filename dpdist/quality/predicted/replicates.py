@@ -19,7 +19,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.extras import installed
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.core.table_cells import Cells, cell_name, cross
 from dpdist.engine.protocol import Learned
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
@@ -34,7 +34,7 @@ from dpdist.models.on_reference import KnowsDonors, facts_of, fixed_model
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
-from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
+from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_crosstab
 from dpdist.publish.folder import grounds_of
 from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
@@ -73,11 +73,11 @@ def kept(identity: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again."""
     if (before := known_before(identity)) is not None:
         return before
-    frame_of_rows = make()
+    crosstab_of_rows = make()
     if (path := _path(identity)) is not None:
         with suppress(OSError):  # a cache that cannot be written costs time alone
-            _write(path, frame_of_rows)
-    return frame_of_rows
+            _write(path, crosstab_of_rows)
+    return crosstab_of_rows
 
 
 def _path(identity: str) -> Path | None:
@@ -96,9 +96,9 @@ def _write(path: Path, rows: pd.DataFrame) -> None:
 
 @dataclass(frozen=True)
 class Population:
-    """The reference's records in the order of its own frame, with unclipped weights.
+    """The reference's records in the order of its own crosstab, with unclipped weights.
 
-    `row` is each record's row of the current frame, −1 for none, (record,). A row of the current frame draws from the
+    `row` is each record's row of the current crosstab, −1 for none, (record,). A row of the current crosstab draws from the
     records `order[start : start + size]`, (row,) each.
     """
 
@@ -108,52 +108,52 @@ class Population:
     start: Ints
     size: Ints
     absent: AbsentRecords
-    """The records without a row of the current frame."""
+    """The records without a row of the current crosstab."""
 
     @classmethod
-    def of(cls, job: Job, reference: ReferenceFile, frame: Frame) -> Population:
+    def of(cls, job: Job, reference: ReferenceFile, crosstab: Crosstab) -> Population:
         with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
             placed = records_of(job, reference, Path(folder))
-            fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
+            fields = (np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu"))
             records, absent = Records(*fields), absent_records(job, reference, placed)
-        other, keys = reference.census.frame, (tuple(frame.codes), _cell_columns(job), ())
-        pools = [_by_key(names, frame, other, records.frame) for names in keys]
-        start, size, order = np.zeros(len(frame), dtype=np.int64), np.zeros(len(frame), dtype=np.int64), list[Ints]()
+        other, keys = reference.census.crosstab, (tuple(crosstab.codes), _cell_columns(job), ())
+        pools = [_by_key(names, crosstab, other, records.row) for names in keys]
+        start, size, order = np.zeros(len(crosstab), dtype=np.int64), np.zeros(len(crosstab), dtype=np.int64), list[Ints]()
         for pool in pools:
             first = size == 0
             start[first], size[first] = pool.start[first] + len(records) * len(order), pool.size[first]
             order.append(pool.order)
-        return cls(records, reference.row[records.frame], np.concatenate(order), start, size, absent)
+        return cls(records, reference.row[records.row], np.concatenate(order), start, size, absent)
 
-    def current(self, frame: Frame, rng: np.random.Generator) -> Records:
-        """A current file with the frame's sizes, in its order, before clipping."""
-        row = frame.expand()
+    def current(self, crosstab: Crosstab, rng: np.random.Generator) -> Records:
+        """A current file with the crosstab's sizes, in its order, before clipping."""
+        row = crosstab.expand()
         place_in_pool = (rng.random(len(row)) * self.size[row]).astype(np.int64)
         drawn = self.records.take(self.order[self.start[row] + place_in_pool])
-        return replace(drawn, record=np.arange(len(row)), frame=row)
+        return replace(drawn, record=np.arange(len(row)), row=row)
 
-    def whole(self, frame: Frame) -> Records:
+    def whole(self, crosstab: Crosstab) -> Records:
         """The records behind all rows, weighted to each row's number of records."""
-        row = np.repeat(np.arange(len(frame), dtype=np.int32), self.size)
+        row = np.repeat(np.arange(len(crosstab), dtype=np.int32), self.size)
         within = np.arange(len(row)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
         drawn = self.records.take(self.order[self.start[row] + within])
-        return replace(drawn, frame=row, weight=drawn.weight * (frame.count / np.maximum(self.size, 1))[row])
+        return replace(drawn, row=row, weight=drawn.weight * (crosstab.count / np.maximum(self.size, 1))[row])
 
     def reference(self, rng: np.random.Generator) -> Records:
-        """A reference with the sizes of this one, in rows of the current frame."""
-        row = self.records.frame
+        """A reference with the sizes of this one, in rows of the current crosstab."""
+        row = self.records.row
         size = np.bincount(row)
         first = np.concatenate([[0], np.cumsum(size)])
         return self._placed(self.records.take(first[row] + (rng.random(len(row)) * size[row]).astype(np.int64)))
 
     def as_it_is(self) -> Records:
-        """The reference itself, in rows of the current frame."""
+        """The reference itself, in rows of the current crosstab."""
         return self._placed(self.records)
 
     def _placed(self, records: Records) -> Records:
         order = np.argsort(self.row, kind="stable")
         order = order[np.searchsorted(self.row[order], 0) :]
-        return replace(records.take(order), frame=self.row[order].astype(np.int32))
+        return replace(records.take(order), row=self.row[order].astype(np.int32))
 
 
 class _Pool(NamedTuple):
@@ -166,14 +166,14 @@ def _cell_columns(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*job.reference_columns, *job.cell_columns]))
 
 
-def _by_key(names: tuple[str, ...], frame: Frame, other: Frame, row: Codes) -> _Pool:
-    """The records of every row of the current frame by these columns; `row` is each record's row of the other frame."""
+def _by_key(names: tuple[str, ...], crosstab: Crosstab, other: Crosstab, row: Codes) -> _Pool:
+    """The records of every row of the current crosstab by these columns; `row` is each record's row of the other one."""
     tables = [
         np.column_stack([np.zeros(len(part), dtype=np.int32), *(part.codes[name] for name in names)])
-        for part in (frame, other)
+        for part in (crosstab, other)
     ]
     key = np.unique(np.vstack(tables), axis=0, return_inverse=True)[1].reshape(-1)
-    ours, theirs = key[: len(frame)], key[len(frame) :][row]
+    ours, theirs = key[: len(crosstab)], key[len(crosstab) :][row]
     sizes = np.bincount(theirs, minlength=int(key.max()) + 1)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     return _Pool(np.argsort(theirs, kind="stable"), starts[ours], sizes[ours])
@@ -236,48 +236,48 @@ def rows_of(
 
 
 def replicate(
-    job: Job, frame: Frame, population: Population, truths: list[Floats], rng: np.random.Generator
+    job: Job, crosstab: Crosstab, population: Population, truths: list[Floats], rng: np.random.Generator
 ) -> PublicReplicate:
     """Draws both files, and computes what does not depend on ε."""
-    current = population.current(frame, rng)
+    current = population.current(crosstab, rng)
     reference = population.reference(rng) if job.has_reference else None
-    estimates = direct_of(job, frame, current)
-    alone = None if reference is None else direct_of(job, frame, _at_sizes(job, frame, reference))
-    by_cell = replace(estimates, frame=frame.stratified(tuple(frame.codes)))
+    estimates = direct_of(job, crosstab, current)
+    alone = None if reference is None else direct_of(job, crosstab, _at_sizes(job, crosstab, reference))
+    by_cell = replace(estimates, crosstab=crosstab.stratified(tuple(crosstab.codes)))
     figures = []
-    for (of, statistic, cells), truth in zip(published(job, frame), truths, strict=True):
+    for (of, statistic, cells), truth in zip(published(job, crosstab), truths, strict=True):
         value, variance = estimates.estimate(cells, statistic)
         of_sizes = np.sqrt(by_cell.estimate(cells, statistic).variance)
         of_reference = np.full(len(cells), np.nan) if alone is None else alone.estimate(cells, statistic).value
-        n = cells.membership @ frame.count.astype(float)
+        n = cells.membership @ crosstab.count.astype(float)
         figures.append(ReplicateFigures(of, statistic, cells, n, value, np.sqrt(variance), of_sizes, of_reference, truth))
     return PublicReplicate(current, reference, figures)
 
 
-def published(job: Job, frame: Frame) -> list[tuple[Table, Statistic, Cells]]:
+def published(job: Job, crosstab: Crosstab) -> list[tuple[Table, Statistic, Cells]]:
     """Every statistic of every table, with the table's cells."""
-    tables = [(table, cross(frame, table.by, table.margins, table.universe)) for table in job.tables]
+    tables = [(table, cross(crosstab, table.by, table.margins, table.universe)) for table in job.tables]
     return [(table, statistic, cells) for table, cells in tables for statistic in table.statistics]
 
 
-def truths_of(job: Job, frame: Frame, population: Population) -> list[Floats]:
-    """The population's figures at the frame's sizes, (cell,) each, in the order of `published`."""
-    population_values = direct_of(job, frame, population.whole(frame))
-    return [population_values.estimate(cells, statistic).value for _, statistic, cells in published(job, frame)]
+def truths_of(job: Job, crosstab: Crosstab, population: Population) -> list[Floats]:
+    """The population's figures at the crosstab's sizes, (cell,) each, in the order of `published`."""
+    population_values = direct_of(job, crosstab, population.whole(crosstab))
+    return [population_values.estimate(cells, statistic).value for _, statistic, cells in published(job, crosstab)]
 
 
-def direct_of(job: Job, frame: Frame, records: Records) -> Direct:
+def direct_of(job: Job, crosstab: Crosstab, records: Records) -> Direct:
     """The records for direct estimates within design strata, each record a PSU."""
     passes = [iter([records.about(number)]) for number in range(len(job.outcomes))]
-    return Direct.of(job, frame, SamplingDesign(lonely="certainty"), passes).without_clusters
+    return Direct.of(job, crosstab, SamplingDesign(lonely="certainty"), passes).without_clusters
 
 
-def _at_sizes(job: Job, frame: Frame, reference: Records) -> Records:
+def _at_sizes(job: Job, crosstab: Crosstab, reference: Records) -> Records:
     """The reference's records, weighted to the current number of records in every base cell."""
-    cell = frame.group(job.cell_columns)[0]
-    here, there = np.bincount(cell, weights=frame.count), np.bincount(cell[reference.frame], minlength=int(cell.max()) + 1)
+    cell = crosstab.group(job.cell_columns)[0]
+    here, there = np.bincount(cell, weights=crosstab.count), np.bincount(cell[reference.row], minlength=int(cell.max()) + 1)
     scale = here / np.maximum(there, 1)
-    return replace(reference, weight=reference.weight * scale[cell[reference.frame]])
+    return replace(reference, weight=reference.weight * scale[cell[reference.row]])
 
 
 def clipped(job: Job, records: Records) -> Records:
@@ -292,15 +292,15 @@ def clipped(job: Job, records: Records) -> Records:
     return replace(records, outcomes=outcomes, weight=weight)
 
 
-def release_of(job: Job, frame: Frame, current: Records, reference: Records | None, key: Key) -> ReleasedObject:
+def release_of(job: Job, crosstab: Crosstab, current: Records, reference: Records | None, key: Key) -> ReleasedObject:
     """A release of the current records. Raises the errors of a run if the mechanism cannot be fitted to a stratum."""
-    current, seen, mechanism = clipped(job, current), _seen(job, frame, key), mechanism_of(job)
+    current, seen, mechanism = clipped(job, current), _seen(job, crosstab, key), mechanism_of(job)
     sets: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(job.synthetic_sets)]
     of_scores, donors = dict[str, Facts](), dict[str, Donors]()
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
-        for stratum, label in enumerate(frame.stratum_labels):
-            rows, drawn = frame.rows_of(stratum), key.child(f"stratum {label}")
+        for stratum, label in enumerate(crosstab.stratum_labels):
+            rows, drawn = crosstab.rows_of(stratum), key.child(f"stratum {label}")
             ours, model = _of_rows(current, rows), builder_of(job).build(job, seen, rows)
             learned: Learned = None
             if reference is not None:
@@ -337,21 +337,21 @@ def taught(
 
 
 def _of_rows(records: Records, rows: slice) -> Records:
-    """The records of a stratum's rows; records are in the order of the frame."""
-    start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
+    """The records of a stratum's rows; records are in the order of the crosstab."""
+    start, stop = np.searchsorted(records.row, [rows.start, rows.stop])
     return records.part(int(start), int(stop))
 
 
-def _seen(job: Job, frame: Frame, key: Key) -> Frame:
-    """The published frame, with noisy counts if predictors are protected."""
-    if not job.noisy_frame:
-        return frame
+def _seen(job: Job, crosstab: Crosstab, key: Key) -> Crosstab:
+    """The published crosstab, with noisy counts if predictors are protected."""
+    if not job.noisy_crosstab:
+        return crosstab
     rng, law = key.generator("sample counts"), noise_name(job)
     measured = [
         exact + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(exact), rng))
-        for level, exact in zip(levels(job), counts(job, frame), strict=True)
+        for level, exact in zip(levels(job), counts(job, crosstab), strict=True)
     ]
-    return noisy_frame(job, frame, measured)
+    return noisy_crosstab(job, crosstab, measured)
 
 
 def tables_of(released: ReleasedObject) -> dict[str, pd.DataFrame]:

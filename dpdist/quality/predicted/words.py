@@ -158,7 +158,7 @@ def alarms(prediction: ErrorPrediction) -> Iterator[Caution]:
 def proposals(prediction: ErrorPrediction) -> Iterator[Caution]:
     """Yields a caution for every table whose counts the design fixes but no declared public total does."""
     job = prediction.job
-    if job.survey.weight is None or job.sizes_secret or job.noisy_frame:
+    if job.survey.weight is None or job.sizes_secret or job.noisy_crosstab:
         return  # such a job may not rake
     by = {table.name: table.by for table in job.tables}
     for row in prediction.statistics():

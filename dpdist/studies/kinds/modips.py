@@ -12,7 +12,7 @@ from pydantic import Field
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.modips.post import Moments, limited_normal_mean
@@ -178,8 +178,8 @@ def release_of(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: st
             "tables": [{"name": "t", "by": [], "statistics": [{"mean": "y"}]}],
         }
     )
-    frame = Frame({}, {}, np.array([case.n]), (), ())
-    model = builder_of(job).build(job, frame, slice(0, 1))
+    crosstab = Crosstab({}, {}, np.array([case.n]), (), ())
+    model = builder_of(job).build(job, crosstab, slice(0, 1))
     assert isinstance(model, Moments)
     return job, model
 

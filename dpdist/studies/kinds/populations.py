@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.direct import Totals, totals
 from dpdist.job import Job, StatisticName
@@ -159,7 +159,7 @@ def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFram
 class SimulatedSurvey:
     """A sample, the table's cells, the truth in them, and direct totals."""
 
-    frame: Frame
+    crosstab: Crosstab
     records: Records
     cells: Cells
     truth: dict[str, Floats]
@@ -170,20 +170,20 @@ def simulated(job: Job) -> SimulatedSurvey:
     source = open_source(job)
     truth = source.truth
     assert truth is not None
-    return placed_survey(job, source, lambda frame, _: truth_in_cells(truth, job, job.tables[0], frame))
+    return placed_survey(job, source, lambda crosstab, _: truth_in_cells(truth, job, job.tables[0], crosstab))
 
 
-def placed_survey(job: Job, source: Source, truth: Callable[[Frame, Cells], dict[str, Floats]]) -> SimulatedSurvey:
-    """Records in their frame; `truth` gives the population's figures."""
+def placed_survey(job: Job, source: Source, truth: Callable[[Crosstab, Cells], dict[str, Floats]]) -> SimulatedSurvey:
+    """Records in their crosstab; `truth` gives the population's figures."""
     census = take_census(job, source)
-    frame = census.frame
+    crosstab = census.crosstab
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         placed = place(job, source, census, Path(folder))
-        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
+        fields = (np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu"))
         records = Records(*fields)
     table = job.tables[0]
-    cells = cross(frame, table.by, table.margins, table.universe)
-    return SimulatedSurvey(frame, records, cells, truth(frame, cells), totals([records], frame, clustered=False))
+    cells = cross(crosstab, table.by, table.margins, table.universe)
+    return SimulatedSurvey(crosstab, records, cells, truth(crosstab, cells), totals([records], crosstab, clustered=False))
 
 
 def errors_of(

@@ -11,7 +11,7 @@ import pandas as pd
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
@@ -116,7 +116,7 @@ def randomness(study: Study) -> Fact:
 
 
 def model_of(job: Job, records: int) -> Any:
-    return builder_of(job).build(job, Frame({}, {}, np.array([records]), (), ()), slice(0, 1))
+    return builder_of(job).build(job, Crosstab({}, {}, np.array([records]), (), ()), slice(0, 1))
 
 
 def released(job: Job, model: Any, file: Records, key: Key) -> tuple[Draws, ...]:

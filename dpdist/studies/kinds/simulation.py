@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, Codes, Floats, Frame
+from dpdist.core.records import POOLED, Codes, Crosstab, Floats
 from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
 from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.job import Job, budget_text
@@ -243,10 +243,10 @@ def run_arm(
     if arm.match is not None and reached is None:
         return None
     job = job_of(study, case, arm, epsilon if study.needs_epsilon(arm) else ANY)
-    frame, data = file.frame, file.records
+    crosstab, data = file.crosstab, file.records
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
-        model = completed(builder_of(job).build(job, frame, slice(0, len(frame))), sampler)
+        model = completed(builder_of(job).build(job, crosstab, slice(0, len(crosstab))), sampler)
         noted = Noted()
         try:
             learned = learned_by(case, job, model, sampler, key) if arm.reference else None
@@ -256,7 +256,7 @@ def run_arm(
             return None
     assert isinstance(model, Synthesizer)
     synthetic = [
-        model.simulate(theta, data.frame, key.generator("synthesis", set=number))[0]
+        model.simulate(theta, data.row, key.generator("synthesis", set=number))[0]
         for number, theta in enumerate(released.parameters, start=1)
     ]
     return Run(synthetic, noted)
@@ -355,9 +355,9 @@ def record_columns(run: Run, unit: float) -> dict[str, Floats]:
 
 
 class SimulatedFile(NamedTuple):
-    """Records with weight 1, and the frame of their predictors."""
+    """Records with weight 1, and the crosstab of their predictors."""
 
-    frame: Frame
+    crosstab: Crosstab
     records: Records
 
     @property
@@ -378,6 +378,6 @@ def simulated_file(case: Case, rng: np.random.Generator) -> SimulatedFile:
         )
         rows = row.astype(np.int32)
         codes = {name: column.astype(np.int32) for name, column in zip(levels, np.unravel_index(met, sizes), strict=True)}
-    frame = Frame(codes, levels, np.bincount(rows), (), ())
+    crosstab = Crosstab(codes, levels, np.bincount(rows), (), ())
     none = np.zeros(case.n, dtype=np.int32)
-    return SimulatedFile(frame, Records(np.arange(case.n), rows, sampled.outcome, np.ones(case.n), none))
+    return SimulatedFile(crosstab, Records(np.arange(case.n), rows, sampled.outcome, np.ones(case.n), none))

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, TOTAL, Floats, Frame
+from dpdist.core.records import POOLED, TOTAL, Crosstab, Floats
 from dpdist.core.table_cells import Cells
 from dpdist.engine.protocol import Columns
 from dpdist.engine.rounds import noise_of, run_rounds
@@ -285,8 +285,8 @@ def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
 
 def _pictured(job: Job, survey: SimulatedSurvey, fit: TiltedDraws, key: Key) -> dict[str, Floats]:
     """The first set's outcomes with weights E(w|y*, x), and record bounds before and after weighting."""
-    model = Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
-    rows, theta = survey.frame.expand(), fit.parameters[0]
+    model = Lognormal.build(job, survey.crosstab, slice(0, len(survey.crosstab)))
+    rows, theta = survey.crosstab.expand(), fit.parameters[0]
     y, _ = model.simulate(theta, rows, key.generator("synthesis", set=1))
     bounds = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
     bounded = {name: np.asarray(fit.columns[name], dtype=float) for name in bounds if name in fit.columns}
@@ -303,7 +303,7 @@ def surveyed(study: TablesStudy, case: TableCase, key: Key) -> SimulatedSurvey:
         path = Path(folder) / SAMPLE
         write_sample(path, units, case.sample, key.generator("survey"))
         read = job.model_copy(update={"input": job.input.model_copy(update={"path": path})})
-        return placed_survey(read, open_source(read), lambda frame, cells: truth_of(units, frame, cells))
+        return placed_survey(read, open_source(read), lambda crosstab, cells: truth_of(units, crosstab, cells))
 
 
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
@@ -345,9 +345,9 @@ def _yardsticks(study: TablesStudy, case: TableCase, survey: SimulatedSurvey, ke
 
     With `laplace` every figure has all of ε; with `laplace_composed` a record's figures share ε.
     """
-    estimates = dict(zip(ALL_STATISTICS, direct(survey.totals, survey.frame, survey.cells), strict=True))
+    estimates = dict(zip(ALL_STATISTICS, direct(survey.totals, survey.crosstab, survey.cells), strict=True))
     values = {name: estimates[name].value for name in STATISTICS}
-    df = degrees_of_freedom(survey.totals, survey.frame, survey.cells, SamplingDesign())
+    df = degrees_of_freedom(survey.totals, survey.crosstab, survey.cells, SamplingDesign())
     intervals = {name: t_interval(*estimates[name], np.where(df > 0, df, np.nan)) for name in STATISTICS}
     figures = survey.cells.per_record * len(STATISTICS)
     for m, epsilon in zip(study.sets, study.grid, strict=True):
@@ -365,9 +365,9 @@ def _strict(case: TableCase, survey: SimulatedSurvey, epsilon: Fraction, key: Ke
     """Noisy clipped sums of base cells, with margins as their sums, and means within bounds."""
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
     pairs = bounds.pairs(np.minimum(survey.records.weight, bounds.weight), survey.records.outcome)
-    rows, rng = len(survey.frame), key.generator("strict")
+    rows, rng = len(survey.crosstab), key.generator("strict")
     noise = rng.laplace(0.0, float(noise_scale(epsilon)), (2, rows))
-    sums = np.array([group_sums(survey.records.frame, column, rows) for column in pairs.T]) + noise
+    sums = np.array([group_sums(survey.records.row, column, rows) for column in pairs.T]) + noise
     count, total = (survey.cells.membership @ bounds.sums(sums.T)).T
     with np.errstate(divide="ignore", invalid="ignore"):
         return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
@@ -375,7 +375,7 @@ def _strict(case: TableCase, survey: SimulatedSurvey, epsilon: Fraction, key: Ke
 
 def _fit(job: Job, survey: SimulatedSurvey, key: Key) -> TiltedDraws | None:
     """None if no weights meet the bound."""
-    noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
+    noted, model = Noted(), Lognormal.build(job, survey.crosstab, slice(0, len(survey.crosstab)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
         rounds = MECHANISMS["weighted"].protect(job, model, noted)
@@ -399,11 +399,11 @@ def _synthetic(
     if fit is None:
         yield from (Result(arm.label, epsilon, "refused", 1.0) for epsilon in study.grid)
         return
-    frame, cells = survey.frame, survey.cells
-    model = Lognormal.build(job, frame, slice(0, len(frame)))
+    crosstab, cells = survey.crosstab, survey.cells
+    model = Lognormal.build(job, crosstab, slice(0, len(crosstab)))
     promise = promised(MECHANISMS["weighted"].promise(job), facts(job))
     described = tuple({POOLED: model.describe(theta)} for theta in fit.parameters)
-    published_object = ReleasedObject(job, promise, frame, described, key)
+    published_object = ReleasedObject(job, promise, crosstab, described, key)
     expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit.parameters)]
     sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit.parameters, start=1)]
     shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
@@ -423,9 +423,9 @@ def _synthetic(
 
 
 def _sums(model: Lognormal, survey: SimulatedSurvey, theta: Draws, key: Key, number: int) -> PsuSums:
-    rows = survey.frame.expand()
+    rows = survey.crosstab.expand()
     y, w = model.simulate(theta, rows, key.generator("synthesis", set=number))
-    return record_sums(rows, w, y, len(survey.frame))
+    return record_sums(rows, w, y, len(survey.crosstab))
 
 
 def _coverage(
@@ -475,10 +475,10 @@ def write_sample(path: Path, units: pd.DataFrame, n: int, rng: np.random.Generat
     sampled(units, n, rng).to_parquet(path)
 
 
-def truth_of(units: pd.DataFrame, frame: Frame, cells: Cells) -> dict[str, Floats]:
+def truth_of(units: pd.DataFrame, crosstab: Crosstab, cells: Cells) -> dict[str, Floats]:
     """Counts, mean salaries and totals, (cell,) each."""
     by = units.groupby(["field", "sex"])["salary"].agg(["size", "sum"])
-    labels = [np.asarray(frame.levels[name])[frame.codes[name]] for name in ("field", "sex")]
+    labels = [np.asarray(crosstab.levels[name])[crosstab.codes[name]] for name in ("field", "sex")]
     sums = by.reindex(pd.MultiIndex.from_arrays([texts.astype(str) for texts in labels])).fillna(0.0)
     count, total = (cells.membership @ sums[name].to_numpy(float) for name in ("size", "sum"))
     with np.errstate(divide="ignore", invalid="ignore"):

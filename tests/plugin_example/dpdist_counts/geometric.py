@@ -48,9 +48,9 @@ class Geometric(ConjugateModel):
         total, sum_y = statistics[:, 0].T
         return Draws({"stop": np.clip((PRIOR + total) / (2.0 * PRIOR + total + sum_y), *ENDS)})
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        y = np.floor(np.log(open_uniforms(rng, (len(frame_row),))) / np.log1p(-theta["stop"][0]))
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        y = np.floor(np.log(open_uniforms(rng, (len(crosstab_row),))) / np.log1p(-theta["stop"][0]))
+        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E w = 1 and E y with y limited to its public bounds: the lower bound, and Σ P(y > k) from there to the upper."""
@@ -65,4 +65,4 @@ class Geometric(ConjugateModel):
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = Table.of(np.log(draws["stop"]), np.log1p(-draws["stop"]))
         features = np.column_stack([np.ones(len(records)), records.outcome])
-        return products(self.pattern(records.frame), features, len(draws), lambda _: table)
+        return products(self.pattern(records.row), features, len(draws), lambda _: table)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.figures import NO_LIMITS, Figures, cells_of
 from dpdist.mechanisms.parts import Words
@@ -36,9 +36,9 @@ class Counts(PublicModel):
     """Scale of the noise on the counts of a set."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Counts:
-        cells = design(frame, tuple(name for name in job.cell_columns if name not in frame.strata), rows)
-        return cls(cells, (0.0, 1.0), counted(frame, rows, cells), scale_of(job))
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Counts:
+        cells = design(crosstab, tuple(name for name in job.cell_columns if name not in crosstab.strata), rows)
+        return cls(cells, (0.0, 1.0), counted(crosstab, rows, cells), scale_of(job))
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -56,9 +56,9 @@ class Counts(PublicModel):
         share = self.share(theta)[:, self.design.pattern]
         return np.ones_like(share), share
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        one = rng.random(len(frame_row)) < self.share(theta)[0, self.pattern(frame_row)]
-        return one.astype(float), np.ones(len(frame_row))
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        one = rng.random(len(crosstab_row)) < self.share(theta)[0, self.pattern(crosstab_row)]
+        return one.astype(float), np.ones(len(crosstab_row))
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Counts of other samples, without noise."""

@@ -31,7 +31,7 @@ class ValueCounts(Summing):
 
     def sums(self, records: Records) -> Floats:
         one = (records.outcome >= 0.5).astype(int)
-        place, places = 2 * self.cells.pattern(records.frame) + one, 2 * len(self.cells.number)
+        place, places = 2 * self.cells.pattern(records.row) + one, 2 * len(self.cells.number)
         return np.bincount(place, minlength=places).astype(float).reshape(-1, 2)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.parts import Words
@@ -41,10 +41,10 @@ class Totals(PublicModel):
     """Scale of the noise on the sums of a set."""
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Totals:
+    def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Totals:
         assert isinstance(job.mechanism, CappedTotals)
-        cells = design(frame, tuple(name for name in job.cell_columns if name not in frame.strata), rows)
-        return cls(cells, (0.0, 1.0), counted(frame, rows, cells), job.mechanism.cap, scale_of(job))
+        cells = design(crosstab, tuple(name for name in job.cell_columns if name not in crosstab.strata), rows)
+        return cls(cells, (0.0, 1.0), counted(crosstab, rows, cells), job.mechanism.cap, scale_of(job))
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -63,9 +63,9 @@ class Totals(PublicModel):
         weight, share = (values[:, self.design.pattern] for values in self.means(theta))
         return weight, weight * share
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        weight, share = (values[0, self.pattern(frame_row)] for values in self.means(theta))
-        return (rng.random(len(frame_row)) < share).astype(float), weight
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        weight, share = (values[0, self.pattern(crosstab_row)] for values in self.means(theta))
+        return (rng.random(len(crosstab_row)) < share).astype(float), weight
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The released sums unchanged."""

@@ -35,7 +35,7 @@ class ValueTotals(Summing):
     def sums(self, records: Records) -> Floats:
         one = (records.outcome >= 0.5).astype(int)
         weight = np.rint(UNIT * np.minimum(records.weight, self.cells.cap) / self.cells.cap)
-        place, places = 2 * self.cells.pattern(records.frame) + one, 2 * len(self.cells.number)
+        place, places = 2 * self.cells.pattern(records.row) + one, 2 * len(self.cells.number)
         return np.bincount(place, weights=weight, minlength=places).reshape(-1, 2)
 
 

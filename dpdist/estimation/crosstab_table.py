@@ -1,4 +1,4 @@
-"""The public frame as an Arrow table, written by `runtime` and `publish`, read back by `opening`; also a release's job.
+"""The public crosstab as an Arrow table, written by `runtime` and `publish`, read back by `opening`; also a release's job.
 
 A row is a combination of public columns with its number of sample records. Levels are text; their order is in the schema's
 metadata.
@@ -17,7 +17,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from dpdist.core.public_files import Damaged, first_problem, read_columns, read_json, read_object
-from dpdist.core.records import Frame, Level
+from dpdist.core.records import Crosstab, Level
 from dpdist.job import Job
 from dpdist.job.validation import of_earlier_form
 
@@ -25,30 +25,30 @@ MOST = 2**53
 """The largest number of records of a file; float64 holds all whole numbers up to it exactly."""
 
 
-def frame_table(frame: Frame) -> pa.Table:
+def crosstab_table(crosstab: Crosstab) -> pa.Table:
     columns: dict[str, pa.Array] = {}
-    for name, codes in frame.codes.items():
-        levels = frame.levels[name]
+    for name, codes in crosstab.codes.items():
+        levels = crosstab.levels[name]
         columns[name] = pa.array([levels[code] for code in codes], type=pa.infer_type(list(levels)))
-    columns["count"] = pa.array(frame.count)
+    columns["count"] = pa.array(crosstab.count)
     layout: dict[str, Any] = {
-        "levels": {name: list(levels) for name, levels in frame.levels.items()},
-        "strata": frame.strata,
-        "design_strata": frame.design_strata,
+        "levels": {name: list(levels) for name, levels in crosstab.levels.items()},
+        "strata": crosstab.strata,
+        "design_strata": crosstab.design_strata,
     }
-    if frame.sampled is not None:
-        layout["sampled"] = [[*label, number] for label, number in frame.sampled.items()]
+    if crosstab.sampled is not None:
+        layout["sampled"] = [[*label, number] for label, number in crosstab.sampled.items()]
     return pa.table(columns).replace_schema_metadata({"dpdist.frame": json.dumps(layout)})
 
 
-def frame_from_table(table: pa.Table) -> Frame:
-    """The inverse of `frame_table`."""
+def crosstab_from_table(table: pa.Table) -> Crosstab:
+    """The inverse of `crosstab_table`."""
     layout = json.loads(table.schema.metadata[b"dpdist.frame"])
     levels: dict[str, tuple[Level, ...]] = {name: tuple(values) for name, values in layout["levels"].items()}
     codes = {name: _codes(table.column(name).to_pylist(), column_levels) for name, column_levels in levels.items()}
     count = table.column("count").to_numpy().astype(np.int64)
     sampled = {tuple(label): int(number) for *label, number in layout["sampled"]} if "sampled" in layout else None
-    return Frame(codes, levels, count, tuple(layout["strata"]), tuple(layout["design_strata"]), sampled)
+    return Crosstab(codes, levels, count, tuple(layout["strata"]), tuple(layout["design_strata"]), sampled)
 
 
 EARLIER_FORM = (
@@ -69,8 +69,8 @@ def read_job(folder: Path, name: str) -> Job:
         raise Damaged(name, first_problem(error), "a job as it was published") from None
 
 
-def read_frame(folder: Path, name: str, job: Job) -> Frame:
-    """Reads the frame of a release of this job; raises `Damaged`.
+def read_crosstab(folder: Path, name: str, job: Job) -> Crosstab:
+    """Reads the crosstab of a release of this job; raises `Damaged`.
 
     Each combination occurs once, and rows are ordered by stratum.
     """
@@ -78,40 +78,44 @@ def read_frame(folder: Path, name: str, job: Job) -> Frame:
     types = {column: pa.infer_type(list(column_levels)) for column, column_levels in levels.items()} | {"count": pa.int64()}
     table = read_columns(folder, name, types, prod(map(len, levels.values())))
     try:
-        frame = frame_from_table(table)
+        crosstab = crosstab_from_table(table)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise Damaged(name, "other levels, or no list of them", "the levels that job.json declares") from None
-    _check_frame(name, frame, levels, job)
-    return frame
+    _check_crosstab(name, crosstab, levels, job)
+    return crosstab
 
 
-def _check_frame(name: str, frame: Frame, levels: dict[str, tuple[Level, ...]], job: Job) -> None:
-    if frame.levels != levels or frame.strata not in (job.strata, ()) or frame.design_strata != job.survey.design_strata:
+def _check_crosstab(name: str, crosstab: Crosstab, levels: dict[str, tuple[Level, ...]], job: Job) -> None:
+    if (
+        crosstab.levels != levels
+        or crosstab.strata not in (job.strata, ())
+        or crosstab.design_strata != job.survey.design_strata
+    ):
         raise Damaged(name, "other levels or strata than the job's", "the levels and strata that job.json declares")
-    if not len(frame):
+    if not len(crosstab):
         raise Damaged(name, "no combination", "a combination or more")
-    if wrong := int((frame.count < 0).sum()):
+    if wrong := int((crosstab.count < 0).sum()):
         raise Damaged(name, f"{wrong} negative numbers of records", "0 or more records in a combination")
-    if sum(frame.count.tolist()) > MOST:
+    if sum(crosstab.count.tolist()) > MOST:
         raise Damaged(name, f"more than {MOST} records", f"at most {MOST} records")
-    if frame.sampled is not None and not _fits(frame):
+    if crosstab.sampled is not None and not _fits(crosstab):
         allowed = "the records of each design stratum, and those that the universe leaves out"
-        raise Damaged(name, "other numbers of drawn records than the frame's strata can have", allowed)
-    if frame.codes and len(np.unique(np.column_stack(list(frame.codes.values())), axis=0)) < len(frame):
+        raise Damaged(name, "other numbers of drawn records than the crosstab's strata can have", allowed)
+    if crosstab.codes and len(np.unique(np.column_stack(list(crosstab.codes.values())), axis=0)) < len(crosstab):
         raise Damaged(name, "a combination stands twice", "every combination once")
-    if (np.diff(frame.stratum) < 0).any():
+    if (np.diff(crosstab.stratum) < 0).any():
         raise Damaged(name, "rows in another order", "rows by stratum")
 
 
-def _fits(frame: Frame) -> bool:
-    """True if numbers of drawn records are of declared design strata, and at least those of the frame's records."""
-    assert frame.sampled is not None
-    levels = [frame.levels[name] for name in frame.design_strata]
-    for label, number in frame.sampled.items():
+def _fits(crosstab: Crosstab) -> bool:
+    """True if numbers of drawn records are of declared design strata, and at least those of the crosstab's records."""
+    assert crosstab.sampled is not None
+    levels = [crosstab.levels[name] for name in crosstab.design_strata]
+    for label, number in crosstab.sampled.items():
         if len(label) != len(levels) or not all(level in of for level, of in zip(label, levels, strict=True)) or number < 0:
             return False
-    inside = np.bincount(frame.design_stratum, weights=frame.count)
-    return sum(frame.sampled.values()) <= MOST and bool((frame.sampled_records >= inside).all())
+    inside = np.bincount(crosstab.design_stratum, weights=crosstab.count)
+    return sum(crosstab.sampled.values()) <= MOST and bool((crosstab.sampled_records >= inside).all())
 
 
 def _codes(values: Sequence[Level], levels: Sequence[Level]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
