@@ -20,7 +20,8 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_centre,
     learn_weights,
 )
-from dpdist.models.on_reference import LearnsFromRecords, OnDistributions
+from dpdist.models.on_reference import OnDistributions
+from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel
 from dpdist.privacy.weight_rules import reference_counts
 from dpdist.privacy.weights import for_later_files

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
-from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.estimation.history import PeriodTotals
+from dpdist.estimation.donors import Donors
 from dpdist.job import Statistic
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, Likelihood, StratumModel
@@ -53,6 +52,10 @@ class OnDistributions(Likelihood, Protocol):
         """The distributions with a further correction for privacy weights, (record,)."""
         ...
 
+    def borrowed(self, theta: Draws, records: Records) -> Floats:
+        """Covariance of (E(w|x), E(wy|x)) of every crosstab row due to the reference's sampling error, (row, 2, 2)."""
+        ...
+
     def borrowed_shapes(self) -> Iterator[tuple[str, int, Mapping[str, float]]]:
         """The name of every cell, its number of reference records, and their weight by distribution."""
         ...
@@ -63,58 +66,6 @@ class FitsOutright(Protocol):
     def law_of(self, records: Records) -> Draws:
         """The law of the records, without noise. Raises `Improper`."""
         ...
-
-
-@runtime_checkable
-class AsSampled(Likelihood, Protocol):
-    """A model that describes the population and can also describe the sample."""
-
-    def as_sampled(self) -> Self: ...
-
-
-@runtime_checkable
-class KnowsDistributions(Protocol):
-    """Learned facts that include distributions for a score model."""
-
-    @property
-    def facts(self) -> Facts | None: ...
-
-
-@runtime_checkable
-class KnowsDonors(Protocol):
-    """Learned facts that include donors for synthetic records."""
-
-    @property
-    def donors(self) -> Donors | None: ...
-
-
-@runtime_checkable
-class LearnsFromRecords(StratumModel, Protocol):
-    """A model that learns from a reference's records, which are released as donors, and from totals of earlier periods."""
-
-    def with_donors(self, donors: Donors) -> Self:
-        """The model with the reference's records."""
-        ...
-
-    def with_absent(self, absent: AbsentRecords) -> Self:
-        """The model that also learns from records in crosses of columns that the current file lacks."""
-        ...
-
-    def with_history(self, history: Sequence[PeriodTotals]) -> Self:
-        """The model that also learns from totals of earlier periods."""
-        ...
-
-    def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
-        """Totals from which the next release learns: those that this one learned from, and its own."""
-        ...
-
-
-@runtime_checkable
-class KnowsPower(Protocol):
-    """Learned facts that include the power of the likelihood."""
-
-    @property
-    def power(self) -> float: ...
 
 
 class ErrorsOfCells(NamedTuple):
@@ -144,22 +95,19 @@ class PredictsErrors(StratumModel, Protocol):
         ...
 
 
-@runtime_checkable
-class PredictsAlternatives(PredictsErrors, Protocol):
-    """A model that also predicts errors of other budgets from what it has learned, and of other settings."""
-
-    def relearned(self, learned: Any) -> Any:
-        """What the same model with another budget learned, under this model's budget. Raises `Improper`."""
-        ...
-
-    def by_setting(self) -> Mapping[str, Self]:
-        """This model under other settings of the mechanism, by key and value."""
-        ...
-
-
 def facts_of(learned: object) -> Facts | None:
     """The distributions of a score model, if the reference fixed any."""
-    return learned.facts if isinstance(learned, KnowsDistributions) else None
+    return getattr(learned, "facts", None)
+
+
+def donors_of(learned: object) -> Donors | None:
+    """Donors for synthetic records, if the reference has any."""
+    return getattr(learned, "donors", None)
+
+
+def power_of(learned: object) -> float | None:
+    """The power of a centred likelihood, if the reference fixed it."""
+    return getattr(learned, "power", None)
 
 
 def fixed_model(model: StratumModel, learned: object) -> StratumModel:

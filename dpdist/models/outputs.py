@@ -6,16 +6,17 @@ Publication asks a model for these outputs, and knows no mechanism; a model impl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.estimation.donors import Donors, DonorsByCell
+from dpdist.estimation.donors import AbsentRecords, Donors, DonorsByCell
+from dpdist.estimation.history import PeriodTotals
 from dpdist.job import Job, StatisticName
-from dpdist.models.protocol import Distributed, Draws, Exact, Expectation, Likelihood, StratumModel, Synthesizer
+from dpdist.models.protocol import Cost, Distributed, Draws, Exact, Expectation, Likelihood, StratumModel, Synthesizer
 from dpdist.models.synthetic import SyntheticRecords
 
 DRAWS = 400
@@ -141,19 +142,6 @@ class DonorRecords(Protocol):
 
 
 @runtime_checkable
-class FromDonors(Protocol):
-    """A model whose synthetic records, distributions and sizes of cells follow from a release's donors and sums."""
-
-    def donor_records(self, release: ReleaseView, stratum: int) -> DonorRecords: ...
-
-    def distribution(self, release: ReleaseView, stratum: int) -> Distributed: ...
-
-    def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
-        """The number of sample records of every crosstab row, (row,), from the written parameters."""
-        ...
-
-
-@runtime_checkable
 class Recentred(Likelihood, Exact, Synthesizer, Expectation, Protocol):
     """A model with a closed-form fit, which can be computed for many redrawn samples at once."""
 
@@ -168,7 +156,7 @@ class Recentred(Likelihood, Exact, Synthesizer, Expectation, Protocol):
         """Posterior centres for several sets of statistics, (set, pattern, statistic); one draw for each set."""
         ...
 
-    def as_sampled(self) -> Synthesizer:
+    def as_sampled(self) -> Self:
         """The model that simulates records like those of the observed sample, whatever synthesis the job chooses."""
         ...
 
@@ -198,8 +186,44 @@ class DrawnTogether(NamedTuple):
 
 
 @runtime_checkable
-class KnowsSamples(Resampled, Protocol):
-    """A model that knows how records vary within cells, and which errors two releases share."""
+class LearnsFromRecords(Resampled, Protocol):
+    """A model of cells that learns from a reference's records, which are released as donors, and from earlier periods.
+
+    Distributions, synthetic records and sizes of cells follow from the release's donors and sums. It knows how records
+    vary within cells, which errors two releases share, and what a run costs, more than its records do.
+    """
+
+    def with_donors(self, donors: Donors) -> Self:
+        """The model with the reference's records."""
+        ...
+
+    def with_absent(self, absent: AbsentRecords) -> Self:
+        """The model that also learns from records in crosses of columns that the current file lacks."""
+        ...
+
+    def with_history(self, history: Sequence[PeriodTotals]) -> Self:
+        """The model that also learns from totals of earlier periods."""
+        ...
+
+    def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
+        """Totals from which the next release learns: those that this one learned from, and its own."""
+        ...
+
+    def relearned(self, learned: Any) -> Any:
+        """What the same model with another budget learned, under this model's budget. Raises `Improper`."""
+        ...
+
+    def by_setting(self) -> Mapping[str, Self]:
+        """This model under other settings of the mechanism, by key and value."""
+        ...
+
+    def donor_records(self, release: ReleaseView, stratum: int) -> DonorRecords: ...
+
+    def distribution(self, release: ReleaseView, stratum: int) -> Distributed: ...
+
+    def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
+        """The number of sample records of every crosstab row, (row,), from the written parameters."""
+        ...
 
     def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
         """What records alone tell of the samples that `resampled` draws with the same generator."""
@@ -209,4 +233,8 @@ class KnowsSamples(Resampled, Protocol):
         self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
     ) -> DrawnTogether | None:
         """Draws of both; None if no shared error is known."""
+        ...
+
+    def cost(self, records: int) -> Cost:
+        """The cost of a run, with the number of records of the file and of the reference."""
         ...

@@ -107,33 +107,6 @@ class Extremes(NamedTuple):
 
 
 @runtime_checkable
-class Density(Protocol):
-    """The log density of a record given parameters, log p(record | θ), in natural logarithms."""
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Log likelihood, (draw, record)."""
-        ...
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws, computed in one pass that does not store (draw, record)."""
-        ...
-
-
-@runtime_checkable
-class Additive(Protocol):
-    """Statistics from which a model is fitted, computed block by block; α is a record's privacy weight."""
-
-    @property
-    def combine(self) -> Literal["sum", "concat"]:
-        """How statistics of blocks are combined: sums are added, compressed records are concatenated."""
-        ...
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Statistics of the pseudo likelihood ∏ p(record)^α; a record with α = 0 does not change them."""
-        ...
-
-
-@runtime_checkable
 class Exact(Protocol):
     """A posterior with a closed form, sampled without Markov chains."""
 
@@ -172,15 +145,6 @@ class Cost(NamedTuple):
     seconds: float
     shared: float
     bytes: int
-
-
-@runtime_checkable
-class Costly(Protocol):
-    """A model whose preparation and publication, more than its records, decide what a run costs."""
-
-    def cost(self, records: int) -> Cost:
-        """The cost of a run, with the number of records of the file and of the reference."""
-        ...
 
 
 @runtime_checkable
@@ -309,9 +273,8 @@ class OfAnswers(Protocol):
         ...
 
 
-@runtime_checkable
-class Described(Protocol):
-    """A model with a written form of its released parameters."""
+class StratumModel(Protocol):
+    """The public half of a model of one stratum: the form of its parameters, and how they are written."""
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         """One draw as a JSON-ready mapping; `prior` names the stratum's prior."""
@@ -320,10 +283,6 @@ class Described(Protocol):
     def recall(self, described: Mapping[str, Any]) -> Draws:
         """The inverse of `describe`."""
         ...
-
-
-class StratumModel(Described, Protocol):
-    """The public half of a model of one stratum: the form of its parameters."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -342,8 +301,28 @@ class StratumModel(Described, Protocol):
 
 
 @runtime_checkable
-class Likelihood(StratumModel, Density, Additive, Protocol):
-    """A model of one stratum with all that a pseudo posterior needs except sampling methods."""
+class Likelihood(StratumModel, Protocol):
+    """A model of one stratum with all that a pseudo posterior needs except sampling methods.
+
+    A fit follows from statistics, which are computed block by block; α is a record's privacy weight.
+    """
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log likelihood log p(record | θ), in natural logarithms, (draw, record)."""
+        ...
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        """Extremes over draws, computed in one pass that does not store (draw, record)."""
+        ...
+
+    @property
+    def combine(self) -> Literal["sum", "concat"]:
+        """How statistics of blocks are combined: sums are added, compressed records are concatenated."""
+        ...
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Statistics of the pseudo likelihood ∏ p(record)^α; a record with α = 0 does not change them."""
+        ...
 
 
 class Builder(Protocol):

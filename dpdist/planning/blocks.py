@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.outputs import CodedRecords
-from dpdist.models.protocol import Additive
+from dpdist.models.protocol import Likelihood
 from dpdist.storage.arrays import RaggedAxis
 
 STRATUM_SECONDS = 0.045
@@ -177,7 +177,7 @@ class Layout:
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * family_facts(job).program
         stores = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, crosstab, crosstab.rows_of(0))
-        gathered = GATHERED_BYTES if isinstance(first, Additive) and first.combine == "concat" else 0
+        gathered = GATHERED_BYTES if isinstance(first, Likelihood) and first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else MOST_STRATA
         further = len(job.outcomes) - 1
         largest = max(parameters) * (2 + further) // 2 + further

@@ -30,7 +30,8 @@ from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import AsSampled, FitsOutright
+from dpdist.models.on_reference import FitsOutright
+from dpdist.models.outputs import Recentred
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows
 from dpdist.sampling.samplers import ExactSampler, GridSampler
@@ -178,7 +179,7 @@ def _expected(job: Job, crosstab: Crosstab, records: Records) -> tuple[Floats, F
     for stratum, label in enumerate(crosstab.stratum_labels):
         rows = crosstab.rows_of(stratum)
         model = builder_of(job).build(job, crosstab, rows)
-        model = model.as_sampled() if isinstance(model, AsSampled) else model
+        model = model.as_sampled() if isinstance(model, Recentred) else model
         part = records.part(int(start[rows.start]), int(start[rows.stop]))
         assert isinstance(model, Expectation)
         try:

@@ -20,8 +20,8 @@ from dpdist.job.design import LARGEST_EFFECT
 from dpdist.job.hierarchies import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
-from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, Recentred, Resampled
-from dpdist.models.protocol import Cost, Costly, StratumModel
+from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, LearnsFromRecords, Recentred, Resampled
+from dpdist.models.protocol import Cost, StratumModel
 from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
@@ -242,7 +242,7 @@ class Plan:
     @cached_property
     def cost(self) -> Cost | None:
         """The projected cost of a run, if it is known. Where sizes are secret, that of a file without records."""
-        if not isinstance(self.model, Costly):
+        if not isinstance(self.model, LearnsFromRecords):
             return None if self.job.sizes_secret else projected_cost(self.job, self.layout, self.model)
         referred = 0 if self.reference is None else self.reference.records
         return self.model.cost(referred + (0 if self.job.sizes_secret else records(self)))
@@ -258,7 +258,7 @@ class Plan:
 
         A model that knows its cost publishes in as much memory as its task takes. Nothing follows from secret sizes.
         """
-        if isinstance(self.model, Costly) and self.cost is not None:
+        if isinstance(self.model, LearnsFromRecords) and self.cost is not None:
             return self.cost.bytes
         crosstab = self.crosstab
         most_rows = int(np.argmax(np.bincount(crosstab.stratum, minlength=len(crosstab.stratum_labels))))
@@ -369,7 +369,7 @@ def time(plan: Plan) -> dict[str, str]:
     if plan.cost is None:
         return {}
     alone, two = plan.cost.seconds, plan.cost.seconds - plan.cost.shared / 2
-    error = "often much less" if isinstance(plan.model, Costly) else "a factor of 2 either way"
+    error = "often much less" if isinstance(plan.model, LearnsFromRecords) else "a factor of 2 either way"
     return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two ({error})"}
 
 

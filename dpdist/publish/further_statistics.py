@@ -22,7 +22,7 @@ from dpdist.estimation.linear import Below, StatisticFigures, Units, figures_of,
 from dpdist.estimation.raking import margins_of
 from dpdist.estimation.variance import Stages, met_units
 from dpdist.job import Column, Statistic
-from dpdist.models.outputs import FromDonors
+from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Distributed, Draws, OfAnswers
 from dpdist.publish.design_effects import further_effects
 from dpdist.publish.refit import Laws
@@ -47,7 +47,7 @@ class Distributions:
         models = list[Distributed]()
         for stratum in range(len(self._released.crosstab.stratum_labels)):
             model = self._released.model(stratum)
-            if isinstance(model, FromDonors):
+            if isinstance(model, LearnsFromRecords):
                 models.append(model.distribution(self._released, stratum))
             elif isinstance(model, Distributed):
                 models.append(model)

@@ -23,7 +23,7 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells, counted_and_named
 from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
-from dpdist.models.outputs import DRAWS, KnowsSamples
+from dpdist.models.outputs import DRAWS, LearnsFromRecords
 from dpdist.models.protocol import expected_of
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import Expected
@@ -130,13 +130,13 @@ class Within(NamedTuple):
 def within_cells(released: ReleasedObject) -> dict[str, Within]:
     """How figures vary over samples, by outcome. Empty where no model knows it, and where public totals rake figures."""
     crosstab, outcomes = released.crosstab, released.job.outcomes
-    if released.job.rake or not isinstance(released.model(0), KnowsSamples):
+    if released.job.rake or not isinstance(released.model(0), LearnsFromRecords):
         return {}
     tables = {cells_key(cells): (cells, released.rows_of_cells(table)) for table, cells in _tables(released)}
     within = {name: Within({}, (np.empty((FEW, len(crosstab))), np.empty((FEW, len(crosstab))))) for name in outcomes}
     for stratum, label in enumerate(crosstab.stratum_labels):
         model, rows = released.model(stratum), crosstab.rows_of(stratum)
-        assert isinstance(model, KnowsSamples)
+        assert isinstance(model, LearnsFromRecords)
         theta, n = released.theta(model, stratum, 0), crosstab.count[rows].astype(float)
         key = released.seed.child(f"precision {label}")
         direct = model.unprotected(theta, DRAWS, key.generator("centres"))

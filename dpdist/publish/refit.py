@@ -15,6 +15,7 @@ import numpy as np
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.linear import symmetric_root
+from dpdist.models.on_reference import OnDistributions
 from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, Recentred
 from dpdist.models.protocol import Draws, Expectation, Improper, Redraw, StratumModel, expected_of, redrawing
 from dpdist.models.synthetic import SyntheticRecords
@@ -55,23 +56,12 @@ class Untrimmed(Protocol):
         ...
 
 
-@runtime_checkable
-class Borrowing(Protocol):
-    """A model that takes a part of its distribution from a reference; its estimates include the reference's sampling
-    error.
-    """
-
-    def borrowed(self, theta: Draws, records: SyntheticRecords) -> Floats:
-        """Covariance of (E(w|x), E(wy|x)) of every crosstab row due to the reference's sampling error, (row, 2, 2)."""
-        ...
-
-
 class RefitExpectations(NamedTuple):
     """Pairs E(w|x) and E(wy|x) of one outcome under five laws, (draw, row) each.
 
     `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior
     draws of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one
-    draw each. For a `Borrowing` model, both are the weighted fit.
+    draw each. For a model on a reference's distributions, both are the weighted fit.
     """
 
     centres: Expected
@@ -161,7 +151,7 @@ def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) ->
         by_law = {id(law): expected_of(model, law, j) for law in laws.draws}
         pairs = [by_law[id(law)] for law in laws.draws]
         spread = list(zip(*(laws.scaled([pair[k] for pair in pairs]) for k in range(2)), strict=True))
-        if isinstance(model, Borrowing) and laws.records is not None:
+        if isinstance(model, OnDistributions) and laws.records is not None:
             covariance = model.borrowed(released.theta(laws.model, stratum, 0), laws.records)
             first, second = (_with_borrowed(drawn, covariance, key.generator("reference")) for drawn in spread[:2])
             spread = [first, second, spread[2], spread[3], spread[3]]

@@ -41,8 +41,8 @@ from dpdist.job.families import family_facts
 from dpdist.job.former import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.on_reference import LearnsFromRecords, OnDistributions
-from dpdist.models.outputs import FromDonors
+from dpdist.models.on_reference import OnDistributions
+from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.queries import record_epsilon
@@ -303,7 +303,7 @@ def public_frame(job: Job, crosstab: Crosstab, sets: tuple[Mapping[str, Mapping[
     if not job.sizes_in_sums:
         return crosstab
     model = builder_of(job).build(job, crosstab, slice(0, len(crosstab)))
-    assert isinstance(model, FromDonors)
+    assert isinstance(model, LearnsFromRecords)
     return replace(crosstab, count=model.sizes_of_rows(sets[0][POOLED]))
 
 

@@ -1,8 +1,8 @@
 """Covariances of published figures of two releases that share a reference, for `publish.differences`.
 
 A published variance is T = V + N (`standard_errors`): V by the sample, N by noise and by errors of the reference. Both
-releases are simulated together (`KnowsSamples`), with the variances S and S' of these errors and D of their difference. So
-the variance of a change is T − N + T' − N' + D, the variances of both figures are T − N + S and T' − N' + S', and their
+releases are simulated together, with the variances S and S' of these errors and D of their difference. So the variance
+of a change is T − N + T' − N' + D, the variances of both figures are T − N + S and T' − N' + S', and their
 covariance is (S + S' − D)/2. S exceeds N where noise hides how far a period has drifted. Where the later release learned
 from the earlier one, the earlier N and S have the variance by its sample, too.
 
@@ -24,7 +24,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Table
-from dpdist.models.outputs import DRAWS, DrawnTogether, KnowsSamples
+from dpdist.models.outputs import DRAWS, DrawnTogether, LearnsFromRecords
 from dpdist.models.protocol import Draws, Expectation, expected_of
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, read_released
@@ -134,7 +134,7 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
     if any(len(each.crosstab.stratum_labels) != 1 or each.job.strata for each in pair):
         return None
     models = [each.model(0) for each in pair]
-    if not all(isinstance(model, KnowsSamples) for model in models):
+    if not all(isinstance(model, LearnsFromRecords) for model in models):
         return None
     for later, earlier in ((0, 1), (1, 0)):
         drawn = _together(pair[later], pair[earlier])
@@ -150,7 +150,7 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
 
 def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether | None:
     model, other = later.model(0), earlier.model(0)
-    assert isinstance(model, KnowsSamples)
+    assert isinstance(model, LearnsFromRecords)
     rng = later.seed.child("errors of two periods").generator(earlier.job.period)
     thetas = later.theta(model, 0, 0), earlier.theta(other, 0, 0)
     draws = int(np.clip(ENTRIES // max(len(later.crosstab), len(earlier.crosstab)), DRAWS, MOST_DRAWS))

@@ -20,7 +20,7 @@ from dpdist.estimation.estimators import PsuSums, record_sums
 from dpdist.estimation.raking import factors, margins_of
 from dpdist.job import Job
 from dpdist.job.families import family_facts
-from dpdist.models.outputs import FromDonors
+from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Expectation, Presampled, StratumModel, Synthesizer
 from dpdist.publish.batches import ByBatch, batches_of, here, is_large, rows_of_batch
 from dpdist.publish.public_bounds import by_row, expecting, raked_to_totals
@@ -179,7 +179,7 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
 def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[SyntheticBlock]:
     crosstab, rows_of_stratum = released.crosstab, released.crosstab.rows_of(stratum)
     theta = released.theta(model, stratum, k)
-    drawn = model.donor_records(released, stratum) if isinstance(model, FromDonors) else None
+    drawn = model.donor_records(released, stratum) if isinstance(model, LearnsFromRecords) else None
     for block, part in enumerate(crosstab.expanded(rows_of_stratum, BATCH)):
         start = block * BATCH
         rng = released.seed.generator("synthesis", crosstab.stratum_labels[stratum], block, k + 1)

@@ -21,7 +21,8 @@ from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.on_reference import KnowsDonors, KnowsPower, LearnsFromRecords, facts_of
+from dpdist.models.on_reference import donors_of, facts_of, power_of
+from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
@@ -126,9 +127,9 @@ def powers(fit: Fit) -> dict[str, float]:
     It follows from the reference and public sizes, so it is public.
     """
     return {
-        fit.crosstab.stratum_labels[k]: round(learned.power, 12)
+        fit.crosstab.stratum_labels[k]: round(power, 12)
         for k in fit.strata
-        if isinstance(learned := fit.learned(k), KnowsPower)
+        if (power := power_of(fit.learned(k))) is not None
     }
 
 
@@ -143,8 +144,8 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
         learned, label = fit.learned(stratum), fit.crosstab.stratum_labels[stratum]
         if (of_scores := facts_of(learned)) is not None:
             facts[label] = of_scores
-        if isinstance(learned, KnowsDonors) and learned.donors is not None:
-            donors[label] = learned.donors
+        if (of_stratum := donors_of(learned)) is not None:
+            donors[label] = of_stratum
     return facts, donors
 
 

@@ -24,7 +24,7 @@ from dpdist.core.files import write_text
 from dpdist.core.records import Floats
 from dpdist.job import Diagnostics as DiagnosticLimits
 from dpdist.job import Program, Sampler, Toolchain
-from dpdist.models.protocol import Additive, Clamped, ClampedStan, Draws, StanData, StratumModel
+from dpdist.models.protocol import Clamped, ClampedStan, Draws, Likelihood, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.sampling.building import Executable, cache_folder
 from dpdist.sampling.samplers import Unconverged
@@ -321,7 +321,7 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
     if not isinstance(posterior, Clamped):
         return model.stan_data(posterior)
     assert isinstance(model, ClampedStan)
-    assert isinstance(model, Additive)
+    assert isinstance(model, Likelihood)
     on = Clamped(posterior.rows[posterior.alpha > 0], posterior.clamp)
     nothing = model.statistics(on.records.part(0, 0), np.empty(0))
     return {**model.stan_data(nothing), **model.stan_records(on.records, on.alpha, on.offset, on.clamp)}

@@ -38,13 +38,11 @@ from dpdist.core.records import Crosstab
 from dpdist.models import LIKELIHOODS
 from dpdist.models.negative_binomial import combined as combined_rows
 from dpdist.models.protocol import (
-    Additive,
-    Density,
-    Described,
     Draws,
     Exact,
     Expectation,
     Gridded,
+    Likelihood,
     StanData,
     Synthesizer,
 )
@@ -59,7 +57,7 @@ Z_LIMIT = 4.9
 @each_family
 def test_a_model_has_the_capabilities_of_its_family(family):
     model = model_of(family)
-    for capability in (Density, Additive, Described, Expectation, StanData, Synthesizer):
+    for capability in (Likelihood, Expectation, StanData, Synthesizer):
         assert isinstance(model, capability)
     assert isinstance(model, Exact) == (family in ("poisson", "bernoulli"))
     assert isinstance(model, Gridded) == (family in ("beta", "negative_binomial"))

@@ -27,7 +27,7 @@ from dpdist.estimation.linear import StatisticFigures, Units, figures_of
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.on_reference import KnowsDonors
+from dpdist.models.on_reference import donors_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.public_bounds import expectations
@@ -159,8 +159,8 @@ def released(job: Job, crosstab: Crosstab, records: Records, key: Key) -> Releas
             if earlier is not None:
                 taught = reference_sampler(job, sampler)
                 learned = learned_from(job, model, taught, own.child("reference"), label, earlier, len(here))
-            if isinstance(learned, KnowsDonors) and learned.donors is not None:
-                donors[label] = learned.donors
+            if (of_stratum := donors_of(learned)) is not None:
+                donors[label] = of_stratum
             rounds = mechanism.protect(job, model, Unwatched(), learned)
             fit = run_rounds(rounds, model, sampler, own, label, [here], noise=noise_of(own))
             found.append([model.describe(theta) for theta in fit.parameters])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws
 
 ONE_WEIGHT = (
     "The job states that all records with the same {} have one weight. Outcomes, not weights, are therefore adjusted "
@@ -121,13 +120,6 @@ class AtBound(NamedTuple):
     high: float
 
 
-@runtime_checkable
-class CountsAtBound(Protocol):
-    """A model that counts weights at their public upper bound."""
-
-    def at_weight_bound(self, theta: Draws) -> AtBound | None: ...
-
-
 @dataclass(frozen=True)
 class TablesWords(Words):
     """Texts that depend on whether weights are measured, and on the drift since the reference."""
@@ -160,10 +152,9 @@ class TablesWords(Words):
         if not release.job.on_histograms:
             return None
         for stratum in range(len(release.crosstab.stratum_labels)):
-            model = release.model(stratum)
-            if isinstance(model, CountsAtBound):
-                at_bound = model.at_weight_bound(release.theta(model, stratum, 0))
-                found += [] if at_bound is None else [at_bound]
+            model: Any = release.model(stratum)
+            at_bound = model.at_weight_bound(release.theta(model, stratum, 0))
+            found += [] if at_bound is None else [at_bound]
         if not found or not 0.0 < found[0].high - found[0].low < float("inf"):
             return None
         records, counted, weight = (sum(one[k] for one in found) for k in (0, 1, 3))

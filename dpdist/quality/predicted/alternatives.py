@@ -18,7 +18,8 @@ from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.job.tables import Table
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import PredictsAlternatives, PredictsErrors
+from dpdist.models.on_reference import PredictsErrors
+from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Improper
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
@@ -93,7 +94,7 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
     changes, rows = list(_changed(job)), list[tuple[str, str, str, float, float, str]]()
     model = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
     assert isinstance(model, PredictsErrors)
-    others = model.by_setting() if isinstance(model, PredictsAlternatives) else {}
+    others = model.by_setting() if isinstance(model, LearnsFromRecords) else {}
     settings = [(change, job, other) for change, other in others.items()]
     with TemporaryDirectory() as folder, single_threaded():
         population = Population.of(job, reference, crosstab)

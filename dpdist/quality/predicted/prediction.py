@@ -35,7 +35,8 @@ from dpdist.estimation.history import PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import ErrorsOfCells, LearnsFromRecords, PredictsAlternatives, PredictsErrors
+from dpdist.models.on_reference import ErrorsOfCells, PredictsErrors
+from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
@@ -401,12 +402,11 @@ def _of_formulas(
         for tried in sorted(budgets, key=lambda item: item is not first):
             model = builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))
             assert isinstance(model, PredictsErrors)
-            if learned is not None and isinstance(model, PredictsAlternatives):
+            if learned is not None and isinstance(model, LearnsFromRecords):
                 of_tables = model.predicted_errors(model.relearned(learned))
             else:
                 if isinstance(model, LearnsFromRecords):
                     model = model.with_history(history)
-                    assert isinstance(model, PredictsErrors)
                 sampler, current = sampler_of(tried, Path(folder)), int(crosstab.count.sum())
                 learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)
                 of_tables = model.predicted_errors(learned)

@@ -30,7 +30,7 @@ from dpdist.job import Job, Statistic, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.on_reference import KnowsDonors, facts_of, fixed_model
+from dpdist.models.on_reference import donors_of, facts_of, fixed_model
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
@@ -312,8 +312,8 @@ def release_of(job: Job, crosstab: Crosstab, current: Records, reference: Record
                 of_set[label] = model.describe(theta)
             if (facts_here := facts_of(learned)) is not None:
                 of_scores[label] = facts_here
-            if isinstance(learned, KnowsDonors) and learned.donors is not None:
-                donors[label] = learned.donors
+            if (donors_here := donors_of(learned)) is not None:
+                donors[label] = donors_here
     described = tuple(sets)
     claim = promised(mechanism.promise(job), facts(job))
     return ReleasedObject(
