@@ -243,7 +243,7 @@ class Draft:
             yield "# TODO fill: tables: [{name: …, by: […], statistics: [count, {mean: …}]}]"
             return
         across: dict[str, Any] = {"by": [list(by) for by in self.tables] if self.tables else list(self.by)}
-        if self.spec.crosses_tables and not self.tables and len(self.by) > 1:
+        if self.spec.plans_tables and not self.tables and len(self.by) > 1:
             across = {"every_pair_of": list(self.by)}
         table = {"name": "table", **across, "statistics": ["count", {"mean": self.outcome}]}
         if self.proposed:

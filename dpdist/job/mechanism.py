@@ -63,13 +63,13 @@ class MechanismSpec(Frozen):
     """True if the mechanism adds noise to every figure of whole tables, margins included."""
     by_cell: ClassVar[bool] = False
     """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
-    fills_empty_cells: ClassVar[bool] = False
-    """True if other cells supply what an empty reference cell lacks."""
     sums_weights_of_zero: ClassVar[bool] = False
     """True if records may have a weight of 0, where the weight's public bounds hold 0."""
-    crosses_tables: ClassVar[bool] = False
-    """True if the columns of all tables are crossed, so that sample counts are published that no table asks for.
-    Small ones are stated, and refuse a run only where the job states `frame_minimum`.
+    plans_tables: ClassVar[bool] = False
+    """True if one plan measures all tables together, by priority, target error and hierarchies, on the cross of columns.
+
+    So sample counts are published that no table asks for: small ones are stated, and refuse a run only where the job
+    states `frame_minimum`.
     """
     sets_are_free: ClassVar[bool] = False
     """True if synthetic sets are drawn from the released parameters, so that their number costs nothing."""
@@ -86,9 +86,10 @@ class MechanismSpec(Frozen):
     gates: ClassVar[bool] = False
     """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False
-    """True if a synthetic record copies all its values from one reference record or point, and records meet the tables."""
-    copies: ClassVar[bool] = False
-    """True if a synthetic record can have further columns of the reference record that it copies."""
+    """True if a synthetic record copies all its values, and further columns, from one reference record or point.
+
+    Records meet the tables. The distribution is the reference's, and other cells supply what an empty reference cell lacks.
+    """
     public_weights: ClassVar[bool] = False
     """True if weights that the job declares by design stratum are used, and nothing is spent on them."""
     centres: ClassVar[bool] = False
@@ -99,14 +100,6 @@ class MechanismSpec(Frozen):
     """True if the mechanism adds noise to statistics of several outcomes together."""
     shape: ClassVar[bool] = True
     """True if the mechanism releases how an outcome is distributed, as a distribution or as records."""
-    shape_of_reference: ClassVar[bool] = False
-    """True if this distribution is that of a reference's records, and is not known without them."""
-    prioritises: ClassVar[bool] = False
-    """True if the budget favours tables of a higher priority, or of a smaller target error."""
-    nests: ClassVar[bool] = False
-    """True if the mechanism measures by the job's hierarchies.
-    Other mechanisms treat columns of a hierarchy like any others.
-    """
     first_version: ClassVar[tuple[int, ...]] = (0, 1)
     """The first version of dpdist that has the mechanism. Releases of 0.2 and later have proof records."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}

@@ -420,7 +420,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     text = f"{opened.records:,} records"
     if isinstance(opened, ReferenceFile) and opened.left_out:
         text += f", of which {opened.left_out:,} "
-        if plan.job.mechanism.fills_empty_cells:
+        if plan.job.mechanism.donates:
             text += (
                 "have combinations of columns that the file lacks: they inform the prediction, but give no synthetic record"
             )
@@ -436,5 +436,7 @@ def hierarchies(plan: Plan) -> dict[str, str]:
         f"{nesting.name}: " + " > ".join(f"{name} ({len(levels[name]):,})" for name in nesting.columns)
         for nesting in plan.nestings
     ]
-    unused = "" if plan.job.mechanism.nests else f"; checked, and '{plan.job.mechanism.name}' does not measure by them"
+    unused = (
+        "" if plan.job.mechanism.plans_tables else f"; checked, and '{plan.job.mechanism.name}' does not measure by them"
+    )
     return {"hierarchies": "; ".join(nested) + unused} if nested else {}

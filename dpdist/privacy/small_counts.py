@@ -67,7 +67,7 @@ def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
 
 
 def _published_unasked(job: Job) -> bool:
-    return job.mechanism.crosses_tables and job.frame_minimum is None
+    return job.mechanism.plans_tables and job.frame_minimum is None
 
 
 def _remedies(job: Job) -> str:

@@ -68,7 +68,7 @@ def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: s
 def _priorities(job: Job) -> Iterator[Caution]:
     """Priorities of tables have no effect if a mechanism measures all tables alike."""
     weighted = [table.name for table in job.tables if table.weighted]
-    if weighted and not job.mechanism.prioritises:
+    if weighted and not job.mechanism.plans_tables:
         yield Caution.of("priority_without_effect", mechanism=job.mechanism.name, tables=first_named(weighted))
 
 

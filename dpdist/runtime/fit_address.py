@@ -116,7 +116,7 @@ class Fit:
         """A stratum's reference records in crosses that the current file lacks; None if the mechanism learns nothing from
         them.
         """
-        if not self.job.mechanism.fills_empty_cells:
+        if not self.job.mechanism.donates:
             return None
         return self._absent.within(
             {name: int(self.crosstab.codes[name][self.crosstab.rows_of(stratum).start]) for name in self.crosstab.strata}

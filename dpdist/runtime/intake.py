@@ -65,7 +65,7 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
     ):
         placed = records_of(job, reference, Path(scratch), tick)
         records, further = in_rows(reference, placed), list[Path]()
-        if job.mechanism.fills_empty_cells:
+        if job.mechanism.donates:
             write_table(space.absent, absent_records(job, reference, placed).table(job.outcomes))
             further.append(space.absent)
         if job.microdata.columns:

@@ -134,7 +134,7 @@ def _opened(job: Job, source: Source, crosstab: Crosstab, tick: Tick) -> Referen
     if (records := int(census.crosstab.count.sum())) < FEWEST_RECORDS:
         doubts.append(Caution.of("few_reference_records", records=f"{records:,}", least=f"{FEWEST_RECORDS:,}"))
     row, missing = _matched(job, crosstab, census.crosstab)
-    if missing and not job.mechanism.fills_empty_cells:
+    if missing and not job.mechanism.donates:
         names = " and ".join(job.reference_columns) or "file"
         allowed = f"a record for every combination of {names} that the current file has"
         fewer = "leave a predictor out" if job.likelihood_predictors else "leave a column out of the tables"

@@ -70,7 +70,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
         fault = f"'{job.mechanism.name}' gives no {statistic.name}"
     elif statistic.of is None and statistic.of_shape and not spec.shape:
         fault = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
-    elif statistic.of is None and statistic.of_shape and spec.shape_of_reference and not _on_records(job):
+    elif statistic.of is None and statistic.of_shape and spec.donates and not _on_records(job):
         fault = f"'{job.mechanism.name}' takes the distribution behind a {statistic.name} from the records of a reference"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
         return
@@ -156,9 +156,9 @@ def copied(job: Job) -> Iterator[Contradiction]:
         return
     existing = (*job.modelled_columns, *job.components)
     reference = job.reference
-    if not job.mechanism.copies:
+    if not job.mechanism.donates:
         fault = f"'{job.mechanism.name}' copies no further columns of a reference into synthetic records"
-        able = those(lambda spec: spec.copies)
+        able = those(lambda spec: spec.donates)
         yield Contradiction(path, fault, f"take mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
         what = "an earlier release holds" if reference.earlier is not None else "histograms hold"

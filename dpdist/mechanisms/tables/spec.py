@@ -34,9 +34,8 @@ class Tables(Noisy):
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True
     sizes_by_sums: ClassVar[bool] = True
-    fills_empty_cells: ClassVar[bool] = True
     sums_weights_of_zero: ClassVar[bool] = True
-    crosses_tables: ClassVar[bool] = True
+    plans_tables: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "predicts weights and outcomes from a reference's records"
@@ -44,11 +43,7 @@ class Tables(Noisy):
     histogram_share: ClassVar[Fraction] = Fraction(1, 6)
     gates: ClassVar[bool] = True
     donates: ClassVar[bool] = True
-    copies: ClassVar[bool] = True
-    nests: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
-    prioritises: ClassVar[bool] = True
-    shape_of_reference: ClassVar[bool] = True
     public_weights: ClassVar[bool] = True
     states_totals: ClassVar[bool] = True
 
