@@ -78,11 +78,6 @@ VARIANTS: dict[str, dict[str, str]] = {
     },
     "tables, raked, Gaussian": {"mechanism": "tables, noise: gaussian", "delta": ', delta: "1e-6"', "rake": RAKE},
     "tables, no weights": {"mechanism": "tables", "survey": ""},
-    "tables, two outcomes by strata": {
-        "outcome": "[salary, paid]",
-        "strata": "field",
-        "survey": "weight: weight, design_strata: [field]",
-    },
     "tables, replicate weights": {
         "survey": "weight: weight, replicate_weights: {kind: brr, prefix: r, number: 4}",
     },

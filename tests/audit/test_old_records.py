@@ -30,7 +30,10 @@ budget: {{epsilon: "1", adjacency: zero_out}}
 tables: [{{name: t, by: [field], statistics: [count]}}]
 runtime: {{executor: serial}}
 """
-MECHANISMS = ("{name: modips, law: normal, truncation: bounded}", "{name: modips, law: normal}")
+MECHANISMS = (
+    pytest.param("{name: modips, law: normal, truncation: bounded}", marks=pytest.mark.long),
+    "{name: modips, law: normal}",
+)
 
 
 def released(job: str, folder: Path) -> Workspace:

@@ -85,6 +85,7 @@ def charges(ledger: Ledger) -> int:
     return sum(entry.kind == "reserve" for entry in ledger.entries())
 
 
+@pytest.mark.long
 def test_the_second_worker_that_memory_ends_under_a_task_ends_the_run(tmp_path: Path) -> None:
     """It took 20 deaths, each after all of the task's time. The other tasks do not count."""
     started = Runtime(executor="dask", workers=1, memory_per_worker=LIMIT, on_failure="report")
@@ -102,6 +103,7 @@ def test_a_worker_that_is_killed_for_another_reason_is_replaced_again(tmp_path: 
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.long
 def test_a_task_that_works_is_not_stalled_and_one_that_waits_is() -> None:
     """Neither its own work nor that of a program it started. Control: a task that only waits for as long."""
     with executor(Runtime(executor="dask", workers=1, stall_timeout=5)) as workers:

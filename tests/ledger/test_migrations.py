@@ -160,6 +160,7 @@ def test_a_copy_of_a_file_is_kept_as_it_was(tmp_path: Path, charge: Charge) -> N
     assert not kept.exists(), "nothing is left to migrate"
 
 
+@pytest.mark.long
 def test_a_killed_migration_leaves_the_earlier_schema_or_this_one(earlier: str, charge: Charge) -> None:
     """Killed after each of its statements; the last writer is not killed, so every statement had its turn."""
     seen, statements = set[int](), 0

@@ -114,7 +114,11 @@ def test_two_rounds_of_four_columns_choose_between_columns(case_of: Cases) -> No
         assert sum(len(query.scores[0]) > 1 for query in asked[: columns - 2]) == rounds
 
 
-@pytest.mark.parametrize("name", JOBS)
+SELDOM = {"tables-zero_out-residuals", "tables-substitution-residuals", "tables-substitution-residuals anywhere"}
+"""Seconds each: tests/audit/test_every_option.py has all options of tables under these neighbours, and these are `long`."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] if name in SELDOM else []) for name in JOBS])
 def test_noise_is_enough_is_in_all_that_is_released_and_is_stated(name: str, case_of: Cases) -> None:
     case = case_of(name)
     assert problems_of_scale(name, case) == []

@@ -236,6 +236,7 @@ def assert_lawful_chains(chains: list[list[Errors]], begun: bool = True) -> None
     assert (np.abs(slope) <= 0.01).all(), slope
 
 
+@pytest.mark.long
 def test_intervals_hold_in_every_period_of_a_chain() -> None:
     """4 chains at ε = 1, in which outcomes grow by 20 %: coverage of 90 % intervals at least .86 in every period. Errors
     are below the first reference's. The mean of all records is within 2 standard errors in 90 % of releases. Figures of
@@ -244,6 +245,7 @@ def test_intervals_hold_in_every_period_of_a_chain() -> None:
     assert_lawful_chains([chain(seed, 1.0) for seed in range(4)])
 
 
+@pytest.mark.long
 def test_intervals_hold_in_every_period_of_a_chain_without_a_reference() -> None:
     """2 chains at ε = 1. Errors of every period are below those of the first, which had noisy counts alone.
 
@@ -260,6 +262,7 @@ def test_chains_hold_over_populations(epsilon: float, begun: bool) -> None:
     assert_lawful_chains([chain(seed, epsilon, begun=begun) for seed in range(24)], begun)
 
 
+@pytest.mark.long
 def test_control_totals_that_state_no_error_have_intervals_that_do_not_hold() -> None:
     """Noisy totals that are handed on as exact ones."""
 

@@ -48,6 +48,7 @@ def errors_of(folder: Path, levels: Sequence[int], records: int) -> dict[str, np
     return {name: np.array(values) for name, values in found.items()}
 
 
+@pytest.mark.long
 def test_a_job_of_40_tables_is_released_by_products_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals hold direct figures: errors in published standard errors are at most 1 in the median.
 

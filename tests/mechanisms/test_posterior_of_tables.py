@@ -87,6 +87,7 @@ def test_a_system_without_a_solution_is_reported(monkeypatch: pytest.MonkeyPatch
         solved(lambda x: np.arange(1.0, 101.0)[:, None] * x, np.ones(100), np.ones(100))
 
 
+@pytest.mark.long
 def test_blocks_that_two_workers_share_have_the_bytes_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

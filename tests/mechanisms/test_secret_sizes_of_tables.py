@@ -160,6 +160,7 @@ def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch:
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 
 
+@pytest.mark.long
 def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population() -> None:
     """8 populations × ε = .1, 1, 4: pooled medians of counts and means are at most those of the reference's cells, and
     90 % intervals hold .86 to .95 of an independent sample's figures.

@@ -237,6 +237,7 @@ def test_means_of_many_levels_by_another_column_are_held_and_not_too_wide() -> N
     assert (np.mean(errors, axis=0) <= 2.0 * np.std(means, axis=0)).all()
 
 
+@pytest.mark.long
 def test_errors_of_tables_hold_the_noise_of_sums(noisy: list[tuple[Marginals, Draws]]) -> None:
     """Means of kids under other noise on the fitted tables spread as releases do. Control: counts alone spread more."""
 

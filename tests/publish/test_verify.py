@@ -19,7 +19,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import sha256
-from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
+from dpdist.core.minisign import PublicKey, SecretKey, SignatureError, unsigned
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.opening.verifying import problems, sign
 from dpdist.publish.folder import publish
@@ -273,7 +273,8 @@ def test_every_changed_character_of_a_signature_is_found(public: Path, key: Secr
     good = path.read_text()
     for at in range(len("untrusted comment: signature from dpdist\n"), len(good) - 1):
         path.write_text(good[:at] + ("A" if good[at] != "A" else "B") + good[at + 1 :])
-        assert problems(public, key.public), good[at - 5 : at + 5]
+        assert unsigned(public, key.public), good[at - 5 : at + 5]
+    assert problems(public, key.public) == [f"{SIGNATURE}: {unsigned(public, key.public)}"]
     path.write_text(good)
     assert problems(public, key.public) == []
 

@@ -347,7 +347,7 @@ def rows_of(error: np.ndarray, replicates: int) -> pd.DataFrame:
     return pd.concat(frames).assign(**common, relative=np.nan, given_n=np.nan, held=np.nan, alone=np.nan)
 
 
-@pytest.mark.parametrize(("replicates", "cells"), [(4, 25), (2, 200)])
+@pytest.mark.parametrize(("replicates", "cells"), [(4, 25), pytest.param(2, 200, marks=pytest.mark.long)])
 def test_alarms_have_the_stated_rate_and_name_published_cells(replicates: int, cells: int) -> None:
     """200 files without a cell whose error is above 1: FALSE_ALARM of them have an alarm, and twice as many are five
     deviations of chance. Detection: one cell of 12 direct errors is named in most files."""

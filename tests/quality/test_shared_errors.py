@@ -77,9 +77,14 @@ def held_in(rows: pd.DataFrame) -> int:
 
 
 TABLES = 100
+OFTEN = ("regions share", "nearly one error")
+"""The other laws of errors are `long`."""
 
 
-@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+@pytest.mark.parametrize(
+    "shared",
+    [pytest.param(shared, id=name, marks=[] if name in OFTEN else [pytest.mark.long]) for name, shared in SHARED.items()],
+)
 def test_right_tables_fail_no_more_often_than_stated(shared: tuple[float, float, float]) -> None:
     """At most 1 in 20 fails, and at most .0175 by coverage. The verdict's probability of so few is .1 or less in a tenth.
 
@@ -146,6 +151,7 @@ def test_numbers_have_the_law_of_shared_errors() -> None:
     assert at_most(0, Counts(np.zeros(4), 0), 0.9) == 1.0
 
 
+@pytest.mark.long
 def test_what_margins_say_of_shared_errors_is_found() -> None:
     """Simulated numbers spread as those of tables do: their variance is within a third."""
     rng = np.random.default_rng(47)

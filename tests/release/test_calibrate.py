@@ -185,6 +185,7 @@ def aimed(files: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, P
     return job, folder
 
 
+@pytest.mark.long
 def test_weights_that_were_tuned_with_a_reference_leave_headroom_on_its_other_half(aimed: tuple[Job, Path]) -> None:
     """Δ ≤ .9 Δ* = 1.8; learned at the whole Δ*, as a run does."""
     job, folder = aimed

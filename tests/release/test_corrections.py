@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB
+from small_release import survey
 from typer.testing import CliRunner, Result
 
 import dpdist

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB
+from small_release import survey
 from typer.testing import CliRunner
 
 import dpdist
