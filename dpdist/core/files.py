@@ -16,6 +16,8 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
+from dpdist.core.errors import WorkspaceError
+
 
 @contextmanager
 def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
@@ -37,6 +39,23 @@ def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def alone(lock: Path, where: Path, fault: str, remedy: str, mode: int = -1) -> Iterator[None]:
+    """Holds the lock of a folder, `where`, made with this mode; −1 leaves it to the umask.
+
+    Raises `WorkspaceError` at once if another process holds it.
+    """
+    held = FileLock(lock, mode=mode)
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        raise WorkspaceError(str(where), fault, remedy) from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def write_text(path: Path, text: str, mode: int = 0o666, durable: bool = True) -> None:

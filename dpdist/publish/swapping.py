@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import sync_folder, synced
+from dpdist.core.files import alone, sync_folder, synced
 
 
 @contextmanager
@@ -22,16 +20,10 @@ def publishing(public: Path) -> Iterator[None]:
     if not public.parent.is_dir():
         yield
         return
-    lock = FileLock(public.with_name(f".{public.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise WorkspaceError(str(public), "another command is publishing it", "wait for that command to end") from None
-    try:
+    lock = public.with_name(f".{public.name}.lock")
+    with alone(lock, public, "another command is publishing it", "wait for that command to end"):
         recover(public)
         yield
-    finally:
-        lock.release()
 
 
 def swap_in(building: Path, public: Path) -> None:

@@ -15,10 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from filelock import FileLock, Timeout
-
-from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import sha256, write_json
+from dpdist.core.files import alone, sha256, write_json
 
 
 class Store(Protocol):
@@ -154,16 +151,8 @@ class Folder:
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:
-        file_lock = FileLock(lock, mode=0o600)
-        try:
-            file_lock.acquire(timeout=0)
-        except Timeout:
-            where, remedy = str(lock.parent.parent), "wait for that run to end"
-            raise WorkspaceError(where, "another run is using it", remedy) from None
-        try:
+        with alone(lock, lock.parent.parent, "another run is using it", "wait for that run to end", 0o600):
             yield
-        finally:
-            file_lock.release()
 
     def show(self, public: Path) -> None:
         return None

@@ -7,14 +7,11 @@ Results are stored at once, so that a killed rehearsal resumes.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 from markupsafe import Markup
 
-from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError
+from dpdist.core.digests import digest
+from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem
 from dpdist.core.extras import require
-from dpdist.core.files import replaced, scratch, write_json, write_text
+from dpdist.core.files import alone, scratch, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job
@@ -37,6 +32,7 @@ from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
 from dpdist.publish.writers.page import environment
+from dpdist.quality.predicted.replicates import kept
 from dpdist.runtime.executors import Executor, Serial, executor
 from dpdist.studies.rehearsal_candidates import Candidate, RefusedCandidate, candidates
 from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
@@ -57,45 +53,35 @@ from dpdist.studies.results import versions
 from dpdist.survey.census import take_census
 from dpdist.survey.source import TableSource
 
-STORED, BEGUN, LOCK = ".dpdist-rehearsal", "begun.json", ".dpdist-rehearsal.lock"
+STORED, LOCK = ".dpdist-rehearsal", ".dpdist-rehearsal.lock"
 CSV, CONFIRMATION, RECOMMENDED, PAGE = "rehearsal.csv", "confirmation.csv", "recommended.yaml", "index.html"
-PART = re.compile(r"(\d+-\d+-[0-9a-f]{16})\.(parquet|json)")
-UNFINISHED = re.compile(rf"\.({PART.pattern}|{re.escape(BEGUN)})\.[0-9a-f]{{12}}\.part")
-"""Name of an unfinished file of a killed process."""
 REFUSALS = (JobError, DataError, FitError)
 """Errors that follow from job and public file, and so recur when the rehearsal resumes."""
-ANEW = (
-    "The folder holds results of a rehearsal of another job, file or version, or its list of these is damaged. "
-    "This rehearsal begins anew."
-)
-META = b"dpdist.trial"
 
 
 @dataclass(frozen=True)
 class Results:
-    """The stored results of a rehearsal: one file for each release or refusal."""
+    """The stored results of a rehearsal: a file for each release or refusal, named by all that it depends on."""
 
     folder: Path
+    identity: str
+    """Checksum of job, public file, options and versions."""
 
     def of(self, candidate: Candidate, current: int, draw: int, make: Callable[[], Trial]) -> Trial:
         """The stored result, or a new result, which is then stored. Raises `DpdistError` if it is refused."""
-        name = f"{current}-{draw}-{hashlib.sha256(candidate.label.encode()).hexdigest()[:16]}"
-        path, refusal = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
-        if (reason := _reason(refusal)) is not None:
-            raise DpdistError(reason)
-        if (trial := _read(path, candidate)) is not None:
-            return trial
-        try:
-            trial = make()
-        except REFUSALS as error:
-            write_json(refusal, {"mechanism": candidate.label, "refused": in_one_line(error)})
-            raise
-        _write(path, trial)
-        return trial
 
-    def __len__(self) -> int:
-        names = (PART.fullmatch(path.name) for path in self.folder.iterdir())
-        return len({name[1] for name in names if name})
+        def rows() -> pd.DataFrame:
+            try:
+                tried = make()
+            except REFUSALS as error:
+                return pd.DataFrame({"refused": [in_one_line(error)]})
+            return tried.cells.assign(suppressed=tried.suppressed, seconds=tried.seconds)
+
+        stored = kept(digest([self.identity, candidate.label, current, draw]), rows, self.folder)
+        if "refused" in stored:
+            raise DpdistError(str(stored["refused"].iloc[0]))
+        cells = stored.drop(columns=["suppressed", "seconds"])
+        return Trial(candidate, cells, int(stored["suppressed"].iloc[0]), float(stored["seconds"].iloc[0]))
 
 
 def in_one_line(error: DpdistError) -> str:
@@ -105,94 +91,26 @@ def in_one_line(error: DpdistError) -> str:
 
 
 @contextmanager
-def resumable(out: Path, identity: Mapping[str, Any], listener: Listener) -> Iterator[Results]:
-    """Claims the folder for one rehearsal, and yields its earlier results; other results are removed, and all at the
-    end.
+def claimed(out: Path, listener: Listener) -> Iterator[Path]:
+    """Claims the folder for one rehearsal, and yields that of its stored results, which go when it ends.
 
-    Raises `WorkspaceError` if another process uses the folder, or if its folder of results is not a rehearsal's.
+    Those of a killed rehearsal of the same job and file are used again. Raises `WorkspaceError` if another process uses
+    the folder.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        remedy = "wait for it, or choose another folder"
-        raise WorkspaceError(str(out), "another rehearsal runs in it", remedy) from None
-    try:
-        yield _begun(out, identity, listener)
-        _remove(out / STORED)
-        with suppress(OSError):  # It holds files of others.
-            (out / STORED).rmdir()
-    finally:
-        lock.release()
-
-
-def _begun(out: Path, identity: Mapping[str, Any], listener: Listener) -> Results:
-    results, path = Results(out / STORED), out / STORED / BEGUN
-    _refuse_others(out)
-    if path.exists():
-        if _stored(path) == dict(identity):
-            if number := len(results):
-                what = "result" if number == 1 else "results"
-                text = f"The folder holds {number} {what} of this rehearsal: it resumes with them."
-                listener(Event("note", "rehearse", note=text))
-            return results
-        listener(Event("note", "rehearse", note=ANEW))
-        _remove(results.folder)
-    for name in (RECOMMENDED, PAGE, CONFIRMATION, CSV):
-        (out / name).unlink(missing_ok=True)
-    results.folder.mkdir(exist_ok=True)
-    write_json(path, dict(identity))
-    return results
-
-
-def _refuse_others(out: Path) -> None:
-    """Refuses a folder of results that no rehearsal began, unless it is empty, as after an early kill."""
-    folder = out / STORED
-    if not folder.exists() or (folder / BEGUN).exists():
-        return
-    if not folder.is_dir() or any(not UNFINISHED.fullmatch(path.name) for path in folder.iterdir()):
-        remedy = f"move it elsewhere if you need it, else remove it, or choose another folder than {out}"
-        raise WorkspaceError(str(folder), f"no rehearsal began it, because it has no {BEGUN}", remedy, 2)
-
-
-def _remove(folder: Path) -> None:
-    """Removes the list last, so that a rehearsal killed meanwhile still has it."""
-    for path in list(folder.iterdir()):
-        if PART.fullmatch(path.name) or UNFINISHED.fullmatch(path.name):
+    stored = out / STORED
+    stored.mkdir(parents=True, exist_ok=True)
+    with alone(out / LOCK, out, "another rehearsal runs in it", "wait for it, or choose another folder"):
+        for name in (RECOMMENDED, PAGE, CONFIRMATION, CSV):
+            (out / name).unlink(missing_ok=True)
+        if number := len(list(stored.glob("*.parquet"))):
+            what = "1 result" if number == 1 else f"{number} results"
+            note = f"The folder holds {what} of a killed rehearsal: those of this job, file and version are used again."
+            listener(Event("note", "rehearse", note=note))
+        yield stored
+        for path in [*stored.glob("*.parquet"), *stored.glob(".*.parquet.*.part")]:
             path.unlink()
-    (folder / BEGUN).unlink(missing_ok=True)
-
-
-def _stored(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _reason(path: Path) -> str | None:
-    try:
-        return str(_stored(path)["refused"])
-    except (KeyError, TypeError):
-        return None
-
-
-def _write(path: Path, trial: Trial) -> None:
-    facts = json.dumps({"label": trial.candidate.label, "suppressed": trial.suppressed, "seconds": trial.seconds})
-    table = pa.Table.from_pandas(trial.cells, preserve_index=False)
-    with replaced(path) as temporary:
-        pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), META: facts}), temporary)
-
-
-def _read(path: Path, candidate: Candidate) -> Trial | None:
-    try:
-        table = pq.read_table(path)
-        facts = json.loads(table.schema.metadata[META])
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
-        return None
-    cells: pd.DataFrame = table.to_pandas()
-    return Trial(candidate, cells, int(facts["suppressed"]), float(facts["seconds"]))
+        with suppress(OSError):  # It holds files of others.
+            stored.rmdir()
 
 
 def rehearse(
@@ -206,7 +124,7 @@ def rehearse(
 ) -> Rehearsal:
     """Runs a rehearsal; writes rehearsal.csv, confirmation.csv, index.html and recommended.yaml into the folder `out`.
 
-    A killed rehearsal of the same job and file resumes; any other begins anew and replaces these files. `public`
+    A killed rehearsal of the same job and file resumes; any other begins anew, and all replace these files. `public`
     replaces the job's reference. Of a larger file, a random part of `records` records is used. `chains` allows Markov
     chains. Raises `JobError` if there is no public file, or no mechanism can be run on it.
     """
@@ -219,11 +137,11 @@ def rehearse(
     identity = {"job": job.model_dump(mode="json")} | options | {"versions": dict(versions())}
     with (
         scratch() as folder,
-        resumable(out, identity, listener) as results,
+        claimed(out, listener) as stored,
         # Trials read files of this machine, which a cluster's workers need not see.
         executor(job.runtime.model_copy(update={"scheduler": None}), chains, folder, listener) as workers,
     ):
-        runs = Runs(folder, results, out / CSV, workers)
+        runs = Runs(folder, Results(stored, digest(identity)), out / CSV, workers)
         findings = tried(job, thirds, public_reference(job, public), runs, listener, chains)
         return _written(job, source.name, thirds, findings, out, listener)
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from filelock import FileLock, Timeout
 from markupsafe import Markup
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.extras import require
-from dpdist.core.files import write_json, write_text
+from dpdist.core.files import alone, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start
@@ -139,12 +138,7 @@ def read(folder: Path, study: Study, case: int, number: int) -> pd.DataFrame:
 def owned(folder: Path, study: Study) -> Iterator[None]:
     """Claims the folder for this study alone. Parts of another study or version are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise WorkspaceError(str(folder), "another study runs in it", "wait for it, or choose another folder") from None
-    try:
+    with alone(folder / ".lock", folder, "another study runs in it", "wait for it, or choose another folder"):
         path, here = folder / "study.json", results.identity_of(study.identity)
         if not path.exists():
             if any((folder / "parts").iterdir()) or (folder / "summary.csv").exists():
@@ -155,8 +149,6 @@ def owned(folder: Path, study: Study) -> Iterator[None]:
             remedy = "choose another folder, or delete this one to begin anew"
             raise WorkspaceError(str(folder), f"it was begun by a study with other {which}", remedy, 2)
         yield
-    finally:
-        lock.release()
 
 
 WIDE = 5

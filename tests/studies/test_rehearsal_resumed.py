@@ -24,11 +24,13 @@ from dpdist.core.progress import Event
 from dpdist.job import Job
 from dpdist.job.loading import load_job
 from dpdist.studies import rehearsal
-from dpdist.studies.rehearsal import Results, rehearse, resumable
+from dpdist.studies.rehearsal import Results, claimed, rehearse
 from dpdist.studies.rehearsal_candidates import Candidate
 from dpdist.studies.rehearsal_trials import Trial
 
 STORED = ".dpdist-rehearsal"
+USED_AGAIN = "The folder holds {} results of a killed rehearsal: those of this job, file and version are used again."
+RESULTS = ("recommended.yaml", "index.html", "confirmation.csv", "rehearsal.csv")
 CANDIDATE = Candidate("a", {}, "none", True, {}, ())
 JOB = FULL_JOB.replace("  weight: {bounds: [1, 200], outside: clip}\n", "")
 """Without bounds of the weight, half of the mechanisms are left out."""
@@ -108,8 +110,8 @@ def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Pa
     first, events = list(tried), list[Event]()
     tried.clear()
     made = rehearse(job, tmp_path / "out", listener=events.append)
-    (said,) = [event.note for event in events if "resumes" in event.note]
-    assert said == f"The folder holds {len(first)} results of this rehearsal: it resumes with them."
+    (said,) = [event.note for event in events if "killed" in event.note]
+    assert said == USED_AGAIN.format(len(first))
     after = pd.read_csv(tmp_path / "out" / "rehearsal.csv")
     again = after[after["mechanism"].isin(before["mechanism"]) & (after["draw"] == 0)]
     order = ["mechanism", "table", "statistic", "cell"]
@@ -121,30 +123,22 @@ def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "changed", ["job", *(pytest.param(changed, marks=pytest.mark.long) for changed in ("file", "records", "damaged"))]
+    "changed", ["job", *(pytest.param(which, marks=pytest.mark.long) for which in ("file", "records"))]
 )
-def test_a_rehearsal_of_another_job_or_file_begins_anew_and_says_so(
-    changed: str, job: Job, tmp_path: Path, tried: list[str]
-) -> None:
+def test_a_rehearsal_of_another_job_or_file_begins_anew(changed: str, job: Job, tmp_path: Path, tried: list[str]) -> None:
     killed_after([], job, tmp_path / "out", 2)
     if changed == "job":
         job = load_job(tmp_path / "job.yaml", ["budget.epsilon=3"])
     elif changed == "file":
         people(2).to_parquet(tmp_path / "earlier.parquet")
-    elif changed == "damaged":
-        (tmp_path / "out" / STORED / "begun.json").write_text("{")
     tried.clear()
-    events = list[Event]()
 
     def hear(event: Event) -> None:
-        events.append(event)
         if event.stage == "rehearse" and event.kind == "advance" and event.done == 2:
             raise Killed
 
     with pytest.raises(Killed):
         rehearse(job, tmp_path / "out", records=600 if changed == "records" else None, listener=hear)
-    (said,) = [event.note for event in events if "anew" in event.note]
-    assert said.startswith("The folder holds results of a rehearsal of another job, file or version")
     assert len(tried) == 2
 
 
@@ -160,44 +154,29 @@ def test_a_damaged_result_is_made_again(job: Job, tmp_path: Path, tried: list[st
 
 
 def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
-    """Only files with names of the rehearsal's own are removed: after it, and before one that begins anew."""
+    """Only results are removed, when a rehearsal ends; files of an earlier one, when the next one begins."""
     thesis, note = tmp_path / "parts" / "thesis.txt", tmp_path / STORED / "note.json"
     thesis.parent.mkdir()
     thesis.write_text("precious")
-    for identity in ("one", "two"):
-        with suppress(Killed), resumable(tmp_path, {"job": identity}, lambda event: None) as results:
-            assert len(results) == 0
-            with pytest.raises(JobError):
-                results.of(CANDIDATE, 0, 0, raising(JobError("job", [])))
+    heard = list[str]()
+    for number in (0, 1):
+        for name in RESULTS:
+            (tmp_path / name).write_text("earlier")
+        with suppress(Killed), claimed(tmp_path, lambda event: heard.append(event.note)) as folder:
+            assert not any((tmp_path / name).exists() for name in RESULTS)
             note.write_text("precious")
+            with pytest.raises(DpdistError):
+                Results(folder, str(number)).of(CANDIDATE, 0, 0, raising(JobError("job", [])))
             raise Killed
-    with resumable(tmp_path, {"job": "two"}, lambda event: None) as results:
-        assert len(results) == 1
+    with claimed(tmp_path, lambda event: heard.append(event.note)) as folder:
+        assert len(list(folder.glob("*.parquet"))) == 2
+    assert heard == [USED_AGAIN.format(1).replace("1 results", "1 result"), USED_AGAIN.format(2)]
     assert thesis.read_text() == note.read_text() == "precious"
     assert [path.name for path in note.parent.iterdir()] == ["note.json"]
-
-
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_folder_that_no_rehearsal_began_is_refused(kind: str, tmp_path: Path) -> None:
-    other = tmp_path / STORED / "thesis.txt" if kind == "folder" else tmp_path / STORED
-    other.parent.mkdir(exist_ok=True)
-    other.write_text("precious")
-    (tmp_path / "recommended.yaml").write_text("earlier")
-    with (
-        pytest.raises(WorkspaceError, match=r"no rehearsal[^\n]*\n *remedy: *move it"),
-        resumable(tmp_path, {"job": "one"}, lambda event: None),
-    ):
+    note.unlink()
+    with claimed(tmp_path, lambda event: None):
         pass
-    assert other.read_text() == "precious"
-    assert (tmp_path / "recommended.yaml").exists()
-
-
-def test_a_rehearsal_that_is_killed_before_it_stored_anything_begins_again(tmp_path: Path) -> None:
-    (tmp_path / STORED).mkdir()
-    (tmp_path / STORED / ".begun.json.0123456789ab.part").write_text("{")
-    with resumable(tmp_path, {"job": "one"}, lambda event: None) as results:
-        assert len(results) == 0
-    assert not (tmp_path / STORED).exists()
+    assert not note.parent.exists()
 
 
 def raising(error: BaseException) -> Callable[[], Trial]:
@@ -209,7 +188,7 @@ def raising(error: BaseException) -> Callable[[], Trial]:
 
 def stored(results: Results, error: DpdistError) -> bool:
     """Whether a second call for the same release has a stored refusal, and does not make it again."""
-    with pytest.raises(type(error)):
+    with pytest.raises(DpdistError):
         results.of(CANDIDATE, 0, 0, raising(error))
     with pytest.raises((DpdistError, Killed)) as second:
         results.of(CANDIDATE, 0, 0, raising(Killed()))
@@ -230,30 +209,17 @@ def stored(results: Results, error: DpdistError) -> bool:
 )
 def test_only_refusals_by_the_mechanism_are_stored(error: DpdistError, kept: bool, tmp_path: Path) -> None:
     """A resumed rehearsal tries again what failed for a reason outside of job and data."""
-    with resumable(tmp_path, {"job": "one"}, lambda event: None) as results:
-        assert stored(results, error) == kept
+    assert stored(Results(tmp_path, "one"), error) == kept
 
 
-@pytest.mark.parametrize("damage", ["", '{"mechanism": "a", "ref', "null", "{}"])
-def test_a_damaged_refusal_is_made_again(damage: str, tmp_path: Path) -> None:
-    with resumable(tmp_path, {"job": "one"}, lambda event: None) as results:
-        assert stored(results, FitError("biology", "too few records", "pool strata"))
-        (refusal,) = tmp_path.glob(f"*/0-0-{'[0-9a-f]' * 16}.json")
-        refusal.write_text(damage)
-        with pytest.raises(Killed):
-            results.of(CANDIDATE, 0, 0, raising(Killed()))
-
-
-RESULTS = ("recommended.yaml", "index.html", "confirmation.csv", "rehearsal.csv")
-
-
-def test_results_of_an_earlier_rehearsal_go_when_one_begins_anew_and_stay_when_it_resumes(tmp_path: Path) -> None:
-    for identity, left in (("one", False), ("one", True), ("two", False)):
-        for name in RESULTS:
-            (tmp_path / name).write_text("earlier")
-        with suppress(Killed), resumable(tmp_path, {"job": identity}, lambda event: None):
-            assert [(tmp_path / name).exists() for name in RESULTS] == [left] * len(RESULTS)
-            raise Killed
+@pytest.mark.parametrize("damage", [b"", b"PAR1", b"null"])
+def test_a_damaged_refusal_is_made_again(damage: bytes, tmp_path: Path) -> None:
+    results = Results(tmp_path, "one")
+    assert stored(results, FitError("biology", "too few records", "pool strata"))
+    (refusal,) = tmp_path.glob("*.parquet")
+    refusal.write_bytes(damage)
+    with pytest.raises(Killed):
+        results.of(CANDIDATE, 0, 0, raising(Killed()))
 
 
 def test_a_job_in_place_of_the_recommended_one_is_refused(job: Job, tmp_path: Path) -> None:
@@ -266,9 +232,9 @@ def test_a_job_in_place_of_the_recommended_one_is_refused(job: Job, tmp_path: Pa
 
 def test_two_rehearsals_in_one_folder_are_one_too_many(job: Job, tmp_path: Path) -> None:
     with (
-        resumable(tmp_path / "out", {"job": "one"}, lambda event: None),
+        claimed(tmp_path / "out", lambda event: None),
         pytest.raises(WorkspaceError, match="another rehearsal"),
-        resumable(tmp_path / "out", {"job": "one"}, lambda event: None),
+        claimed(tmp_path / "out", lambda event: None),
     ):
         pass
 
@@ -299,14 +265,14 @@ def test_a_process_that_is_killed_says_what_it_does_and_resumes(tmp_path: Path) 
         while process.poll() is None and len(list(parts.glob("*.parquet"))) < 2:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
-    kept = len([path for path in parts.iterdir() if path.suffix in (".parquet", ".json") and path.name != "begun.json"])
+    kept = len(list(parts.glob("*.parquet")))
     left = list(scratch.glob("dpdist-*"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as again:
         assert again.stdout is not None
         for line in again.stdout:
-            if "resumes" in (note := json.loads(line).get("note", "")):
+            if "killed" in (note := json.loads(line).get("note", "")):
                 break
         again.kill()
-    assert note == f"The folder holds {kept} results of this rehearsal: it resumes with them."
+    assert note == USED_AGAIN.format(kept)
     assert left
     assert not any(path.exists() for path in left), "thirds of a killed rehearsal stay on the disk"

@@ -58,9 +58,9 @@ def folder() -> Path | None:
     return Path(user_cache_path("dpdist")) / "predictions"
 
 
-def known_before(identity: str) -> pd.DataFrame | None:
+def known_before(identity: str, where: Path | None = None) -> pd.DataFrame | None:
     """The stored rows of this identity; None if there are none, or if the file is damaged."""
-    path = _path(identity)
+    path = _path(identity, where)
     if path is None or not path.exists():
         return None
     try:
@@ -69,29 +69,28 @@ def known_before(identity: str) -> pd.DataFrame | None:
         return None
 
 
-def kept(identity: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again."""
-    if (before := known_before(identity)) is not None:
+def kept(identity: str, make: Callable[[], pd.DataFrame], where: Path | None = None) -> pd.DataFrame:
+    """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again.
+
+    They are stored in the folder `where`, or among the latest predictions in the user's cache.
+    """
+    if (before := known_before(identity, where)) is not None:
         return before
-    crosstab_of_rows = make()
-    if (path := _path(identity)) is not None:
+    rows = make()
+    if (path := _path(identity, where)) is not None:
         with suppress(OSError):  # a cache that cannot be written costs time alone
-            _write(path, crosstab_of_rows)
-    return crosstab_of_rows
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(path, durable=False) as temporary:
+                rows.to_parquet(temporary)
+            by_age = sorted(path.parent.glob("*.parquet"), key=lambda file: file.stat().st_mtime)
+            for old in by_age[:-MOST_KEPT] if where is None else ():
+                old.unlink(missing_ok=True)
+    return rows
 
 
-def _path(identity: str) -> Path | None:
-    where = folder()
-    return None if where is None else where / f"{identity[:32]}-{version('dpdist')}.parquet"
-
-
-def _write(path: Path, rows: pd.DataFrame) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path, durable=False) as temporary:
-        rows.to_parquet(temporary)
-    by_age = sorted(path.parent.glob("*.parquet"), key=lambda file: file.stat().st_mtime)
-    for old in by_age[:-MOST_KEPT]:
-        old.unlink(missing_ok=True)
+def _path(identity: str, where: Path | None) -> Path | None:
+    stored = where or folder()
+    return None if stored is None else stored / f"{identity[:32]}-{version('dpdist')}.parquet"
 
 
 @dataclass(frozen=True)
