@@ -1,4 +1,4 @@
-"""For `cli.releases` and `cli.trials`: shows `core.progress` events in the terminal as bars, JSON lines or sentences."""
+"""For commands: shows `core.progress` events in the terminal as bars, JSON lines or sentences."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class _State:
 
     def hear(self, event: Event) -> None:
         if event.kind in ("begin", "advance"):
-            before = self._stage
-            same = before is not None and before[0] == event.stage and event.kind != "begin"
-            began = before[3] if before is not None and same else time.monotonic()
+            before, continues = self._stage, event.kind == "advance"
+            began = before[3] if before is not None and continues and before[0] == event.stage else time.monotonic()
             self._stage, self._part = (event.stage, event.done, event.total, began), 0.0
             self._share = event.share
+        # With a projected share, a unit's part counts only if the unit is all of its stage.
         elif event.kind == "part" and event.share is not None and (event.total == 1 or self._share is None):
             self._part = event.share
         elif event.kind == "work":
@@ -95,13 +95,13 @@ def line_of(state: Mapping[str, Any]) -> str:
 
 
 class _Steady:
-    """Listens to a command, and prints its progress after `first` seconds, and then every `every` seconds.
+    """Listens to a command, and prints its progress every `first` seconds until a stage begins, then every `every`.
 
     A thread prints it, even during a long step without events. A command that ends sooner prints nothing.
     """
 
     def __init__(self, first: float = FIRST, every: float = EVERY) -> None:
-        self._first, self._every, self._over = first, every, threading.Event()
+        self._first, self._every = first, every
 
     def __enter__(self) -> Listener:
         self._state, self._over = _State(), threading.Event()

@@ -169,14 +169,18 @@ def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
     }
 
 
-INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
-"""Paths at which the driver, the process that runs the release, finds input, workspace and ledger; the job's name."""
+INPUT, WORKSPACE, LEDGER = "/input", "/workspace", "/etc/dpdist/ledger"
+"""Paths at which the driver, the process that runs the release, finds them."""
+JOB = "job.yaml"
+"""File name of the job."""
+FILE_KEYS = (("input", "path"), ("reference", "path"), ("reference", "release"))
+"""Sections and keys of a job that name files which a claim holds for the driver."""
 BESIDE_JOB = "/etc/dpdist/job"
 """Folder of the ConfigMap with the job and its files."""
 DRIVER_MEMORY = 2 * 2**30
-"""Memory, in bytes, of a driver at least, where what a run takes is not known."""
+"""Least memory of a driver, in bytes, if the plan has no cost."""
 MOST_OF_CONFIG_MAP, MOST_APPLIED = 2**20, 250_000
-"""Bytes of a ConfigMap at most, and of one that `kubectl apply` can copy into an annotation, as it does on the client."""
+"""Largest ConfigMap, and largest that client-side `kubectl apply` can hold in its annotation, in bytes."""
 SPARE_PODS = 8
 """Number of pods besides the workers: scheduler, driver, and pods that replace others."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -274,7 +278,7 @@ def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace, job_in_clai
 def inputs(resolved: Resolved) -> dict[str, str]:
     """Returns the files that the job opens: for each name in the job, the path at which the driver finds the file."""
     paths = {}
-    for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
+    for section, key in FILE_KEYS:
         part = resolved.keys.get(section)
         if isinstance(part, dict) and isinstance(named := part.get(key), str) and "://" not in named:
             within = INPUT if section == "input" else f"{INPUT}/reference"
@@ -289,7 +293,7 @@ def job_in_cluster(resolved: Resolved, folder: str = "") -> tuple[dict[str, Any]
     """
     job = {key: value for key, value in resolved.keys.items() if key != "extends"}
     moved, files = inputs(resolved), {}
-    for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
+    for section, key in FILE_KEYS:
         part = job.get(section)
         if isinstance(part, dict) and part.get(key) in moved:
             job[section] = part | {key: moved[part[key]]}
@@ -343,10 +347,11 @@ def _driver(objects: Objects, plan: Plan, place: ManifestPlace) -> None:
     for kind in ("requests", "limits"):
         container["resources"][kind]["memory"] = memory
     if place.ledger is None:
-        return _unmount(spec, "ledger")
+        _unmount(spec, "ledger")
+        return
     container["env"].append({"name": "DPDIST_LEDGER", "value": f"@{LEDGER}/url"})
     address, port = place.ledger.rsplit(":", 1)
-    return objects.append(
+    objects.append(
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",

@@ -10,7 +10,7 @@ import typer
 from dpdist.cli.console import JsonAnswer, answer, guarded, out
 from dpdist.core.errors import DpdistError
 
-TROUBLE = 2
+NO_SERIES = 2
 """Exit code if the releases make no series."""
 
 
@@ -21,7 +21,7 @@ def series(
     to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files of the series.")],
     as_json: JsonAnswer = False,
 ) -> None:
-    """Write one table over periods, and changes between them. With a page and a workbook. Spends nothing.
+    """Write one table over periods and the changes between them, with a page and a workbook. Spends nothing.
 
     Reads public files alone, after checking them. Name releases in the order of their periods.
     Exit code 2: they make no series, or one of them is incomplete.
@@ -35,7 +35,7 @@ def series(
             product = series_of([open_release(place) for place in places])
             write_series(to, product)
         except DpdistError as error:
-            error.exit_code = TROUBLE
+            error.exit_code = NO_SERIES
             raise
         significant = int(product.changes["significant"].astype(bool).sum())
         if as_json:

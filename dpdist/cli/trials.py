@@ -28,7 +28,9 @@ def audit(
     workspace: Annotated[
         str | None, typer.Argument(help="The folder of a run, or its URL (s3://bucket/prefix); unset: with --black-box.")
     ] = None,
-    records: Annotated[int, typer.Option("--records", min=1, help="Records of each stratum to leave out.")] = 8,
+    records: Annotated[
+        int, typer.Option("--records", min=1, help="How many records of each stratum are left out, one at a time.")
+    ] = 8,
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Every weight rule, not only the release's own.")] = False,
     draws: Annotated[
         int | None,
@@ -39,7 +41,10 @@ def audit(
         typer.Option("--holdout", help="File of people who were not in the input: attack the synthetic records with it."),
     ] = None,
     black_box: Annotated[
-        str | None, typer.Option("--black-box", metavar="JOB", help="A job instead of a run: release two files by it.")
+        str | None,
+        typer.Option(
+            "--black-box", metavar="JOB", help="A job, in place of a run: it releases both --neighbours many times."
+        ),
     ] = None,
     neighbours: Annotated[
         tuple[Path, Path] | None, typer.Option("--neighbours", help="The two files of --black-box; one record differs.")
@@ -56,10 +61,9 @@ def audit(
 
     Spends nothing.
 
-    The comparison is exact, for tilted posteriors of the lognormal model. For any mechanism, --draws and --black-box bound
-    ε from below.
-    --holdout attacks the synthetic records. Results go to the confidential folder. Exit code 1: a loss exceeds the
-    claimed one, or nothing was audited.
+    For weighted posteriors of the lognormal model the comparison is exact. For any mechanism, --draws and --black-box bound
+    ε from below, and --holdout attacks the synthetic records. Results go to the confidential folder.
+    Exit code 1: a loss exceeds the claimed one, or nothing was audited.
     """
 
     def from_releases(job: str, files: tuple[Path, Path]) -> None:
@@ -135,8 +139,8 @@ def calibrate(
 
     def act() -> None:
         if measure not in get_args(Measure):
-            near = ", ".join(get_args(Measure))
-            raise JobError(job, [Problem("--measure", f"'{measure}' is not known", near, "take one of these")])
+            allowed = ", ".join(get_args(Measure))
+            raise JobError(job, [Problem("--measure", f"'{measure}' is not known", allowed, "take one of these")])
         with listening(quiet, as_json) as listener:
             from dpdist.job.loading import load_job
             from dpdist.quality.calibrate import calibrate as calibrate_job
@@ -169,8 +173,8 @@ def study(
 ) -> None:
     """Run a study of mechanisms on simulated data or public files.
 
-    Writes summary.csv, replicates.parquet, index.html. `papers` runs those of the five papers, and sets all on one page.
-    If it is killed, the same command resumes it."""
+    Writes summary.csv, replicates.parquet, index.html. The study `papers` runs those of the five papers, and
+    puts them on one page. If it is killed, the same command resumes it."""
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
@@ -208,8 +212,8 @@ def rehearse(
 ) -> None:
     """Try mechanisms on thirds of a public file, and recommend one. Spends nothing.
 
-    The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml. The first of them
-    grows with every mechanism. If it is killed, the same command resumes it."""
+    The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml. rehearsal.csv
+    grows with every mechanism tried. If it is killed, the same command resumes it."""
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
@@ -245,6 +249,6 @@ def rehearse(
             out.print(f"caution: in the public file {rehearsal.caution}", markup=False)
         if rehearsal.unjudged:
             out.print(f"not judged: {rehearsal.unjudged}", markup=False)
-        out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
+        out.print(f"{to / 'index.html'}, {to / RECOMMENDED}", markup=False)
 
     guarded(act, show_values=True, as_json=as_json, afterwards=RESUMES)

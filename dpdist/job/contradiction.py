@@ -1,4 +1,4 @@
-"""For `job.checks` and mechanisms' `spec`: the view of a job that checks see, and contradictions that they yield."""
+"""Contradictions between keys of a job, and the view of a job that mechanisms' `spec` see."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def declared(job: JobView) -> tuple[str, ...]:
 
 
 def near_column(job: JobView, name: str) -> str | None:
-    """The declared column whose name is nearest to an undeclared one; None if none is near. Capitals do not count."""
+    """The declared column whose name is nearest to an undeclared one; None if none is near. Case is ignored."""
     names = {column.casefold(): column for column in job.columns}
     near = get_close_matches(name.casefold(), list(names), n=1)
     return names[near[0]] if near else None
@@ -102,10 +102,10 @@ def listed(values: Sequence[object], most: int = 8) -> str:
 
 def levels_between(column: Column) -> int:
     """Number of whole numbers between the public bounds; 0 without bounds."""
-    return int(column.bounds[1] - column.bounds[0]) + 1 if column.bounds is not None else 0
+    return floor(column.bounds[1]) - ceil(column.bounds[0]) + 1 if column.bounds is not None else 0
 
 
-def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradiction]:
+def without_distinct_levels(outcome: str, column: Column, who: str) -> Iterator[Contradiction]:
     """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs distinct levels."""
     path = ("columns", outcome)
     if column.codes is None and not column.whole:

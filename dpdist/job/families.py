@@ -1,7 +1,6 @@
-"""Families of likelihoods, for the job's checks: outcomes allowed, use of the weight, samplers.
-`models` implements them.
+"""Facts on families of likelihoods, which `models` implements: outcomes allowed, use of the weight, samplers.
 
-A new family is a name in `Family`, a line in `FAMILIES` and in `MODELS`, and a file in dpdist/models. A plug-in's
+A new family is a name in `Family`, a line in `FAMILIES` and in `PLACES`, and a file in dpdist/models. A plug-in's
 family is an entry point.
 """
 
@@ -49,12 +48,16 @@ class Support:
             return (values > self.low) & (values < self.high)
         return (values >= self.low) & (values <= self.high)
 
+    def takes(self, values: Floats) -> NDArray[np.bool_]:
+        """True if a value lies in the interval and is whole where it must be, (record,)."""
+        return self.inside(values) & (not self.whole or values == np.rint(values))
+
 
 @dataclass(frozen=True)
 class FamilyFacts:
     """Facts about a family.
 
-    `weight` says whether it models the sampling weight: always, never, or (None) if the job names one.
+    `weight` says whether it models the sampling weight. True: always; False: never; None: if the job has a weight.
 
     `samplers` are the ways to sample its posterior. `auto` takes the first possible one: a clamped posterior excludes
     `exact`, because it has no closed form. `density` is a text for the statement on what the likelihood is a density
@@ -84,9 +87,9 @@ BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
 
 
 def families_for(values: Collection[float]) -> str:
-    """Names of the families that allow these values, as text; those for few values come first."""
+    """Names of the families that allow these values, as text; bounded supports come first."""
     supports = {name: FAMILIES[name].support for name in get_args(Family)}
-    fit = [(name, support) for name, support in supports.items() if all(support.inside(np.array(list(values))))]
+    fit = [(name, support) for name, support in supports.items() if all(support.takes(np.array(list(values), dtype=float)))]
     return ", ".join(name for name, _ in sorted(fit, key=lambda member: not np.isfinite(member[1].high)))
 
 

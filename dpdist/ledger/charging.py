@@ -28,8 +28,10 @@ NOT_COUNTED = f"no ledger: nothing counts what releases of this dataset cost tog
 
 def place_of(job: Job) -> str | None:
     """The ledger that the job or the environment names; "" for the one beside the workspace, None for no ledger."""
-    named = _in_file(os.environ.get(VARIABLE, "")) or None
-    return named if job.ledger is None else job.ledger.url or named or ""
+    if job.ledger is not None and job.ledger.url:
+        return job.ledger.url
+    named = _in_file(os.environ.get(VARIABLE, ""))
+    return named or (None if job.ledger is None else "")
 
 
 REMEDY = f"name a file with a ledger's URL after the @ in {VARIABLE}"
@@ -118,7 +120,7 @@ def beside(workspace: str | Path) -> str:
 
 
 def others_text(before: list[Charge], charge: Charge) -> str:
-    """A sentence that other runs of the period are charged too; "" if there are none."""
+    """A note that the period has charged runs already, and what this one adds; "" if it has none."""
     others = [charged for charged in before if charged.period == charge.period]
     if not others:
         return ""

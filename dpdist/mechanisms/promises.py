@@ -34,7 +34,7 @@ WEIGHTS_ARE_ATTRIBUTES = (
     "nonresponse with the same sample, one person also affects the weights of others, which the guarantee does not cover."
 )
 WEIGHTS_ARE_PUBLIC = (
-    "The weights by {} are public, as the job declares. No record's weight is read except in the check before a run. The "
+    "The weights by {} are public, as the job declares. Weights of records are read only by the check before a run. The "
     "guarantee does not cover what weights reveal."
 )
 MISFIT = (
@@ -51,9 +51,8 @@ MOVES_OF_TWO = {
 }
 """Texts by adjacency, for mechanisms in which a move to another cell costs as much as switching off two records."""
 MOVES_UNKNOWN = (
-    "A change of cells is not covered: public counts would show it, and limits depend on them, so there is no "
-    "bound for the "
-    "noisy sums either."
+    "A change of cells is not covered: public counts would show it, and limits depend on them, so there is no bound for "
+    "the noisy sums either."
 )
 USERS_PART = (
     "The user's program is assumed to have the target log prior + Σ alpha·log_lik with a proper prior, which does not use "
@@ -75,7 +74,7 @@ CHAINS = (
 REJECTION = (
     "The guarantee requires exact draws. These come from rejection sampling, which is exact except where the density "
     f"exceeds its proposal: by a total variation distance γ of at most {VARIATION:g} in trials, not proven for every "
-    f"file. At that γ {{}}."
+    "file. At that γ {}."
 )
 REFERENCE = "The job declares the reference file public. People in it are not protected."
 NOT_REFUSED = (
@@ -100,25 +99,25 @@ CHAINED = (
     "chain is listed under reference)."
 )
 BINNED_COUNTS = (
-    "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups of "
-    "cells fixed by public sizes. Where public sizes leave columns to choose from, a quarter of ε₀ learns typical weights "
-    "before. It buys a noisy total of positions of weights, a noisy choice of columns, and noisy sums of positions by "
-    "their levels. Weights are then binned relative to these. A record enters one bin of the weight at most, and one of "
-    "every outcome. All have discrete Laplace noise of scale h/ε (2h/ε under substitution) for h histograms, where ε is "
-    "what is left of ε₀. The table costs the rest for every value of theirs, so that all together cost ε₀ + ε₁ (adaptive "
-    "composition)."
+    "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups "
+    "of cells fixed by public sizes. Where public sizes leave columns to choose from, a quarter of ε₀ is first spent on "
+    "typical weights. It buys a noisy total of positions of weights, a noisy choice of columns, and noisy sums of "
+    "positions by their levels. Weights are then binned relative to these. A record enters one bin of the weight at "
+    "most, and one of every outcome. All have discrete Laplace noise of scale h/ε (2h/ε under substitution) for h "
+    "histograms, where ε is what is left of ε₀. Whatever they show, the table costs the rest, so that all together cost "
+    "ε₀ + ε₁ (adaptive composition)."
 )
 BINNED = f"{BINNED_COUNTS} " + (
     "A cell's limits have the least predicted error, "
     "from the noisy histograms and the noise's law alone. The public bounds are among those tried. A cell's count is its "
-    "clipped sum, with what its group's histogram holds beyond the limit. Its mean is the clipped one, with what the "
-    "group's outcomes hold beyond the window. Weights and outcomes are taken to be independent within a group."
+    "clipped sum, with what its group's histogram holds beyond the limit. Its mean is the clipped mean plus the excess of "
+    "the group's outcomes beyond the limits. Weights and outcomes are taken to be independent within a group."
 )
 REFRESHED = (
     "The earlier release's shapes are brought up to date by noisy histograms of the current file. Their bins lie at "
     "orders of its points, cell by cell, for groups of cells fixed by public sizes. A record enters one bin of the weight "
     "and one of every outcome that has more than two values. All have discrete Laplace noise of scale h/ε₀ (2h/ε₀ under "
-    "substitution) for h histograms. The table costs the rest for every value of theirs, so that both together cost ε₀ + "
+    "substitution) for h histograms. Whatever they show, the table costs the rest, so that both together cost ε₀ + "
     "ε₁ (adaptive composition)."
 )
 UNITS = (
@@ -145,12 +144,11 @@ THIRD_PARTY = {
 }
 """What a promise takes from authors of third-party parts, by kind of part."""
 TRUNCATED = (
-    "If a {column} has more than {most} records, only the first {most} in the file are used. Standard errors do "
-    "not include "
-    "a bias from leaving out the others."
+    "If a {column} has more than {most} records, only the first {most} in the file are used. Standard errors do not "
+    "include a bias from leaving out the others."
 )
 PARALLEL = "; parallel over strata of public membership"
-MOVED = "; a record is in one stratum, and an exchange with another stratum affects two, at ε/2 each"
+ACROSS_STRATA = "; a record is in one stratum, and an exchange with another stratum affects two, at ε/2 each"
 
 
 class Repeated(NamedTuple):
@@ -222,7 +220,7 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
 
 
 def of_frame(job: Job) -> str:
-    """A sentence on the part of the budget that the noisy sample counts take; empty without them."""
+    """A clause, with its semicolon, on the part of the budget that noisy sample counts take; empty without them."""
     if not job.noisy_crosstab:
         return ""
     return OF_FRAME.format(
@@ -247,10 +245,10 @@ def _truncated(job: Job) -> tuple[str, ...]:
 
 
 def parallel(job: Job) -> str:
-    """The condition under which strata share one budget: a record is in one stratum."""
+    """A clause, with its semicolon, on how strata share one budget; empty without strata."""
     if not job.strata:
         return ""
-    return PARALLEL if set(job.strata) <= set(job.counted_columns) or not job.sizes_secret else MOVED
+    return PARALLEL if set(job.strata) <= set(job.counted_columns) or not job.sizes_secret else ACROSS_STRATA
 
 
 def target_of(job: Job) -> float:
@@ -273,12 +271,7 @@ def referred(job: Job) -> tuple[str, ...]:
         what = CHAINED if reference.earlier is not None else BINNED
     refreshed = (REFRESHED,) if job.refreshes else ()
     refused = (NOT_REFUSED,) if job.strict and job.has_reference else ()
-    return (
-        what,
-        *refreshed,
-        *refused,
-        *provenance(job),
-    )
+    return (what, *refreshed, *refused, *provenance(job))
 
 
 def provenance(job: Job) -> tuple[str, ...]:

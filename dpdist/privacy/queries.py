@@ -36,6 +36,11 @@ class Moved(NamedTuple):
     same_x: Fraction
     anywhere: Fraction
 
+    @classmethod
+    def of(cls, distance: Fraction | int) -> Moved:
+        """Sums that a record moves by `distance` at most, and any exchange by twice as much: it takes one and adds one."""
+        return cls(*(Fraction(times * distance) for times in (1, 2, 2)))
+
     def by(self, neighbour: Neighbour) -> Fraction:
         distance: Fraction = getattr(self, neighbour)
         return distance

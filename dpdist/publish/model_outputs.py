@@ -36,8 +36,8 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "lattice": (pa.float64(), "the value is a multiple of it"),
     "sensitivity": (
         pa.float64(),
-        "how far one unit moves the sums that share an epsilon, in L1; under Gaussian noise in L2. Over their epsilon it "
-        "is the Laplace scale; the law truncated to a domain has a larger scale, which pays for the truncation",
+        "how far one unit moves the sums that share an epsilon, in L1; under Gaussian noise in L2. The Laplace scale is "
+        "this over their epsilon; a law truncated to a domain has a larger scale",
     ),
     "centre": (pa.float64(), "of the outcome's clipping interval"),
     "weight_cap": (pa.float64(), "the weight at which records were clipped"),
@@ -45,10 +45,10 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
 }
 
 
-def write_measurements(path: Path, released: ReleasedObject) -> bool:
-    """Writes the file if the mechanism adds noise to figures; returns whether it was written."""
+def write_measurements(path: Path, released: ReleasedObject) -> None:
+    """Writes the file if the mechanism adds noise to figures."""
     if not released.job.mechanism.adds_noise:
-        return False
+        return
     rows = list(_rows(released))
     there = dict.fromkeys(name for row in rows for name in row["cell"])
     declared = (*released.job.categories, *released.job.outcomes)
@@ -59,13 +59,13 @@ def write_measurements(path: Path, released: ReleasedObject) -> bool:
     defined = {name: measured.definition(name) for name in dict.fromkeys(row["statistic"] for row in rows)}
     texts = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
     pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(texts)}), path)
-    return True
 
 
 def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
     """Rows of measurements.
-    A measurement shared by several synthetic sets is listed once, under its first set. Its set is 0 if all sets always
-    share one measurement.
+
+    A measurement shared by several synthetic sets is listed once, under its first set. The set is 0 if the mechanism
+    measures once for all sets.
     """
     mechanism = released.job.mechanism
     number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
@@ -102,7 +102,7 @@ def _of(released: ReleasedObject, figures: Figures, number_of_set: int, start: i
 
 
 def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) -> float:
-    """A figure's sensitivity: as stated for one record, or the noise scale times ε, both exact."""
+    """Sensitivity to one privacy unit: stated for a record times the unit's records, else the noise scale times ε."""
     job = released.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records
@@ -111,14 +111,14 @@ def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) ->
     return float(scale * epsilon / Fraction(figures.unit))
 
 
-def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
-    """Writes each table as <name>.parquet and .csv, with rows of all strata; returns the names."""
+def write_model_tables(folder: Path, released: ReleasedObject) -> None:
+    """Writes each table as <name>.parquet and .csv, with rows of all strata."""
     by_name = dict[str, ModelTable]()
     crosstab, effect = released.crosstab, _within(released.design_effects, released.crosstab.strata)
     for stratum in range(len(crosstab.stratum_labels)):
         model, first = released.model(stratum), crosstab.rows_of(stratum).start
         if not isinstance(model, CodedRecords):
-            return []
+            return
         levels = {name: str(crosstab.levels[name][crosstab.codes[name][first]]) for name in crosstab.strata}
         theta = released.theta(model, stratum, 0)
         for name, model_table in model.tables_beside(released.job, theta, effect).items():
@@ -126,11 +126,10 @@ def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
             by_name.setdefault(name, model_table._replace(rows=[])).rows.extend(rows)
     for name, model_table in by_name.items():
         _write(folder / name, released, model_table)
-    return list(by_name)
 
 
 def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> DesignEffectOf:
-    """Design effects of cells within one stratum; the stratum's columns cross these cells as well."""
+    """Looks up design effects of cells in one stratum: the stratum's columns count as columns of these cells."""
     return lambda columns, statistic, outcome: effect_of(effects, columns | set(strata), statistic, outcome)
 
 

@@ -1,4 +1,4 @@
-"""The released object that `release` collects for all of `publish`; nothing else leaves the confidential side."""
+"""The released object, all that leaves the confidential side: its folder `released/`, and its job with other tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MOST_MODELS = 1000
 MOST_ENTRIES = 20_000_000
 """Entries of memberships of cells that a release keeps."""
 DISTRIBUTIONS = "distributions.parquet"
-"""File of a score model's distributions of every cell, from the reference."""
+"""File of the reference's distributions by cell, for the family of scores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +77,11 @@ class Parameters(Mapping[str, Mapping[str, Any]]):
         return cls({label: json.dumps(theta, ensure_ascii=False, allow_nan=False) for label, theta in strata.items()})
 
     def __getitem__(self, label: str) -> Mapping[str, Any]:
-        if label not in self._last:
+        if (theta := self._last.get(label)) is None:
+            theta = json.loads(self.texts[label])
             self._last.clear()
-            self._last[label] = json.loads(self.texts[label])
-        return self._last[label]
+            self._last[label] = theta
+        return theta
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts)
@@ -172,7 +173,7 @@ class ReleasedObject:
         return self._cells[key]
 
     def rows_of_cells(self, table: Table) -> scipy.sparse.csc_array:
-        """The membership of a table's cells by columns, (cell, crosstab row)."""
+        """The membership matrix of a table's cells in compressed columns, (cell, crosstab row)."""
         cells = self.cells(table)
         if id(cells) not in self._columns:
             self._columns[id(cells)] = scipy.sparse.csc_array(cells.membership)
@@ -205,14 +206,14 @@ class ReleasedObject:
 def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
     """The release with another job's presentation and tables, which cost nothing to change.
 
-    Raises `JobError` if something else differs, if a table does not follow from the release, or if a table of the gates
-    differs. The error states the cost of a new release of the job.
+    Raises `JobError` if any other key differs, if a table cannot be made from the release, or if a table that gates
+    measured is changed or missing. The error states the cost of a new release of the job.
     """
     before, after = released.job.public, job.public
     if "publish" not in job.model_fields_set:
         after = after | {"publish": before["publish"]}
-    if (share := _share(released.job)) is not None and share == _share(job):
-        # Without a stated part, histograms follow the budget.
+    if (share := _histogram_share(released.job)) is not None and share == _histogram_share(job):
+        # A default share of the histograms is written as the same fraction of either budget: not a change.
         after = after | {"reference": before["reference"]}
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
     cost = UNDO.format(epsilon=budget_text(job.budget.epsilon), adjacency=job.budget.adjacency)
@@ -231,7 +232,7 @@ def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
     return replace(released, job=restated.model_copy(update={"runtime": job.runtime}))
 
 
-def _share(job: Job) -> Fraction | None:
+def _histogram_share(job: Job) -> Fraction | None:
     """The part of the budget that histograms alone take; None with another reference."""
     if not job.on_histograms:
         return None
@@ -266,7 +267,7 @@ def _regated(released: ReleasedObject, job: Job) -> list[str]:
 def with_totals(released: ReleasedObject) -> ReleasedObject:
     """The release with the totals from which the next one learns, if its mechanism states them.
 
-    Until then its donors have those of earlier periods.
+    Before this call, `donors` hold totals of earlier periods only.
     """
     if not released.job.mechanism.states_totals:
         return released
@@ -284,7 +285,7 @@ def with_totals(released: ReleasedObject) -> ReleasedObject:
 def of_run(released: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
     """The release, with the version that protected it, the run's starting date, and a ledger's mark, if any.
 
-    A later version that makes tables again keeps all three.
+    A later version that publishes the release again keeps these entries.
     """
     entries = {
         "protected_by": version_of("dpdist"),
@@ -356,7 +357,9 @@ def read_released(folder: Path) -> ReleasedObject:
     try:
         job, promise = read_job(public, f"{part}/job.json"), read_object(public, f"{part}/promise.json")
         if isinstance(job.mechanism, Former):
-            raise WorkspaceError(str(public), f"it is of mechanism '{job.mechanism}', which dpdist 0.3 has no more", AGAIN)
+            raise WorkspaceError(
+                str(public), f"it is of mechanism '{job.mechanism}', which this version does not have", AGAIN
+            )
         _check_promise(f"{part}/promise.json", promise)
         proof = read_object(public, f"{part}/{PROOF}") if (folder / PROOF).exists() else None
         crosstab = read_crosstab(public, f"{part}/frame.parquet", job)

@@ -2,7 +2,7 @@
 
 The pages are in docs/reference/schemas.
 
-Other keys are allowed: within a format, keys are only added.
+Other keys are allowed: a later dpdist may add keys to a format, and changes none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from dpdist.privacy.proof import FORMULAS, TOTALS
 from dpdist.privacy.queries import Moved
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-TEXT, WHOLE, TRUTH, KEYS = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}, {"type": "object"}
+TEXT, WHOLE, BOOLEAN, OBJECT = (
+    {"type": "string"},
+    {"type": "integer", "minimum": 0},
+    {"type": "boolean"},
+    {"type": "object"},
+)
 TEXTS = {"type": "array", "items": TEXT}
 EXACT = {
     "type": ["string", "null"],
@@ -25,22 +30,25 @@ EXACT = {
 DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "SHA-256, in hexadecimal digits"}
 STATED: dict[str, dict[str, Any]] = {
     "guarantee": {"enum": list(get_args(GuaranteeName))},
-    **dict.fromkeys(("dataset", "period", "date", "headline", "guarantee_in_words", "adjacency_in_words"), TEXT),
+    **dict.fromkeys(
+        ("dataset", "period", "date", "headline", "guarantee_in_words", "adjacency_in_words", "trust_model"), TEXT
+    ),
     **dict.fromkeys(("privacy_unit", "privacy_unit_in_words", "other_releases", "combining", "protected_by"), TEXT),
     **dict.fromkeys(
-        ("protected", "not_protected", "assumptions", "cautions", "caution_codes", "public", "standard_errors"), TEXTS
+        ("protected", "not_protected", "assumptions", "cautions", "caution_codes", "domain", "public", "standard_errors"),
+        TEXTS,
     ),
-    **dict.fromkeys(("epsilon", "epsilon_per_set", "substitution_epsilon", "rho"), EXACT),
-    **dict.fromkeys(("mechanism", "model", "sampler", "reference", "correction", "calibration"), KEYS),
+    **dict.fromkeys(("epsilon", "epsilon_per_set", "substitution_epsilon", "rho", "substitution_rho"), EXACT),
+    **dict.fromkeys(("mechanism", "model", "sampler", "reference", "correction", "calibration"), OBJECT),
     "adjacency": {"type": ["string", "null"]},
     "delta": {"type": ["string", "null"], "description": "an exact number as a text, or words where it has no bound"},
     "composition": TEXT,
-    "metered": TRUTH,
+    "metered": BOOLEAN,
     "post_processing": TEXTS,
     "privacy_unit_most": WHOLE,
     "synthetic_sets": WHOLE,
 }
-"""Keys of a statement whose kind of value stays the same within a format."""
+"""Keys of a statement, with the type of value that every release of this format has."""
 ALWAYS = (
     *("dataset", "period", "guarantee", "adjacency", "epsilon", "delta", "composition", "assumptions"),
     *("synthetic_sets", "mechanism", "public", "standard_errors"),
@@ -48,8 +56,8 @@ ALWAYS = (
 """Keys that every statement has."""
 
 
-def _numbered(newest: int) -> dict[str, Any]:
-    return {"type": "integer", "minimum": 1, "maximum": newest, "description": "the format; absent, it is 1"}
+def _numbered(newest: int, about: str = "the format; absent, it is 1") -> dict[str, Any]:
+    return {"type": "integer", "minimum": 1, "maximum": newest, "description": about}
 
 
 def statement_schema() -> dict[str, Any]:
@@ -70,8 +78,11 @@ def proof_schema() -> dict[str, Any]:
             "squared_distance": {**distances, "description": "the same squared, in L2"},
             "scale": {**EXACT, "description": "b of the Laplace law, sigma of the Gaussian, in the units of the distance"},
             "times": {**WHOLE, "description": "how often the query is asked, each time under other noise"},
-            "together": {**TRUTH, "description": "whether n times may be one answer, under noise of 1/n of the scale"},
-            "in_parts": {**TRUTH, "description": "whether several answers have parts of its loss, which sum to 1 at most"},
+            "together": {**BOOLEAN, "description": "whether n times may be one answer, under noise of 1/n of the scale"},
+            "in_parts": {
+                **BOOLEAN,
+                "description": "whether several answers have parts of its loss, which sum to 1 at most",
+            },
             "changes": {**distances, "description": "how many changes by `distance` a neighbour makes"},
             "sums": {**WHOLE, "description": "how many sums one change moves"},
             "epsilon": {**EXACT, "description": "the stated loss by one change"},
@@ -101,7 +112,7 @@ def proof_schema() -> dict[str, Any]:
 def manifest_schema() -> dict[str, Any]:
     """The schema of manifest.json, whose format is that of the whole public folder."""
     properties = {
-        "format": _numbered(RELEASE),
+        "format": _numbered(RELEASE, "the format of the whole public folder"),
         "release": {
             **DIGEST,
             "description": "the SHA-256 of all else here, as canonical JSON",

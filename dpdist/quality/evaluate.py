@@ -25,7 +25,7 @@ from dpdist.planning.plan import Plan
 from dpdist.quality.comparators import REFERRED, reference_baselines
 from dpdist.quality.compare import Yardstick, compare
 from dpdist.quality.microdata import Coded, measured
-from dpdist.quality.model_baselines import FITTED, BaselineSums, fitted
+from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
@@ -111,7 +111,7 @@ def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Basel
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "fit comparators", len(plan.crosstab.stratum_labels)) as tick,
     ):
-        return fitted(plan.job, plan.crosstab, space.records, key.child("compare fitted"), Path(scratch), tick)
+        return fit_comparators(plan.job, plan.crosstab, space.records, key.child("compare fitted"), Path(scratch), tick)
 
 
 def _keep(space: Workspace, name: str, rows: Confidential[pd.DataFrame]) -> None:

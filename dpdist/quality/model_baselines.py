@@ -1,4 +1,4 @@
-"""For `quality.evaluate`: fits two comparators at the release's ε, under the sample (FBS) and the population (FBP).
+"""For `quality.evaluate`: fits two comparators with the release's ε, of sample (FBS) and of population (FBP).
 
 A comparator has the figures that mechanism `weighted` with the lognormal model would publish. Nothing is released ([T];
 METHODS §5). Its guarantee is asymptotic; standing beside a strict one is for comparison only.
@@ -44,12 +44,6 @@ BEYOND = "the fit's figures overflow floating-point numbers: outcomes or weights
 UNRAKED = "the fit's estimates cannot be raked to all totals under rake"
 
 
-# There is one fit for each stratum of the job, with the likelihood's predictors and the tables' columns as predictors. The
-# two comparators share it. Search, draws, synthesis and estimators are those of a release, with random keys of their own.
-#
-# The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
-# weight of the other records in their crosstab row, and their number is public. Records are visited block by block,
-# and their per-record values are stored on disk. So one block at a time is in memory.
 @dataclass(frozen=True)
 class BaselineSums:
     """Sums Σw and Σwy by comparator and estimator, (2, set, row) over crosstab rows; NaN if there is no fit.
@@ -79,11 +73,11 @@ class Visits:
     """Visits the records of a stratum whose outcome is above 0, block by block; per-record values are kept in a folder."""
 
     path: Path
-    rows: range
+    span: range
     """Positions of the stratum's records in the file."""
     size: int
     """Number of records in a block."""
-    row: Codes
+    fit_row: Codes
     """The fit's row for each row of the current crosstab."""
     folder: Path
     held: dict[int, list[str]] = field(default_factory=dict)
@@ -100,10 +94,10 @@ class Visits:
         return total
 
     def blocks(self) -> Iterator[tuple[int, Records]]:
-        for number, every in enumerate(each_part(self.path, self.rows.start, self.rows.stop, self.size)):
+        for number, every in enumerate(each_part(self.path, self.span.start, self.span.stop, self.size)):
             records = every.take(every.outcome > 0)
             if len(records):
-                yield number, replace(records, row=self.row[records.row])
+                yield number, replace(records, row=self.fit_row[records.row])
 
     def _carry(self, number: int) -> Carry:
         names = self.held.get(number, [])
@@ -118,7 +112,7 @@ class Visits:
         return self.folder / f"{number}.npy"
 
 
-def comparator(job: Job, how: Comparator) -> Job:
+def job_of_comparator(job: Job, how: Comparator) -> Job:
     """Returns the job of the imitated release.
 
     If the release keeps sizes secret, the comparator treats them as public, under zero_out.
@@ -142,27 +136,33 @@ def comparator(job: Job, how: Comparator) -> Job:
     )
 
 
-def fitted(
+# There is one fit for each stratum of the job, with the likelihood's predictors and the tables' columns as predictors. The
+# two comparators share it. Search, draws, synthesis and estimators are those of a release, with random keys of their own.
+#
+# The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
+# weight of the other records in their crosstab row, and their number is public. Records are visited block by block,
+# and their per-record values are stored on disk: only one block is in memory.
+def fit_comparators(
     job: Job, crosstab: Crosstab, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
 ) -> BaselineSums:
     """Fits the job's comparators that are models. The records at `path` are in crosstab order."""
     wanted = [how for how in job.compare if how in FITTED]
-    arm, positive = comparator(job, wanted[0]), np.zeros(len(crosstab), dtype=np.int64)
+    arm, positive = job_of_comparator(job, wanted[0]), np.zeros(len(crosstab), dtype=np.int64)
     for records in each_part(path, 0, int(crosstab.count.sum()), block_rows(arm.sampler.draws)):
         positive += np.bincount(records.row[records.outcome > 0], minlength=len(crosstab))
     missing = np.where((crosstab.count > 0) & (positive == 0), ZEROS, "").astype(object)
     sets = _sets(arm, crosstab, positive, path, key.child("strata"), scratch, missing, tick)
-    fitted = (positive > 0) & (missing == "")
+    in_fit = (positive > 0) & (missing == "")
     sums: dict[tuple[str, str], Floats] = {
         (how, e): np.full((2, arm.synthetic_sets, len(crosstab)), np.nan) for how in wanted for e in ESTIMATORS
     }
-    share = crosstab.count[fitted] / positive[fitted]
-    for how in wanted if fitted.any() else ():
-        arm = comparator(job, how)
+    share = crosstab.count[in_fit] / positive[in_fit]
+    for how in wanted if in_fit.any() else ():
+        arm = job_of_comparator(job, how)
         promise = promised(mechanism_of(arm).promise(arm), facts(arm))
-        release = ReleasedObject(arm, promise, _rows(crosstab, fitted, positive), sets, key.child("publish"))
+        release = ReleasedObject(arm, promise, _crosstab_of(crosstab, in_fit, positive), sets, key.child("publish"))
         with np.errstate(all="ignore"):
-            expected, drawn, n = expectations(release), synthetic_sums(release), positive[fitted].astype(float)
+            expected, drawn, n = expectations(release), synthetic_sums(release), positive[in_fit].astype(float)
         assert expected is not None
         pairs = {
             "parameters": [(n * w, n * wy) for w, wy in expected],
@@ -170,8 +170,8 @@ def fitted(
         }
         for estimator, values in pairs.items():
             weight, product = np.array(values).swapaxes(0, 1)
-            sums[how, estimator][:, :, fitted] = weight * share, product
-    beyond = fitted & ~np.all([np.isfinite(values).all(axis=(0, 1)) for values in sums.values()], axis=0)
+            sums[how, estimator][:, :, in_fit] = weight * share, product
+    beyond = in_fit & ~np.all([np.isfinite(values).all(axis=(0, 1)) for values in sums.values()], axis=0)
     missing[beyond] = BEYOND
     for figures in sums.values():
         figures[:, :, beyond], figures[:, :, crosstab.count == 0] = np.nan, 0.0
@@ -189,7 +189,7 @@ def _sets(
     tick: Callable[[int], None],
 ) -> tuple[dict[str, Mapping[str, Any]], ...]:
     """Parameters of every synthetic set and stratum, as JSON. `missing` gets the reason for a stratum without a fit."""
-    fits, row = _rows(crosstab, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
+    fits, row = _crosstab_of(crosstab, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
     edges = np.concatenate([[0], np.cumsum(crosstab.count)])
     sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
     for stratum, label in enumerate(fits.stratum_labels if len(fits) else ()):
@@ -203,15 +203,15 @@ def _sets(
             visit = Visits(path, own_records, block_rows(job.sampler.draws), row, folder)
             sampler = sampler_of(job, folder)
             released: Released = drive(rounds, model, sampler, key, label, visit, fresh_noise)
-            for records, theta in zip(sets, released.parameters, strict=True):
-                records[label] = model.describe(theta)
+            for parameters, theta in zip(sets, released.parameters, strict=True):
+                parameters[label] = model.describe(theta)
         except (Improper, NotReached) as failure:
             missing[rows] = np.where(crosstab.count[rows] > 0, f"stratum {label}: {failure}", "")
         tick(1)
     return sets
 
 
-def _rows(crosstab: Crosstab, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Crosstab:
+def _crosstab_of(crosstab: Crosstab, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Crosstab:
     codes = {name: values[which] for name, values in crosstab.codes.items()}
     return Crosstab(codes, crosstab.levels, count[which], crosstab.strata, crosstab.design_strata)
 

@@ -30,9 +30,10 @@ from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINA
 
 WORST = 10
 NAMED = 10
-"""Number of crosstab rows that are listed: rows with a single record, and rows with the most clipped records."""
+"""Number of crosstab rows with a single record that are listed."""
 SCALE = (
-    "Errors are distances from the direct estimate, in its standard errors (SE). It is about 1 SE from the truth itself."
+    "Errors are distances from the direct estimate, in its standard errors (SE). "
+    "The direct estimate itself is about 1 SE from the truth."
 )
 
 
@@ -67,9 +68,7 @@ def _thresholds(material: ReportMaterial) -> Grid:
     """Lists the limits of the job and of the verdict beside the measured values; failed ones come first."""
     rows = [*limits_of_the_job(material), *rules_of_quality(material), *_coverage(material)]
     rows.sort(key=lambda row: ANSWERS.index(row[-1]))
-    return Grid(
-        "Thresholds", ["threshold", "limit", "found", "failed or met"], [[cell(value) for value in row] for row in rows]
-    )
+    return Grid("Thresholds", ["threshold", "limit", "found", "answer"], [[cell(value) for value in row] for row in rows])
 
 
 def limits_of_the_job(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
@@ -92,9 +91,7 @@ def _targets(material: ReportMaterial) -> Iterator[tuple[str, object, object, st
 
 
 def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the numbers of printed figures that the job's rules of quality flag or omit.
-    These rules concern only print.
-    """
+    """Yields how many printed figures the job's rules of quality flag or leave out. Rules change nothing but print."""
     rules = material.job.presentation.quality
     for table in material.job.tables:
         form = printed_table(material.job, table, pq.read_table(material.space.newest / "tables" / f"{table.name}.parquet"))
@@ -111,8 +108,8 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
     for name, verdict in material.verdicts.items():
         if verdict is None:
             continue
-        low, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
-        answer = _met(True) if fraction >= NOMINAL else low
+        otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
+        answer = _met(True) if fraction >= NOMINAL else otherwise
         yield f"{name}: direct estimates within 90 % intervals", NOMINAL, fraction, answer
         for what, limit, size in (
             ("median", FAR_MEDIAN, verdict.errors.median),
@@ -127,8 +124,8 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
             measure = f"{name}: counts that the design fixes, largest relative error or half width"
             yield measure, FAR_RELATIVE, max(verdict.fixed.error, verdict.fixed.reach), _met(not verdict.fixed.inaccurate)
         if verdict.grand is not None:
-            size, held_too = abs(verdict.grand.in_published), _met(True) if verdict.grand.held else low
-            yield f"{name}: all records, in published SE (limit: their 90 % interval)", verdict.grand.reach, size, held_too
+            size, answer = abs(verdict.grand.in_published), _met(True) if verdict.grand.held else otherwise
+            yield f"{name}: all records, in published SE (limit: their 90 % interval)", verdict.grand.reach, size, answer
 
 
 ANSWERS = ("failed", "warning", "not clear", "met")
@@ -259,10 +256,10 @@ def errors_section(material: ReportMaterial, number: int, name: str, rows: pd.Da
 def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
     """Errors in direct standard errors, the largest first. Column heads name each estimate's guarantee."""
     hows = list(estimates_of(rows))
-    of = {
+    guarantee_of = {
         how: guarantee if how.startswith("synthetic") else "" if how == "clipping" else class_of(rows, how) for how in hows
     }
-    heads = [f"{ROWS.get(how, how)} ({of[how]})" if of[how] else ROWS.get(how, how) for how in hows]
+    heads = [f"{ROWS.get(how, how)} ({guarantee_of[how]})" if guarantee_of[how] else ROWS.get(how, how) for how in hows]
     order = rows.sort_values("synthetic_error_in_se", ascending=False, kind="stable").head(MOST_ROWS)
     by = labels_of(rows)
     cells = [
@@ -279,7 +276,8 @@ def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[ReportFigure]:
     if len(rows) > MOST_PLOTTED or not hows:
         return
     sizes = rows[[f"{how}_error_in_se" for how in hows]].to_numpy(dtype=float)
-    most = max(LEAST_AXIS, TIMES * float(np.nanmax(sizes[:, 0])) if np.isfinite(sizes[:, 0]).any() else 0.0)
+    of_release = sizes[:, 0] if hows[0].startswith("synthetic") else np.full(len(rows), np.nan)
+    most = max(LEAST_AXIS, TIMES * float(np.nanmax(of_release)) if np.isfinite(of_release).any() else 0.0)
     beyond = int((sizes > most).sum())
     sizes, none, by = np.where(sizes > most, np.nan, sizes), np.full_like(sizes, np.nan), labels_of(rows)
     labels = [place(row, by) for _, row in rows.iterrows()]
@@ -334,7 +332,7 @@ def timings_section(material: ReportMaterial) -> Section:
     log = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if log.get("state") != "finished":
         section.sentences.append(
-            "The status of a run has them once it has ended: `dpdist report DIR --open` writes this page again."
+            "Timings are known once a run has ended. To add them to this page: `dpdist report DIR --open`."
         )
         return section
     rows = [[cell(name), cell(entry["done"]), cell(float(entry["seconds"]))] for name, entry in log["stages"].items()]

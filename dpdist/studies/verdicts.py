@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 
 
 class ClaimVerdict(Enum):
-    """Conclusion of a run about a claim."""
+    """Conclusion of a run about a claim or a limit."""
 
     YES = "yes"
     NO = "no"
@@ -83,7 +83,8 @@ def reproduces(ours: ReplicateMean, theirs: ReplicateMean) -> ClaimVerdict:
     if variance <= (ROUNDING * theirs.mean) ** 2:
         return ClaimVerdict.YES if abs(difference) <= ROUNDING * abs(theirs.mean) else ClaimVerdict.NO
     parts = [estimate.variance**2 / (estimate.replicates - 1) for estimate in (ours, theirs) if estimate.replicates > 1]
-    half = float(scipy.special.stdtrit(variance**2 / sum(parts), 0.5 + CONFIDENCE / 2.0) * np.sqrt(variance))
+    freedom = variance**2 / sum(parts) if any(parts) else np.inf  # a mean without spread, beside one of one replicate
+    half = float(scipy.special.stdtrit(freedom, 0.5 + CONFIDENCE / 2.0) * np.sqrt(variance))
     margin = MARGIN_IN_SD * float(np.sqrt((ours.sd**2 + theirs.sd**2) / 2.0))
     return ReplicateInterval(difference - half, difference, difference + half).within(-margin, margin)
 
@@ -117,7 +118,7 @@ def outcomes(limit: Limit, results: pd.DataFrame) -> Iterator[LimitedResult]:
     for column, names in (("case", limit.cases), ("epsilon", limit.epsilons)):
         wanted = wanted if names is None else wanted[wanted[column].isin(names)]
     errors = wanted[wanted["measure"].str.endswith(MONTE_CARLO)]
-    wanted = wanted.drop(errors.index)
+    wanted, by_result = wanted.drop(errors.index), errors.set_index(BY)["value"]
     several = wanted.groupby(["case", "mechanism"])["epsilon"].transform("nunique") > 1
     wanted = wanted.assign(several=several)
     there = wanted if limit.mechanisms is None else wanted[wanted["mechanism"].isin(limit.mechanisms)]
@@ -125,14 +126,14 @@ def outcomes(limit: Limit, results: pd.DataFrame) -> Iterator[LimitedResult]:
         suffix = f" at ε = {epsilon}" if rows["several"].iloc[0] else ""
         name, at_error = f"{case} {mechanism}{suffix} {measure}", (case, mechanism, epsilon, f"{measure}{MONTE_CARLO}")
         if limit.over == "cells":
-            figure = _median(rows["value"].to_numpy(float), errors.set_index(BY)["value"].get(at_error))
+            figure = _median(rows["value"].to_numpy(float), by_result.get(at_error))
             yield LimitedResult(name, figure, figure.within(*limit.ends))
         elif len(values := _values(limit, wanted, rows)):
             yield _outcome(limit, name, values)
 
 
 def _median(cells: Floats, error: float | None) -> ReplicateInterval:
-    """The median over cells with a ratio, and its 95 % interval; infinite for one replicate."""
+    """The median over cells with a ratio, and its 95 % interval, infinite without a Monte Carlo error."""
     middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL_95 * error
     return ReplicateInterval(middle - half, middle, middle + half)
 
@@ -168,7 +169,7 @@ def _text(limit: Limit, results: list[LimitedResult]) -> str:
         return text
     worst = sorted(broken, key=lambda outcome: limit.beyond(outcome.figure.mean), reverse=True)[:MOST_NAMED]
     named = "; ".join(f"{outcome.name} {_figure(outcome.figure)}" for outcome in worst)
-    return f"{text} Not in{' the following, and others' if len(broken) > len(worst) else ''}: {named}."
+    return f"{text} Not kept in{', among others' if len(broken) > len(worst) else ''}: {named}."
 
 
 def _figure(figure: ReplicateInterval) -> str:
@@ -179,7 +180,7 @@ def _figure(figure: ReplicateInterval) -> str:
 ANSWERS = {
     ClaimVerdict.YES: "reproduces",
     ClaimVerdict.NO: "does not reproduce",
-    ClaimVerdict.TOO_FEW: "too few replicates to tell",
+    ClaimVerdict.TOO_FEW: ClaimVerdict.TOO_FEW.value,
 }
 READING = (
     "Reproduces: the 95 % interval of the difference lies within ± half the standard deviation between replicates. It does "

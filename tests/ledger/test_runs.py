@@ -371,6 +371,15 @@ def test_a_mounted_secret_may_name_the_ledger(folder: Path, monkeypatch: pytest.
     assert (done.exit_code, "it is empty" in done.output) == (2, True)
 
 
+def test_a_job_with_a_ledger_of_its_own_reads_no_other_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = folder / "other.sqlite"
+    Ledger(str(place)).begin()
+    write_job(folder, {"url": f"sqlite:///{place}"})
+    monkeypatch.setenv("DPDIST_LEDGER", f"@{folder / 'missing'}")
+    assert run(folder, "one").exit_code == 0
+    assert [entry.kind for entry in Ledger(str(place)).entries()] == ["begin", *CHARGED]
+
+
 def test_a_named_ledger_must_have_been_begun(folder: Path) -> None:
     """A mistyped path is no new budget."""
     write_job(folder, f"{{url: {folder}/nix.sqlite}}")

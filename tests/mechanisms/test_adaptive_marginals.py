@@ -20,7 +20,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import averaged_tables
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums, in_rounds
-from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, ROUNDS, SINGLES, moved
+from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PART_OF_ROUNDS, SINGLES, moved
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.sampling.samplers import ExactSampler
@@ -54,8 +54,8 @@ def test_rounds_cost_epsilon_together_on_every_path(adjacency: Adjacency, monkey
     assert {path[0] for path in paths} == {SINGLES}
     assert len({len(path) for path in paths}) > 1, "budgets grow on some paths alone"
     choices, tables = sum(paths[0][1::2]), sum(paths[0][2::2])
-    assert choices == ROUNDS * CHOICE_OF_ROUND
-    assert tables == ROUNDS - choices
+    assert choices == PART_OF_ROUNDS * CHOICE_OF_ROUND
+    assert tables == PART_OF_ROUNDS - choices
     real = Marginals.unit_scales
     monkeypatch.setattr(Marginals, "unit_scales", lambda *asked: tuple(scale / 2 for scale in real(*asked)))
     with pytest.raises(LossExceeded, match="exceeds the promise"):

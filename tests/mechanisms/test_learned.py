@@ -24,7 +24,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     spurious,
 )
 from dpdist.models.beta import Beta
-from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.conjugate import draws_of
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws, Spurious
 from dpdist.privacy.guarantees import bound_target
@@ -184,7 +184,7 @@ def test_a_centre_is_one_parameter_and_its_dimensions_are_the_free_ones() -> Non
     """The aliased coefficient and the lower triangle do not count."""
     coefficients = np.array([[[1.0, 2.0], [np.nan, np.nan], [3.0, 4.0]]] * 2) + np.array([0.0, 1.0])[:, None, None]
     covariance = np.array([[[2.0, 1.0], [1.0, 3.0]], [[4.0, 0.0], [0.0, 1.0]]])
-    theta = centre_of(model_of(referring("centred"), 1), of(coefficients, covariance))
+    theta = centre_of(model_of(referring("centred"), 1), draws_of(coefficients, covariance))
     assert theta["covariance"].tolist() == [[[3.0, 0.5], [0.5, 2.0]]]
     assert dimensions(theta) == 4 + 3
     assert dimensions(Draws({"mean": np.ones(1), "precision": np.ones(1)})) == 2

@@ -22,7 +22,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
-from dpdist.models.lognormal.conjugate import ConjugatePrior, of
+from dpdist.models.lognormal.conjugate import ConjugatePrior, draws_of
 from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean
 from dpdist.models.protocol import Improper
 
@@ -210,7 +210,7 @@ def theta_at_random(model, draws, seed):
     coefficients[:, 0] += [11.0, 4.0]
     sd, r = rng.uniform(0.2, 2.0, (draws, 2)), rng.uniform(-0.95, 0.95, draws)
     cross = r * sd[:, 0] * sd[:, 1]
-    return of(coefficients, np.stack([sd[:, 0] ** 2, cross, cross, sd[:, 1] ** 2], axis=1).reshape(-1, 2, 2))
+    return draws_of(coefficients, np.stack([sd[:, 0] ** 2, cross, cross, sd[:, 1] ** 2], axis=1).reshape(-1, 2, 2))
 
 
 def density(theta, crosstab, records):
@@ -293,7 +293,7 @@ def scaled(seed, log_sd):
     return (
         model,
         replace(records, outcomes=np.exp(z[:, 0]), weight=np.exp(z[:, 1])),
-        of(coefficients, theta["covariance"] * scale**2),
+        draws_of(coefficients, theta["covariance"] * scale**2),
     )
 
 
@@ -335,7 +335,7 @@ def test_bounds_are_never_too_small_where_the_density_is_one(seed):
     rho, s00 = rng.uniform(-0.9, 0.9, 20), np.exp(rng.normal(size=20))
     s11 = 1.0 / (4.0 * np.pi**2 * s00 * (1.0 - rho**2))
     s01 = rho * np.sqrt(s00 * s11)
-    theta = of(np.full((20, 1, 2), [11.0, 4.0]), np.array([[s00, s01], [s01, s11]]).transpose(2, 0, 1))
+    theta = draws_of(np.full((20, 1, 2), [11.0, 4.0]), np.array([[s00, s01], [s01, s11]]).transpose(2, 0, 1))
     records = records_of(crosstab_of({(0, 0): 3}), np.full(3, 11.0), np.full(3, 4.0))
     exact = precise_density(theta, np.ones((3, 1)), np.log(np.column_stack([records.outcome, records.weight])))
     found = only_intercept(3).extremes(theta, records)
@@ -581,7 +581,7 @@ def one_theta(model, seed=9):
     return theta_at_random(model, 1, seed)
 
 
-TYPICAL = of(np.array([[[11.0, 4.0], [0.1, -0.2], [0.0, 0.1], [-0.2, 0.1]]]), TRUTH[None])
+TYPICAL = draws_of(np.array([[[11.0, 4.0], [0.1, -0.2], [0.0, 0.1], [-0.2, 0.1]]]), TRUTH[None])
 """At row 2 (physics, male) the median salary is 66,000 under the sample law and 55,000 in the population."""
 
 
@@ -673,7 +673,7 @@ def test_an_expected_weight_is_the_mean_of_drawn_ones_under_the_same_outcome():
     model = Lognormal.build(job(), crosstab, slice(0, 2))
     covariance = np.array([[0.25, -0.2], [-0.2, 0.5]])
     coefficients = np.array([[11.0, 4.0], [0.3, -0.1], [0.0, 0.0], [np.nan, np.nan]])[: len(model.design.names)]
-    theta = of(coefficients[None], covariance[None])
+    theta = draws_of(coefficients[None], covariance[None])
     rows, outcome = np.array([0, 1, 1], dtype=np.int32), np.array([5e4, 9e4, 2e5])
     found = model.expected_weight(theta, rows, outcome)
     means = model._means(theta)[0][model.design.pattern[rows]]
@@ -691,7 +691,7 @@ def test_records_with_expected_weights_have_the_same_outcomes_and_less_spread():
     drawn, expected = (
         Lognormal.build(job(predictors=(), synthetic_weights=how), crosstab, slice(0, 1)) for how in ("drawn", "expected")
     )
-    theta = of(np.array([[[11.0, 4.0]]]), np.array([[[0.25, -0.2], [-0.2, 0.5]]]))
+    theta = draws_of(np.array([[[11.0, 4.0]]]), np.array([[[0.25, -0.2], [-0.2, 0.5]]]))
     rows = crosstab.expand()
     (y, w), (again, e) = (model.simulate(theta, rows, KEY.generator("expected")) for model in (drawn, expected))
     np.testing.assert_array_equal(y, again)

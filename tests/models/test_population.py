@@ -16,7 +16,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
-from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.conjugate import draws_of
 from dpdist.models.lognormal.model import Lognormal
 
 KEY = Key(b"tests/models/test_population")
@@ -101,7 +101,7 @@ def test_the_sample_likelihood_is_the_sample_normal_law_shifted_by_one_column_of
 
     def found(shift):
         moved = location + np.array([[1.0], [0.0]]) * shift * sigma[:, 1]
-        return model.log_lik(of(moved[None], sigma[None]), records)[0]
+        return model.log_lik(draws_of(moved[None], sigma[None]), records)[0]
 
     np.testing.assert_allclose(found(-1.0), slow, rtol=1e-9, atol=1e-9)
     assert np.abs(found(1.0) - slow).max() > 1e-2
@@ -112,7 +112,7 @@ def test_the_sample_likelihood_is_the_sample_normal_law_shifted_by_one_column_of
 def test_the_expected_weight_is_one_over_the_mean_inclusion_probability(seed):
     said = population_at_random(seed)
     location, sigma = said.as_normal()
-    theta = of((location - np.array([[1.0], [0.0]]) * sigma[:, 1])[None], sigma[None])
+    theta = draws_of((location - np.array([[1.0], [0.0]]) * sigma[:, 1])[None], sigma[None])
     weight, product = (part[0] for part in model_of(salary=(0, np.finfo(float).max)).expect(theta))
     np.testing.assert_allclose(weight, [1.0 / said.mean_inclusion(x) for x in PATTERNS], rtol=1e-9)
     np.testing.assert_allclose(product / weight, np.exp(PATTERNS @ said.beta + said.sd_y**2 / 2.0), rtol=1e-9)
@@ -195,7 +195,7 @@ def test_untilted_exact_draws_are_the_population_models_posterior():
     assert distance(sample_mean, kappa_y, sd_y) > Z_LIMIT
 
 
-THETA = of(np.array([[[11.0, 4.0], [-0.2, 0.3]]]), np.array([[[0.25, -0.18], [-0.18, 0.36]]]))
+THETA = draws_of(np.array([[[11.0, 4.0], [-0.2, 0.3]]]), np.array([[[0.25, -0.18], [-0.18, 0.36]]]))
 
 
 def at_row(row, size):

@@ -26,7 +26,7 @@ from test_lognormal import model_of as model_of_one
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.job import Job
-from dpdist.models.lognormal.conjugate import extremes_of_many, factors_of_many, of
+from dpdist.models.lognormal.conjugate import draws_of, extremes_of_many, factors_of_many
 from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean
 from dpdist.models.numerics import tiles
 from dpdist.models.protocol import Improper
@@ -209,7 +209,7 @@ def test_outcomes_in_another_order_have_the_same_law_in_that_order(sets):
     np.testing.assert_allclose(other["covariance"], centre["covariance"][:, order][:, :, order], rtol=1e-9)
     assert model.log_evidence(turned) == pytest.approx(model.log_evidence(statistics), rel=1e-11)
     theta = model.draw(statistics, 50, KEY.generator("order"))
-    same = of(theta["coefficients"][:, :, order], theta["covariance"][:, order][:, :, order])
+    same = draws_of(theta["coefficients"][:, :, order], theta["covariance"][:, order][:, :, order])
     lik = model.log_lik(theta, records_of(EVERYWHERE, z))
     np.testing.assert_allclose(model.log_lik(same, records_of(EVERYWHERE, z[:, order])), lik, rtol=1e-11, atol=1e-11)
     draws = model.draw(turned, 60_000, KEY.generator("turned", block=sets))
@@ -265,7 +265,7 @@ def known(population=None, **said):
     """A model of one cell with parameters that are written down, two outcomes."""
     model = model_of(2, crosstab_of({(0, 0): 9}), predictors=(), population=population, **said)
     covariance = np.array([[0.16, 0.05, -0.12], [0.05, 0.09, 0.06], [-0.12, 0.06, 0.25]])
-    return model, of(np.array([[[1.0, 2.0, 0.5]]]), covariance[None]), covariance
+    return model, draws_of(np.array([[[1.0, 2.0, 0.5]]]), covariance[None]), covariance
 
 
 ROWS = np.zeros(400_000, dtype=np.int32)

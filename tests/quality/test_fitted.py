@@ -21,7 +21,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.publish.released import read_released
 from dpdist.quality import model_baselines
-from dpdist.quality.model_baselines import BaselineSums, Visits, comparator, fitted
+from dpdist.quality.model_baselines import BaselineSums, Visits, fit_comparators, job_of_comparator
 from dpdist.storage.tables import read_table, write_records
 from dpdist.storage.workspace import Workspace
 
@@ -102,12 +102,12 @@ def test_a_comparator_is_the_release_that_it_stands_for(how: str, strata: str, r
     strict = job(folder, ("runtime:", f"{strata}\nruntime:"))
     if rake:
         strict = Job.model_validate(strict.model_dump() | {"rake": [{"by": ["field"], "totals": TOTALS}]})
-    plain = comparator(strict, how)
+    plain = job_of_comparator(strict, how)
     dpdist.run(Job.model_validate(plain.model_dump() | {"rake": strict.rake}), tmp_path / "ws")
     space, scratch = Workspace.of_place(tmp_path / "ws"), tmp_path / "scratch"
     scratch.mkdir()
     crosstab = crosstab_from_table(read_table(space.crosstab))
-    found = fitted(strict, crosstab, space.records, Key.read(space.key), scratch)
+    found = fit_comparators(strict, crosstab, space.records, Key.read(space.key), scratch)
     assert found.note == "asymptotic, ε = 9 over 3 sets, substitution"
     assert set(found.notes(cross(crosstab, ["field", "sex"], True))) == {found.note}
     assert plain.budget == strict.budget
@@ -116,7 +116,7 @@ def test_a_comparator_is_the_release_that_it_stands_for(how: str, strata: str, r
         for name, figures in of_table(strict, found, crosstab, how, estimator).items():
             own = table[(table["statistic"] == name) & (table["estimator"] == estimator)]["estimate"]
             assert figures == pytest.approx(own.to_numpy(), rel=1e-9)
-    other = fitted(strict, crosstab, space.records, Key.from_os(), _empty(tmp_path / "other"))
+    other = fit_comparators(strict, crosstab, space.records, Key.from_os(), _empty(tmp_path / "other"))
     count = of_table(strict, other, crosstab, how, "parameters")["mean"]
     assert np.abs(count / of_table(strict, found, crosstab, how, "parameters")["mean"] - 1.0).min() > 1e-9, (
         "control: other keys"
@@ -133,8 +133,8 @@ def test_records_of_zero_count_and_earn_nothing(tmp_path: Path) -> None:
     rows, said, key = survey(3, zeros=0.2), job(written(tmp_path)), Key(b"\x05" * 32)
     crosstab = placed(rows, tmp_path / "all.arrow")
     without = placed(rows[rows["salary"] > 0], tmp_path / "positive.arrow")
-    found = fitted(said, crosstab, tmp_path / "all.arrow", key, _empty(tmp_path / "a"))
-    plain = fitted(said, without, tmp_path / "positive.arrow", key, _empty(tmp_path / "b"))
+    found = fit_comparators(said, crosstab, tmp_path / "all.arrow", key, _empty(tmp_path / "a"))
+    plain = fit_comparators(said, without, tmp_path / "positive.arrow", key, _empty(tmp_path / "b"))
     scale = crosstab.count / without.count
     assert scale.min() > 1.1
     for how, estimator in product(("fbs", "fbp"), ("parameters", "records")):
@@ -148,7 +148,7 @@ def test_records_of_zero_count_and_earn_nothing(tmp_path: Path) -> None:
 def test_memory_is_that_of_a_block_and_results_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said, key = job(written(tmp_path)), Key(b"\x06" * 32)
     frame = placed(survey(4, zeros=0.1), tmp_path / "records.arrow")
-    whole = fitted(said, frame, tmp_path / "records.arrow", key, _empty(tmp_path / "a"))
+    whole = fit_comparators(said, frame, tmp_path / "records.arrow", key, _empty(tmp_path / "a"))
     largest: list[int] = []
     blocks = Visits.blocks
 
@@ -159,7 +159,7 @@ def test_memory_is_that_of_a_block_and_results_are_not(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(model_baselines, "block_rows", lambda draws: 128)
     monkeypatch.setattr(Visits, "blocks", watched)
-    split = fitted(said, frame, tmp_path / "records.arrow", key, _empty(tmp_path / "b"))
+    split = fit_comparators(said, frame, tmp_path / "records.arrow", key, _empty(tmp_path / "b"))
     assert max(largest) <= 128
     assert len(set(largest)) > 1
     for name, sums in whole.sums.items():

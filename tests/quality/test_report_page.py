@@ -231,7 +231,7 @@ def test_times_are_the_finished_runs(workspace: Path, html: str) -> None:
     try:
         write_report(material_of(Workspace.of_place(workspace)))
         again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
-        assert "The status of a run has them once it has ended" in again
+        assert "Timings are known once a run has ended" in again
     finally:
         (workspace / "status.kept").rename(workspace / "status.json")
         write_report(material_of(Workspace.of_place(workspace)))

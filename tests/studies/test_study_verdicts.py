@@ -137,6 +137,13 @@ def test_what_is_no_number_is_not_compared(words: str) -> None:
     assert claim(beside(words), rows({"censor_uw": [1.0, 2.0, 3.0]})) == ""
 
 
+def test_figures_without_spread_are_compared_with_one_published_draw() -> None:
+    """No replicate shows a spread, so the interval is normal, with the published standard deviation."""
+    published = ReplicateMean(1.0, 0.1, 1)
+    assert reproduces(ReplicateMean(1.0, 0.0, 4), published) is ClaimVerdict.TOO_FEW
+    assert reproduces(ReplicateMean(2.0, 0.0, 4), published) is ClaimVerdict.NO
+
+
 def test_exact_figures_are_compared_exactly() -> None:
     assert reproduces(ReplicateMean(2.0 + 1e-12, 0.0, 5), ReplicateMean(2.0, 0.0, 1)) is ClaimVerdict.YES
     assert reproduces(ReplicateMean(2.001, 0.0, 5), ReplicateMean(2.0, 0.0, 1)) is ClaimVerdict.NO
@@ -151,7 +158,7 @@ def test_an_order_of_mechanisms_is_held_against_pairs_of_replicates() -> None:
     assert "less than unweighted, replicate by replicate" in kept.text
     assert "Kept in 1 of 1 results." in kept.text
     (reversed_,) = findings((limit,), rows({"censor_uw": large, "unweighted": small}))
-    assert "Kept in 0 of 1 results. Not in: beta censor_uw max_ecdf" in reversed_.text
+    assert "Kept in 0 of 1 results. Not kept in: beta censor_uw max_ecdf" in reversed_.text
     (shuffled,) = findings((limit,), rows({"censor_uw": small[::-1], "unweighted": large}))
     assert "Too few replicates to tell in 1." in shuffled.text
 

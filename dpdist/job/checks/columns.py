@@ -76,7 +76,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
 
 
 def recodes(job: Job) -> Iterator[Contradiction]:
-    """Levels become declared levels of the same category. They are levels no longer."""
+    """A recoded level is not declared as a level; the level that it becomes is."""
     for name, merges in job.recode.items():
         column, path = job.columns.get(name), ("recode", name)
         if column is None or column.levels is None:
@@ -185,7 +185,7 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
 def universe(job: Job) -> Iterator[Contradiction]:
     for i, keep in enumerate(job.universe):
         domain = job.columns.get(keep.column)
-        unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
+        unknown = set(map(level_text, keep.keep)) - set(map(level_text, domain.levels or ())) if domain else set()
         levels = listed(domain.levels or ()) if domain else ""
         if merged := sorted(unknown & {*job.recode.get(keep.column, ())}):
             fault = f"{', '.join(merged)}: merged by recode, before the universe"
@@ -233,7 +233,7 @@ def design_effects(job: Job) -> Iterator[Contradiction]:
 
 
 def constant_weights(job: Job) -> Iterator[Contradiction]:
-    """Strata of one weight must be base cells, in which synthetic records get their weights."""
+    """Columns of `weights_constant_in` must be those that cut the base cells, where synthetic records get weights."""
     columns, path = job.survey.weights_constant_in, ("survey", "weights_constant_in")
     if not columns:
         return
@@ -341,7 +341,7 @@ def _budget_of_counts(job: Job) -> Iterator[Contradiction]:
         fault = "the noisy counts leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(where, fault, "give them a part of it")
     elif job.epsilon.crosstab / 10 / job.most_records < LEAST_BUDGET:
-        yield Contradiction(where, "less than 1e-6 for a level of counts and a record", "give them more")
+        yield Contradiction(where, f"less than {LEAST_BUDGET:g} for a level of counts and a record", "give them more")
 
 
 def hierarchies(job: Job) -> Iterator[Contradiction]:
@@ -383,4 +383,4 @@ def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction
 
 
 def _texts(job: Job, column: str) -> list[str]:
-    return [str(level) for level in (job.columns[column].levels or ())] if column in job.columns else []
+    return [level_text(level) for level in (job.columns[column].levels or ())] if column in job.columns else []

@@ -92,7 +92,7 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
             fault = f"bounds outside what '{family}' takes, {support.text}"
             yield Contradiction(("columns", outcome, "bounds"), fault, "narrow them")
         codes = job.columns[outcome].codes
-        wrong = [text for text, code in (codes or {}).items() if not support.inside(np.array([code]))[0]]
+        wrong = [text for text, code in (codes or {}).items() if not support.takes(np.array([float(code)]))[0]]
         if codes is not None and wrong:
             fault = f"'{family}' takes {support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
             yield Contradiction(("model", "family"), fault, f"families that can take it are {families_for(codes.values())}")

@@ -1,4 +1,4 @@
-"""Job section of `laplace` and `laplace_composed`, read by `post`: sensitivity of tables, consistency of margins."""
+"""Job section `mechanism` of `laplace` and `laplace_composed`: sensitivities, and whether margins are sums of cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class WholeTables(Noisy):
     """
 
     sensitivity: Sensitivity = Field(
-        default="local", description="the file's own sensitivity, which promises nothing, or one from public bounds"
+        default="local",
+        description="`local`: the file's own sensitivity, which promises nothing; `public`: from public bounds",
     )
     consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
     statistics: ClassVar[str | None] = "noisy_tables"
@@ -31,10 +32,6 @@ class WholeTables(Noisy):
     def against_noisy_crosstab(self, job: JobView) -> str:
         return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
 
-    @classmethod
-    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "", {"sensitivity": "public"}  # sensitivities of the file itself promise nothing
-
     def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.sensitivity == "local" else "strict"
 
@@ -44,7 +41,7 @@ class WholeTables(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.sensitivity == "local" and job.budget.adjacency == "substitution":
-            fault = f"'{self.name}' with local sensitivities promises nothing, under no adjacency"
+            fault = f"'{self.name}' with local sensitivities promises nothing under any adjacency"
             yield Contradiction(("budget", "adjacency"), fault, "leave it out, or take tables")
         if job.strata:
             fault = f"'{self.name}' noises tables with their margins over the whole file"
@@ -73,3 +70,7 @@ class LaplaceComposed(WholeTables):
     """Noisy tables in which a record's figures share ε."""
 
     name: Literal["laplace_composed"] = Field(description="noisy tables; ε is divided among the figures of a record")
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "", {"sensitivity": "public"}  # sensitivities of the file itself promise nothing

@@ -26,7 +26,7 @@ from dpdist.mechanisms.marginals.coded_tables import CodedTables
 from dpdist.mechanisms.marginals.fitting import Marginal, ValueSums, positions
 from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
-    ROUNDS_OF_PAIRS,
+    ROUNDS_PER_PAIR,
     SELECTION,
     SINGLES,
     WITHOUT_CHOICE,
@@ -214,7 +214,7 @@ class Marginals(CodedTables):
     @property
     def units(self) -> int:
         """Number of equal parts of ε that the rounds of an adaptive choice share."""
-        return ROUNDS_OF_PAIRS * self.pairs
+        return ROUNDS_PER_PAIR * self.pairs
 
     def unit_scales(self, units: int) -> tuple[Fraction, Fraction]:
         """Noise scales, on scores and on the pair's table, of a round that takes `taken` parts of ε."""

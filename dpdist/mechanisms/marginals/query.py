@@ -21,7 +21,7 @@ from dpdist.mechanisms.marginals.fitting import FittedTables, Marginal, position
 from dpdist.mechanisms.marginals.post import Marginals, Network
 from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
-    ROUNDS_OF_PAIRS,
+    ROUNDS_PER_PAIR,
     SELECTION,
     SINGLES,
     WITHOUT_CHOICE,
@@ -309,7 +309,7 @@ class NoisyMarginals(NoisySums[Settings, CodedTables]):
             return measured_with(WITHOUT_CHOICE, first), measured_with(WITHOUT_CHOICE, pairs)
         singles = measured_with(SINGLES, first)
         if settings.adapts:
-            rounds = ROUNDS_OF_PAIRS * pairs
+            rounds = ROUNDS_PER_PAIR * pairs
             choice, table = scales_of_round(epsilon / rounds, adjacency)
             return singles, best_pair(choice, rounds), replace(tables(1, table), times=rounds, together=True)
         choice = choice_scale(epsilon * SELECTION, pairs, adjacency)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, JobView, against_levels, declared, levels_between
+from dpdist.job.contradiction import Contradiction, JobView, declared, levels_between, without_distinct_levels
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee
@@ -101,7 +101,7 @@ class Modips(Noisy):
         """The law's conditions on the outcome's values and public bounds."""
         bounds = ("columns", outcome, "bounds")
         if self.counted:
-            yield from against_levels(outcome, column, f"'{self.law}'")
+            yield from without_distinct_levels(outcome, column, f"'{self.law}'")
         low, high = column.bounds or (1.0, 1.0)
         if self.law == "lognormal" and low <= 0:
             remedy = "give bounds from above 0, to which lower values are clipped"

@@ -26,9 +26,9 @@ SLACK = Fraction(1, 2**10)
 """The most that rounding errors of log Γ change a score, in files of up to 10⁹ records."""
 
 
-COUNTS_MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
+COUNTS_MOVED = Moved.of(UNIT)
 """L1 distance of a layer's counts under neighbouring files."""
-SCORES_MOVED = Moved(*(distance * (AIC_SENSITIVITY + SLACK) * UNIT for distance in (1, 2, 2)))
+SCORES_MOVED = Moved.of((AIC_SENSITIVITY + SLACK) * UNIT)
 """Largest change of a layer's differences of scores, over all of its nodes together, under neighbouring files."""
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dpdist.job.contradiction import Contradiction, JobView, against_levels, declared, levels_between
+from dpdist.job.contradiction import Contradiction, JobView, declared, levels_between, without_distinct_levels
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
@@ -86,7 +86,7 @@ class Partitioned(Noisy):
                 fault = f"'{self.name}' counts levels, and '{name}' has none"
                 yield Contradiction(("columns", name, "whole"), fault, remedy)
             else:
-                yield from against_levels(name, column, f"'{self.name}'")
+                yield from without_distinct_levels(name, column, f"'{self.name}'")
         yield from self._of_parts(job)
         if len(declared(job)) == len(job.outcomes) and (cells := prod(self.levels(job))) > MOST_CELLS:
             fault = f"outcomes cross to {cells:,} cells, each with a noisy count"

@@ -42,7 +42,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     whitening_of,
 )
 from dpdist.models.design import Design, counted, counted_again, design
-from dpdist.models.lognormal.conjugate import conjugate_prior, of
+from dpdist.models.lognormal.conjugate import conjugate_prior, draws_of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.on_reference import ReferenceRecords
 from dpdist.models.outputs import ReleaseView
@@ -212,14 +212,14 @@ class SanitizedLognormal(PublicModel):
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every crosstab row under the fit, (draw, row) each."""
-        return self.law.expect(of(theta["means"], theta["covariance"]))
+        return self.law.expect(draws_of(theta["means"], theta["covariance"]))
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value` under the fit, (draw, pair)."""
-        return self.law.until(of(theta["means"], theta["covariance"]), row, value, outcome)
+        return self.law.until(draws_of(theta["means"], theta["covariance"]), row, value, outcome)
 
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), crosstab_row, rng)
+        return self.law.simulate(draws_of(theta["drawn_means"], theta["drawn_covariance"]), crosstab_row, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The fit under other samples of the reference and of the current file, without noise, for standard errors only."""
@@ -265,7 +265,7 @@ class SanitizedLognormal(PublicModel):
         root = np.linalg.inv(theta["whitening"][0])
         means = theta["reference"][0] + REACH * shift @ root.T
         bent = root @ limited(stretch)
-        return of(means, bent @ bent.swapaxes(-1, -2))
+        return draws_of(means, bent @ bent.swapaxes(-1, -2))
 
 
 def _fitted(theta: Draws) -> InvertedFit:

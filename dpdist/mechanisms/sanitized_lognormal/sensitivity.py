@@ -52,7 +52,7 @@ SENSITIVITY_2: dict[Adjacency, Fraction] = {
     "substitution": Fraction(7 * UNIT, 4) + 3,
 }
 """L2 distance of neighbouring files' sums, in units of 1/UNIT, for Gaussian noise."""
-MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
+MOVED = Moved.of(UNIT)
 """L1 distance of neighbouring files' sums, for Laplace noise."""
 MOVED_2 = Moved(*(SENSITIVITY_2[adjacency] for adjacency in ("zero_out", "substitution", "substitution")))
 """L2 distance, for Gaussian noise."""

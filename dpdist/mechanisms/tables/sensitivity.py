@@ -37,13 +37,12 @@ tables depend on the first noisy sums: sequential composition allows that, since
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 from dpdist.core.records import UNIT
 from dpdist.job import Job, NoiseName
 from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho, root_above
 
-MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
+MOVED = Moved.of(UNIT)
 """Distance by which neighbouring files change a measurement in L1; the L2 distance is no larger."""
 NAME = "sums of residuals by tables' cells"
 COUNTS = "counts of bins"
@@ -54,7 +53,7 @@ def counts_query(job: Job, law: NoiseName) -> NoisyQuery:
     assert job.reference is not None
     assert job.reference.paid is not None
     columns = (job.survey.measured_weight is not None) + len(job.outcomes)
-    distances = Moved(*(Fraction(changed * columns) for changed in (1, 2, 2)))
+    distances = Moved.of(columns)
     if law == "laplace":
         epsilon = record_epsilon(job, job.reference.paid.epsilon)
         return NoisyQuery.losing(COUNTS, distances, epsilon, neighbour_of(job))

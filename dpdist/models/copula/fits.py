@@ -50,7 +50,7 @@ def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
     return _flat(np.array(totals, dtype=np.float64).T.reshape(cells, 1 + INTERVALS, TERMS))
 
 
-def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
+def covariance_of_sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
     """Covariance of `sums` over samples with the same number of records in every cell, (cell, statistic, statistic).
 
     Privacy weights of records are the same in all samples.
@@ -68,8 +68,13 @@ def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
     return spread[:, slots_kept[:, None], slots_kept]
 
 
+OF_WEIGHT = [0, 2, 5]
+"""Positions of 1, z_w and z_w² among `products`."""
+
+
 def _flat(wide: NDArray[T]) -> NDArray[T]:
-    return np.concatenate([wide[..., 0, [0, 2, 5]], wide[..., 1:, :].reshape(*wide.shape[:-2], INTERVALS * TERMS)], axis=-1)
+    """The LEADING statistics of part 0, then those of part 1 by interval."""
+    return np.concatenate([wide[..., 0, OF_WEIGHT], wide[..., 1:, :].reshape(*wide.shape[:-2], INTERVALS * TERMS)], axis=-1)
 
 
 class FittedScores(NamedTuple):
@@ -96,13 +101,13 @@ class FittedScores(NamedTuple):
         `facts` has the priors. `units` are `of_outcome` and `of_weight`.
         """
         of_outcome, of_weight = units
-        ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
-        parts = np.stack([statistics[..., :LEADING], ones.sum(axis=-2)[..., [0, 2, 5]]], axis=-2)
+        of_part_one = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
+        parts = np.stack([statistics[..., :LEADING], of_part_one.sum(axis=-2)[..., OF_WEIGHT]], axis=-2)
         flat = together(parts.reshape(*parts.shape[:-3], -1, LEADING), of_weight.reshape(-1), parts.ndim - 3)
         weight = SplinePosterior.of(mean_moments(*np.moveaxis(flat, -1, 0)), facts.weight.of_units(of_weight))
-        moments = spline_moments(together(ones, of_outcome, ones.ndim - 3))
+        moments = spline_moments(together(of_part_one, of_outcome, of_part_one.ndim - 3))
         outcome = SplinePosterior.of(moments, facts.outcome.of_units(of_outcome))
-        return cls(weight, outcome, *_shares(parts[..., 0], facts.share), of_outcome, of_weight)
+        return cls(weight, outcome, *_beta_parameters(parts[..., 0], facts.share), of_outcome, of_weight)
 
     def centre(self) -> Law:
         """Posterior means of P(part 1), of the mean of z_w and of the regression, with standard deviations √(SS/ν)."""
@@ -135,7 +140,7 @@ class FittedScores(NamedTuple):
         )
 
 
-def _shares(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
+def _beta_parameters(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
     """The two parameters of the Beta posterior of P(part 1), (…, cell) each.
 
     `sizes` (…, cell, part) is Σα of both parts. The prior's centre is `share` (cell,), the reference's share of part 1.

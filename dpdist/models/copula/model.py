@@ -155,7 +155,7 @@ class Scores:
         return fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        return fits.scatter(self.scored(records), alpha, len(self.cells))
+        return fits.covariance_of_sums(self.scored(records), alpha, len(self.cells))
 
     def centre(self, statistics: Floats) -> Draws:
         """Posterior means of p, μ and β with √(SS/ν), for several sets of `statistics` (set, cell, statistic)."""

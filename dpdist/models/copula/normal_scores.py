@@ -25,7 +25,7 @@ PARTS: dict[Kind, tuple[str, ...]] = {"positive": ("all",), "hurdle": ("zero", "
 
 
 def law_of(facts: Facts) -> Law:
-    """The reference's own fit, as a law with one draw."""
+    """The reference's fit, as a `Law` with a leading axis of one draw."""
     mean, sd = facts.weight.location[..., 0], np.sqrt(facts.weight.variance)
     moments = (facts.share, mean, sd, facts.outcome.location, np.sqrt(facts.outcome.variance))
     return Law(*(values[None] for values in moments))

@@ -41,8 +41,8 @@ class ConjugatePrior:
 def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     """The prior of one stratum's model: the improper one, or the weak proper one if `proper`.
 
-    The job states the number of records that the proper prior is worth, and the standard deviation of logarithms. With
-    typical values of all columns, the intercept's prior is worth as many records, otherwise almost none.
+    The job states the number of records that the proper prior is worth, and the standard deviation of logarithms. The
+    prior of the intercept is worth as many records if the job states a location for every component, else 1e-4 records.
     """
     p, d = len(matrix.kept), len(job.components)
     location, precision, prior = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior
@@ -58,12 +58,14 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
 
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
-"""A residual variance below this share of the raw second moment counts as rounding error of a constant component."""
+"""Relative size below which a pivot, a residual variance or 1 − ρ² counts as rounding error."""
 
 
 class Standard(NamedTuple):
-    """Random numbers of draws: levels of χ laws, standard normals above the diagonal (draw, D(D−1)/2), and those of
-    coefficients (draw, predictor, D).
+    """Random numbers that do not depend on the posterior.
+
+    They are levels of χ laws, standard normals above the diagonal (draw, D(D−1)/2), and those of coefficients (draw,
+    predictor, D).
     """
 
     levels: tuple[ChiLevels, ...]
@@ -112,7 +114,7 @@ class Conjugate:
         scale = zz - b_hat.transpose(0, 2, 1) @ xz + prior.scale
         coefficients = np.full((len(statistics), len(self.design.names), d), np.nan)
         coefficients[:, self.design.kept, :] = b_hat
-        return of(coefficients, scale / self._degrees(total)[:, None, None])
+        return draws_of(coefficients, scale / self._degrees(total)[:, None, None])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Exact draws by inverse distribution functions. Raises `Improper` also where a draw exceeds double precision."""
@@ -130,11 +132,11 @@ class Conjugate:
     def draw_from(self, statistics: Floats, standard: Standard) -> Draws:
         """`draw` with known random numbers."""
         p, d = self.identified, self.dimension
-        root_k, b_hat, scale, nu = self.posterior(statistics)
+        root_k, b_hat, root_s, nu = self.posterior(statistics)
         chi = np.array([levels.quantiles(nu - k) for k, levels in enumerate(standard.levels)])
         if not chi.min() > 1e-30:
             raise Improper(TOO_SMALL)
-        root = scale @ inverse_bartlett(chi, standard.normals)
+        root = root_s @ inverse_bartlett(chi, standard.normals)
         draws = len(root)
         flat, _ = scipy.linalg.lapack.dtrtrs(root_k, standard.noise.transpose(1, 0, 2).reshape(p, -1), lower=1, trans=1)
         spread = flat.reshape(p, draws, d).transpose(1, 0, 2)
@@ -143,7 +145,7 @@ class Conjugate:
         covariance = root @ root.transpose(0, 2, 1)
         if not np.all(independence(covariance) > SINGULAR):
             raise Improper(TOO_SMALL)
-        return of(coefficients, covariance)
+        return draws_of(coefficients, covariance)
 
     def log_evidence(self, statistics: Floats) -> float:
         """log ∫ π(θ) ∏ p(record | θ)^α dθ, up to a constant of model and prior; raises `Improper`."""
@@ -151,7 +153,7 @@ class Conjugate:
         d = self.dimension
         log_k, log_s = (2.0 * float(np.log(np.diag(root)).sum()) for root in (root_k, root_s))
         scatter = nu * d / 2.0 * np.log(2.0) + scipy.special.multigammaln(nu / 2.0, d) - nu / 2.0 * log_s
-        return float(scatter - d / 2.0 * log_k - d / 2.0 * np.log(2.0 * np.pi) * statistics[:, 0].sum())
+        return float(scatter - d / 2.0 * log_k - d / 2.0 * LOG_2PI * statistics[:, 0].sum())
 
     def posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
         """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, and ν; raises `Improper`."""
@@ -191,12 +193,12 @@ def _cholesky(matrix: Floats) -> Floats:
     return np.asarray(root)
 
 
-def of(coefficients: Floats, covariance: Floats) -> Draws:
+def draws_of(coefficients: Floats, covariance: Floats) -> Draws:
     return Draws({"coefficients": coefficients, "covariance": covariance})
 
 
 # A log density is a dot product of the record's features (1, u, uu') with a table over draws, as with one outcome
-# (`bivariate_factors`). The products are computed tile by tile, as matrix products.
+# (`model.bivariate_factors`). The products are computed tile by tile, as matrix products.
 LOG_2PI = float(np.log(2.0 * np.pi))
 UNIT = 8.0 * float(np.finfo(float).eps)
 """Relative error allowed per term of the density and per component of the mean, at a condition number of 1."""

@@ -21,10 +21,10 @@ from dpdist.models.design import design, strata_as_predictors
 from dpdist.models.lognormal.conjugate import (
     Conjugate,
     conjugate_prior,
+    draws_of,
     extremes_of_many,
     factors_of_many,
     features_of_many,
-    of,
     unpacked,
 )
 from dpdist.models.numerics import tiles
@@ -232,7 +232,7 @@ class Lognormal(Conjugate):
         left, size, right = np.linalg.svd(root @ np.linalg.inv(trimmed))
         factor = left * np.clip(size, 0.5, 2.0) @ right
         moved = theta["coefficients"] - weighted["coefficients"] + unweighted["coefficients"]
-        return of(moved, (factor @ theta["covariance"][0] @ factor.T)[None])
+        return draws_of(moved, (factor @ theta["covariance"][0] @ factor.T)[None])
 
     def as_sampled(self) -> Lognormal:
         return replace(self, synthesis="fbs", fixed_weight=None, expected=False)
@@ -248,7 +248,7 @@ class Lognormal(Conjugate):
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         rows = [[np.nan if v is None else v for v in row] for row in described["coefficients"]["values"]]
-        return of(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
+        return draws_of(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
 
     @property
     def program(self) -> str:

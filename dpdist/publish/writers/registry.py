@@ -59,7 +59,8 @@ def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[st
         },
         "administrative": administrative | ({"sources": registry.url} if registry.url else {}),
     }
-    slug = _slug(name, text.responsible or "", *(() if job.period in name else (job.period,)))
+    period = [] if job.period in name else [job.period]
+    slug = _slug(name, str(text.responsible), *period)
     return {"url_slug": slug, "status": "Draft", "tier": 3, "deployment": deployment}
 
 
@@ -95,7 +96,7 @@ def _records(job: Job) -> list[str]:
 
 
 def _variant(statement: Mapping[str, Any]) -> str:
-    """The registry's name of the privacy variant; none for a guarantee that holds for exact draws only."""
+    """The registry's name of the privacy variant; "Custom" if the guarantee holds for exact draws only."""
     if "rho" in statement:
         return "Zero-concentrated DP"
     if statement["guarantee"] != "strict":

@@ -34,7 +34,7 @@ COLUMNS = {
     "coverage": "coverage of 90 % intervals",
     "reference_alone": "reference alone, median",
     "largest_alone": "reference alone, largest",
-    "better": "share of cells nearer than it",
+    "better": "share of cells nearer than the reference alone",
     "given_n": "median error given n",
     "fixed": "cells that the design fixes",
     "relative": "median error, of the figure",

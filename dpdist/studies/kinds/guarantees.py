@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from dpdist.job import Budget, Frozen, Name, budget_text
@@ -35,7 +36,7 @@ class FiniteArm(Frozen):
     label: Name
     clamp: Budget = Field(description="M/ε: 1/2 for zero_out, 1/4 for substitution")
     neighbours: Literal["zero_out", "substitution"] = "zero_out"
-    centred: bool = Field(default=False, description="clamp the difference to a reference parameter's log density")
+    centred: bool = Field(default=False, description="clamp log p(z | θ) − log p(z | first θ) in place of log p(z | θ)")
     weights: Literal["none", "reference", "current"] = Field(
         default="none", description="min-max weights: fixed in advance, or learned on the file at hand"
     )
@@ -70,7 +71,7 @@ def loss(space: finite.Space, n: int, arm: FiniteArm, epsilon: float) -> float:
     else:
         log_density = space.log_density - (space.log_density[:, :1] if arm.centred else 0.0)
         bound = abs(space.log_density).max(axis=1)
-        alpha = finite.linear(bound, bound) if arm.weights == "reference" else 1.0 + 0.0 * bound
+        alpha = finite.linear(bound, bound) if arm.weights == "reference" else np.ones_like(bound)
         utility = finite.clamped(alpha[:, None] * log_density, clamp)
     return finite.worst_loss(space, utility, n, arm.neighbours) / epsilon
 
@@ -97,7 +98,7 @@ class GuaranteesKind(StudyKind):
             ("Losses", ["exact: all files, all neighbours, all parameters; no sampling within a space"]),
             (
                 "Replicates",
-                [f"R = {study.replicates} spaces of each kind, seed {study.seed}; two_point is the same in all"],
+                [f"R = {study.replicates} random spaces of each case, seed {study.seed}; the two-point space is fixed"],
             ),
             ("ε", [", ".join(study.grid)]),
         ]
@@ -117,5 +118,5 @@ def _space(case: FiniteCase) -> str:
 
 def _arm(arm: FiniteArm) -> tuple[str, ...]:
     weights = {"none": "none", "reference": "min-max, fixed in advance", "current": "min-max, learned on the file at hand"}
-    centred = ", of f − f at a fixed parameter" if arm.centred else ""
+    centred = ", of f minus its value at a fixed parameter" if arm.centred else ""
     return arm.label, f"{budget_text(arm.clamp)} ε{centred}", weights[arm.weights], arm.neighbours
