@@ -17,7 +17,7 @@ import scipy
 from dpdist.core.records import Codes, Floats
 from dpdist.quality.utility import QUANTILES
 
-GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "bernoulli", "salaries", "counts"]
+GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "salaries", "counts"]
 
 
 class Generator(Protocol):
@@ -142,28 +142,6 @@ class MixedCounts(OutcomeAlone):
         counts = np.arange(int(max(part.ppf(0.9999) for _, part in parts)))
         below = sum(share * part.cdf(counts) for share, part in parts)
         return {"mean": self.mean} | {name: float(counts[np.searchsorted(below, p)]) for name, p in QUANTILES.items()}
-
-
-@dataclass(frozen=True)
-class BernoulliOutcomes(OutcomeAlone):
-    probability: float
-
-    def __post_init__(self) -> None:
-        check({}, {"probability": self.probability})
-
-    @property
-    def text(self) -> str:
-        return f"Bernoulli({self.probability:g})"
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1.0
-
-    def draw(self, n: int, rng: np.random.Generator) -> Floats:
-        return (rng.random(n) < self.probability).astype(float)
-
-    def truth(self) -> dict[str, float]:
-        return _figures(scipy.stats.bernoulli(self.probability))
 
 
 def _figures(law: Any) -> dict[str, float]:
@@ -334,7 +312,6 @@ GENERATORS: Mapping[GeneratorName, type[Any]] = {
     "beta": BetaOutcomes,
     "poisson": PoissonOutcomes,
     "negative_binomial_mixture": MixedCounts,
-    "bernoulli": BernoulliOutcomes,
     "salaries": Salaries,
     "counts": CountOutcomes,
 }

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Ints
 from dpdist.job import Adjacency, Frozen, Job, Name
@@ -24,6 +23,8 @@ from dpdist.studies.kinds.protocol import (
     Result,
     StudyKind,
     described,
+    file_of,
+    job_of_columns,
     model_of,
     over_sets,
     randomness,
@@ -145,11 +146,10 @@ def coded(study: CodedStudy, case: CodedCase) -> Coded:
 
 
 def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, key: Key) -> Iterator[Result]:
-    n, none = len(file.weight), np.full(len(file.weight), -1, np.int32)
-    records = Records(np.arange(n), np.zeros(n, np.int32), file.codes.astype(float), np.ones(n), none)
+    records = file_of(file.codes.astype(float))
     for epsilon in study.grid:
         job = job_of(study, case, arm, epsilon)
-        model, noise_key = model_of(job, n), key.child(arm.label + epsilon)
+        model, noise_key = model_of(job, len(records)), key.child(arm.label + epsilon)
         rng = noise_key.generator("synthesis")
         sets = [_drawn(model, theta, file, rng) for theta in released(job, model, records, noise_key)]
         for measure, value in measures(case, file, sets).items():
@@ -187,15 +187,5 @@ def job_of(study: CodedStudy, case: CodedCase, arm: CodedArm, epsilon: str) -> J
         name: {"bounds": (0, len(column.levels) - 1), "whole": True, "outside": "clip"}
         for name, column in case.columns.items()
     }
-    return Job.model_validate(
-        {
-            "dataset": "study",
-            "period": "1",
-            "columns": columns,
-            "outcome": list(case.columns),
-            "mechanism": arm.mechanism,
-            "budget": {"epsilon": epsilon, "adjacency": study.adjacency},
-            "synthetic_sets": 1 if arm.single else study.sets,
-            "tables": [{"name": "t", "by": [], "statistics": [{"mean": case.outcome}]}],
-        }
-    )
+    sets = 1 if arm.single else study.sets
+    return job_of_columns(columns, arm.mechanism, epsilon, study.adjacency, sets, case.outcome)

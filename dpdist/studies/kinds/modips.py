@@ -12,15 +12,24 @@ from pydantic import Field
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Crosstab, Floats
+from dpdist.core.records import Floats
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.modips.post import Moments, limited_normal_mean
 from dpdist.mechanisms.modips.query import CANDIDATES, clamped, summing, truncated
 from dpdist.mechanisms.modips.spec import Truncation
-from dpdist.mechanisms.parts import builder_of
 from dpdist.privacy.noise import simulated_noise
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind, randomness
+from dpdist.studies.kinds.protocol import (
+    Caption,
+    Fact,
+    Replicate,
+    Result,
+    StudyKind,
+    file_of,
+    job_of_columns,
+    model_of,
+    randomness,
+)
 from dpdist.studies.settings import StudyOfArms
 
 MEASURES = ("coverage", "bias", "root_mean_squared_error", "standard_error")
@@ -165,30 +174,18 @@ def _moments_of_sets(
 
 @cache
 def release_of(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: str) -> tuple[Job, Moments]:
-    mechanism = {"name": "modips", "law": "normal", "truncation": arm.truncation}
-    job = Job.model_validate(
-        {
-            "dataset": "study",
-            "period": "1",
-            "columns": {"y": {"bounds": case.bounds, "outside": "clip"}},
-            "outcome": "y",
-            "mechanism": mechanism | ({"variance": 1.0} if arm.variance == "public" else {}),
-            "budget": {"epsilon": epsilon, "adjacency": adjacency},
-            "synthetic_sets": arm.sets,
-            "tables": [{"name": "t", "by": [], "statistics": [{"mean": "y"}]}],
-        }
-    )
-    crosstab = Crosstab({}, {}, np.array([case.n]), (), ())
-    model = builder_of(job).build(job, crosstab, slice(0, 1))
+    mechanism: dict[str, object] = {"name": "modips", "law": "normal", "truncation": arm.truncation}
+    columns = {"y": {"bounds": case.bounds, "outside": "clip"}}
+    mechanism |= {"variance": 1.0} if arm.variance == "public" else {}
+    job = job_of_columns(columns, mechanism, epsilon, adjacency, arm.sets, "y")
+    model = model_of(job, case.n)
     assert isinstance(model, Moments)
     return job, model
 
 
 def simulated_file(case: NormalCase, key: Key) -> Records:
     """A file of records of variance 1, limited to the case's bounds."""
-    n, none = case.n, np.full(case.n, -1, np.int32)
-    values = np.clip(key.generator("file").normal(case.mean, 1.0, n), *case.bounds)
-    return Records(np.arange(n), np.zeros(n, np.int32), values, np.ones(n), none)
+    return file_of(np.clip(key.generator("file").normal(case.mean, 1.0, case.n), *case.bounds))
 
 
 def _mean(case: NormalCase) -> float:

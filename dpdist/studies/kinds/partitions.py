@@ -27,6 +27,8 @@ from dpdist.studies.kinds.protocol import (
     Result,
     StudyKind,
     described,
+    file_of,
+    job_of_columns,
     model_of,
     randomness,
     released,
@@ -168,22 +170,11 @@ def _file(case: LawCase, means: Floats, key: Key) -> Records:
     rng, sizes = key.generator("file"), tuple(CATEGORIES.values())
     which = rng.integers(0, len(means), case.n)
     number = np.clip(rng.normal(means[which], 1.0), *BOUNDS[case.law])
-    columns = np.column_stack([*np.unravel_index(which, sizes), number]).astype(float)
-    none = np.full(case.n, -1, np.int32)
-    return Records(np.arange(case.n), np.zeros(case.n, np.int32), columns, np.ones(case.n), none)
+    return file_of(np.column_stack([*np.unravel_index(which, sizes), number]).astype(float))
 
 
 def job_of(study: PartitionStudy, case: LawCase, arm: PartitionArm, epsilon: str) -> Job:
     coded = {name: {"bounds": (0, size - 1), "whole": True, "outside": "clip"} for name, size in CATEGORIES.items()}
-    return Job.model_validate(
-        {
-            "dataset": "study",
-            "period": "1",
-            "columns": coded | {NUMBER: {"bounds": BOUNDS[case.law], "outside": "clip"}},
-            "outcome": [*CATEGORIES, NUMBER],
-            "mechanism": arm.mechanism | {"bins": {NUMBER: BINS}},
-            "budget": {"epsilon": epsilon, "adjacency": study.adjacency},
-            "synthetic_sets": study.sets,
-            "tables": [{"name": "t", "by": [], "statistics": [{"mean": NUMBER}]}],
-        }
-    )
+    columns = coded | {NUMBER: {"bounds": BOUNDS[case.law], "outside": "clip"}}
+    mechanism = arm.mechanism | {"bins": {NUMBER: BINS}}
+    return job_of_columns(columns, mechanism, epsilon, study.adjacency, study.sets, NUMBER)

@@ -13,7 +13,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
-from dpdist.job import Job
+from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
@@ -113,6 +113,30 @@ class StudyKind(ABC):
 
 def randomness(study: Study) -> Fact:
     return "Randomness", [RANDOMNESS.format(study.seed)]
+
+
+def job_of_columns(
+    columns: Mapping[str, Any], mechanism: Mapping[str, Any], epsilon: str, adjacency: Adjacency, sets: int, of: str
+) -> Job:
+    """The job of a file of these outcomes, with a table of the mean of one of them."""
+    return Job.model_validate(
+        {
+            "dataset": "study",
+            "period": "1",
+            "columns": columns,
+            "outcome": list(columns),
+            "mechanism": mechanism,
+            "budget": {"epsilon": epsilon, "adjacency": adjacency},
+            "synthetic_sets": sets,
+            "tables": [{"name": "t", "by": [], "statistics": [{"mean": of}]}],
+        }
+    )
+
+
+def file_of(outcomes: Floats) -> Records:
+    """A file of one stratum with weights 1 and these outcomes, (record,) or (record, outcome)."""
+    n = len(outcomes)
+    return Records(np.arange(n), np.zeros(n, np.int32), outcomes, np.ones(n), np.full(n, -1, np.int32))
 
 
 def model_of(job: Job, records: int) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Codes, Crosstab, Floats
 from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
 from dpdist.engine.rounds import noise_of, run_rounds
-from dpdist.job import Job, budget_text
+from dpdist.job import Job
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
@@ -134,7 +133,7 @@ class SimulationKind(StudyKind):
             ("Replicates", [f"R = {study.replicates}, each with a file of its own in every case"]),
             ("ε", [grid if study.epsilons else "no grid: ε follows from the fit"]),
             ("Posterior draws", [f"S = {study.draws:,}, {_drawn_by(name)} ({name})" for name in samplers]),
-            ("Synthetic sets", [f"{study.synthetic_sets} per run, n records each"]),
+            ("Synthetic sets", ["1 per run, n records each"]),
             randomness(study),
         ]
 
@@ -284,7 +283,7 @@ def mechanism_of(arm: Arm) -> Mechanism:
 
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
-    """The release that an arm simulates. The study's ε is for one set."""
+    """The release of one set that an arm simulates."""
     law = case.generator.generator()
     low, high = law.bounds
     predictors = law.levels if case.has_predictors else {}
@@ -303,10 +302,10 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
             ),
             "budget": {
-                "epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)),
+                "epsilon": epsilon,
                 "adjacency": arm.adjacency or study.adjacency,
             },
-            "synthetic_sets": study.synthetic_sets,
+            "synthetic_sets": 1,
             **({} if arm.adds_noise else {"sampler": sampler}),
             "tables": [{"name": "all", "statistics": ["count"]}],
             **({"reference": {"path": "another simulated file"}} if arm.reference else {}),

@@ -146,7 +146,6 @@ class Simulation(Study):
     cases: tuple[Case, ...] = Field(min_length=1)
     adjacency: Adjacency = "zero_out"
     draws: int = Field(default=1000, ge=100, description="S: draws that bounds are taken over")
-    synthetic_sets: int = Field(default=1, ge=1)
     mechanisms: tuple[AnyArm, ...] = Field(min_length=1)
     measures: tuple[Measure, ...] = Field(min_length=1)
 
