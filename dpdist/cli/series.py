@@ -21,9 +21,9 @@ def series(
     to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files of the series.")],
     as_json: JsonAnswer = False,
 ) -> None:
-    """Write one table over periods and the changes between them, with a page and a workbook. Spends nothing.
+    """Write one table over periods, and the changes between them. Spends nothing.
 
-    Reads public files alone, after checking them. Name releases in the order of their periods.
+    It has a page and a workbook. Only public files are read, after checks. Name releases in the order of their periods.
     Exit code 2: they make no series, or one of them is incomplete.
     """
     from dpdist.opening.results import open_release

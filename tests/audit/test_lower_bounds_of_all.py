@@ -27,7 +27,7 @@ from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.job.specs import SPECS
-from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, ROUNDS, SELECTION, SINGLES
+from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, PART_OF_ROUNDS, SELECTION, SINGLES
 from dpdist.mechanisms.marginals.spec import CHOICE as PARENTS
 from dpdist.mechanisms.parts import builder_of
 from dpdist.sampling import sampler_of
@@ -134,10 +134,10 @@ OF_CODES = {
     "marginals, tables of chosen pairs": Coded(CHOSEN, "3", pulls_pairs_apart, SINGLES + PAIRS),
     "marginals, choice of pairs": Coded(CHOSEN, "6", pulls_pairs_apart, SELECTION, choices=True),
     "marginals, tables of rounds": Coded(
-        f"{CHOSEN}, select: adaptive", "3", pulls_pairs_apart, SINGLES + ROUNDS * (1 - CHOICE_OF_ROUND)
+        f"{CHOSEN}, select: adaptive", "3", pulls_pairs_apart, SINGLES + PART_OF_ROUNDS * (1 - CHOICE_OF_ROUND)
     ),
     "marginals, choices of rounds": Coded(
-        f"{CHOSEN}, select: adaptive", "12", is_chosen_twice, ROUNDS * CHOICE_OF_ROUND, choices=True
+        f"{CHOSEN}, select: adaptive", "12", is_chosen_twice, PART_OF_ROUNDS * CHOICE_OF_ROUND, choices=True
     ),
     "marginals, network": Coded(NETWORK, "3", makes_two_pairs_dependent, 1 - PARENTS),
     "marginals, choice of parents": Coded(NETWORK, "8", makes_two_pairs_dependent, PARENTS, choices=True),

@@ -130,7 +130,9 @@ def test_the_unspoilt_survey_runs_and_leaves_public_complete(tmp_path: Path, suf
     assert {one.code for one in told} == {"of_mechanism", "fit_unseen", "exact_losses"}, "none is about the file"
     assert attempt.exit_code == 0
     said = [line for line in lines if not PROGRESS.search(line)]
-    assert said == [*map(str, told), NOT_COUNTED], "a slow machine hears of progress, too"
+    assert said == [*(f"{caution} [{caution.code}]" for caution in told), NOT_COUNTED], (
+        "a slow machine hears of progress, too"
+    )
     assert {path.relative_to(public).as_posix() for path in public.rglob("*") if path.is_file()} == PUBLIC_FILES
     listed = json.loads((public / "manifest.json").read_text())["files"]
     assert set(listed) == PUBLIC_FILES - {"manifest.json"}

@@ -12,7 +12,8 @@ from simulated_doctorates import simulated
 
 import dpdist
 from dpdist.core.table_cells import cross
-from dpdist.models.lognormal.model import Lognormal, of
+from dpdist.models.lognormal.conjugate import draws_of
+from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import redrawing
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import _fitted, _subsample
@@ -75,7 +76,7 @@ def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(rel
 
 def test_a_ratio_of_any_size_moves_no_sd_by_more_than_two(release: ReleasedObject) -> None:
     model, theta = release.model(0), release.theta(release.model(0), 0, 0)
-    wild = of(theta["coefficients"], theta["covariance"] * 1e6)
+    wild = draws_of(theta["coefficients"], theta["covariance"] * 1e6)
     for one, other in ((wild, theta), (theta, wild)):
         ratio = np.diag(model.untrimmed(theta, one, other)["covariance"][0]) / np.diag(theta["covariance"][0])
         assert np.allclose(ratio, 4.0) or np.allclose(ratio, 0.25)
