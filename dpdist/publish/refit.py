@@ -76,6 +76,8 @@ class Fits(NamedTuple):
     alpha: Floats
     statistics: Floats
     """The α-weighted statistics."""
+    plain: Floats
+    """The statistics with α = 1."""
     weighted: Draws
     unweighted: Draws
 
@@ -130,8 +132,9 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
         if isinstance(model, Untrimmed):
             law = model.untrimmed(theta, fits.weighted, fits.unweighted)
             fits = _fitted(released, model, law, crosstab_row, key, redraw)
-        redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, key.generator("centres")))
-        plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), key.generator("centres")))
+        noise = key.generator("centres").standard_normal((DRAWS, *fits.statistics.shape))
+        redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, fits.statistics, noise))
+        plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), fits.plain, noise))
         drawn = model.draw(fits.statistics, DRAWS, key.generator("draws"))
     except (Improper, np.linalg.LinAlgError):
         return None
@@ -176,8 +179,9 @@ def _fitted(released: ReleasedObject, model: Recentred, law: Draws, crosstab_row
     records = SyntheticRecords.of(crosstab_row, outcome, weight)
     alpha = _weights(released, model, records, redraw)
     statistics = model.statistics(records, alpha)
-    unweighted = model.centre(model.statistics(records, np.ones(len(records)))[None])
-    return Fits(records, alpha, statistics, model.centre(statistics[None]), unweighted)
+    plain = model.statistics(records, np.ones(len(records)))
+    weighted, unweighted = model.centre(statistics[None]), model.centre(plain[None])
+    return Fits(records, alpha, statistics, plain, weighted, unweighted)
 
 
 def _subsample(released: ReleasedObject, rows_of_stratum: slice) -> tuple[Codes, Floats]:
@@ -208,10 +212,10 @@ def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecor
         reply = summary_of(bounded(carry, model.extremes(redraw(statistics), records).bound))
 
 
-def _redrawn(model: Recentred, records: SyntheticRecords, alpha: Floats, rng: np.random.Generator) -> Floats:
-    """The weighted statistics, redrawn from the normal law of samples with the same x: (DRAWS, pattern, statistic)."""
-    statistics = model.statistics(records, alpha)
-    noise = rng.standard_normal((DRAWS, *statistics.shape))
-    for pattern, covariance in enumerate(model.scatter(records, alpha)):
-        noise[:, pattern] = noise[:, pattern] @ symmetric_root(covariance)
-    return statistics + noise
+def _redrawn(model: Recentred, records: SyntheticRecords, alpha: Floats, statistics: Floats, noise: Floats) -> Floats:
+    """The weighted statistics, redrawn from the normal law of samples with the same x: (DRAWS, pattern, statistic).
+
+    `noise` are standard normals of this shape.
+    """
+    roots = (symmetric_root(covariance) for covariance in model.scatter(records, alpha))
+    return statistics + np.stack([noise[:, pattern] @ root for pattern, root in enumerate(roots)], axis=1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
+from functools import cache, cached_property
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import scipy
@@ -37,6 +37,16 @@ class ConjugatePrior:
     location: Floats
     precision: Floats
 
+    @cached_property
+    def cross(self) -> Floats:
+        """PB₀, (predictor, D)."""
+        return np.asarray(self.precision @ self.location)
+
+    @cached_property
+    def square(self) -> Floats:
+        """B₀'PB₀, (D, D)."""
+        return np.asarray(self.location.T @ self.cross)
+
 
 def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     """The prior of one stratum's model: the improper one, or the weak proper one if `proper`.
@@ -56,6 +66,7 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     return ConjugatePrior(prior.records, prior.records * prior.log_sd**2 * np.eye(d), location, precision)
 
 
+N = TypeVar("N", float, Floats)
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
 """Relative size below which a pivot, a residual variance or 1 − ρ² counts as rounding error."""
@@ -64,11 +75,11 @@ SINGULAR = 1e-11
 class Standard(NamedTuple):
     """Random numbers that do not depend on the posterior.
 
-    They are levels of χ laws, standard normals above the diagonal (draw, D(D−1)/2), and those of coefficients (draw,
-    predictor, D).
+    They are levels of D χ laws, standard normals above the diagonal (D(D−1)/2, draw), and those of coefficients
+    (predictor, D × draw).
     """
 
-    levels: tuple[ChiLevels, ...]
+    levels: ChiLevels
     normals: Floats
     noise: Floats
 
@@ -105,16 +116,16 @@ class Conjugate:
     def centre(self, statistics: Floats) -> Draws:
         """B̂ and S/ν for many sets of statistics (set, pattern, statistic)."""
         x, prior, d = self.design.matrix, self.prior, self.dimension
-        total = statistics[:, :, 0].sum(axis=1)
-        k = np.einsum("pi,sp,pj->sij", x, statistics[:, :, 0], x) + prior.precision
-        xz = np.einsum("pi,spd->sid", x, statistics[:, :, 1 : d + 1]) + prior.precision @ prior.location
-        raw = statistics[:, :, d + 1 :].sum(axis=1)
-        zz = raw[:, unpacked(d)] + prior.location.T @ prior.precision @ prior.location
+        sums = statistics.sum(axis=1)
+        pairs = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        k = (statistics[:, :, 0] @ pairs).reshape(-1, *prior.precision.shape) + prior.precision
+        xz = x.T @ statistics[:, :, 1 : d + 1] + prior.cross
+        zz = sums[:, d + 1 :][:, unpacked(d)] + prior.square
         b_hat = np.linalg.solve(k, xz)
         scale = zz - b_hat.transpose(0, 2, 1) @ xz + prior.scale
         coefficients = np.full((len(statistics), len(self.design.names), d), np.nan)
         coefficients[:, self.design.kept, :] = b_hat
-        return draws_of(coefficients, scale / self._degrees(total)[:, None, None])
+        return draws_of(coefficients, scale / self._degrees(sums[:, 0])[:, None, None])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Exact draws by inverse distribution functions. Raises `Improper` also where a draw exceeds double precision."""
@@ -124,25 +135,24 @@ class Conjugate:
         """Random numbers of draws, of which every posterior of this model is a function."""
         p, d = self.identified, self.dimension
         normals = d * (d - 1) // 2
-        uniforms = open_uniforms(rng, (draws, d + normals + p * d))
-        levels = tuple(ChiLevels.of(uniforms[:, k]) for k in range(d))
-        noise = scipy.special.ndtri(uniforms[:, d + normals :]).reshape(draws, p, d)
-        return Standard(levels, scipy.special.ndtri(uniforms[:, d : d + normals]), noise)
+        uniforms = np.ascontiguousarray(open_uniforms(rng, (draws, d + normals + p * d)).T)
+        above, noise = np.split(scipy.special.ndtri(uniforms[d:]), [normals])
+        return Standard(ChiLevels.of(uniforms[:d]), above, noise.reshape(p, d * draws))
 
     def draw_from(self, statistics: Floats, standard: Standard) -> Draws:
         """`draw` with known random numbers."""
         p, d = self.identified, self.dimension
         root_k, b_hat, root_s, nu = self.posterior(statistics)
-        chi = np.array([levels.quantiles(nu - k) for k, levels in enumerate(standard.levels)])
+        chi = standard.levels.quantiles(np.array([nu - k for k in range(d)]))
         if not chi.min() > 1e-30:
             raise Improper(TOO_SMALL)
-        root = root_s @ inverse_bartlett(chi, standard.normals)
-        draws = len(root)
-        flat, _ = scipy.linalg.lapack.dtrtrs(root_k, standard.noise.transpose(1, 0, 2).reshape(p, -1), lower=1, trans=1)
-        spread = flat.reshape(p, draws, d).transpose(1, 0, 2)
+        draws = chi.shape[1]  # arrays have the draws last: products of many small matrices are sums of long rows
+        root = (root_s @ inverse_bartlett(chi, standard.normals).reshape(d, d * draws)).reshape(d, d, draws)
+        flat, _ = scipy.linalg.lapack.dtrtrs(root_k, standard.noise, lower=1, trans=1)
+        spread = flat.reshape(p, 1, d, draws)
         coefficients = np.full((draws, len(self.design.names), d), np.nan)
-        coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
-        covariance = root @ root.transpose(0, 2, 1)
+        coefficients[:, self.design.kept, :] = (b_hat[:, :, None] + (root * spread).sum(axis=2)).transpose(2, 0, 1)
+        covariance = np.ascontiguousarray((root[:, None] * root).sum(axis=2).transpose(2, 0, 1))
         if not np.all(independence(covariance) > SINGULAR):
             raise Improper(TOO_SMALL)
         return draws_of(coefficients, covariance)
@@ -158,30 +168,29 @@ class Conjugate:
     def posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
         """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, and ν; raises `Improper`."""
         x, prior, d = self.design.matrix, self.prior, self.dimension
-        total = float(statistics[:, 0].sum())
+        sums = statistics.sum(axis=0)
+        total = float(sums[0])
         if self.improper and not total > self.least:
             least = f"p + {d - 1} = {self.least}"
             raise Improper(f"the privacy weights sum to no more than {least}, so the posterior is improper")
-        k = (x * statistics[:, [0]]).T @ x + prior.precision
-        xz = x.T @ statistics[:, 1 : d + 1] + prior.precision @ prior.location
-        raw = statistics[:, d + 1 :].sum(axis=0)
-        zz = raw[unpacked(d)] + prior.location.T @ prior.precision @ prior.location
+        k = (x.T * statistics[:, 0]) @ x + prior.precision
+        xz = x.T @ statistics[:, 1 : d + 1] + prior.cross
+        zz = sums[d + 1 :][unpacked(d)] + prior.square
         try:
             root_k = _cholesky(k)
-            if np.any(np.diag(root_k) ** 2 <= SINGULAR * np.diag(k)):
+            if (root_k.diagonal() ** 2 <= SINGULAR * k.diagonal()).any():
                 raise LinAlgError("a pivot that is rounding error")
-            half, _ = scipy.linalg.lapack.dtrtrs(root_k, xz, lower=1)
-            b_hat, _ = scipy.linalg.lapack.dtrtrs(root_k, half, lower=1, trans=1)
+            b_hat, _ = scipy.linalg.lapack.dpotrs(root_k, xz, lower=1)
             scale = zz - b_hat.T @ xz
-            if self.improper and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
+            if self.improper and (scale.diagonal() <= SINGULAR * zz.diagonal()).any():
                 raise Improper("outcome or weight has no variation left within the predictors' groups")
             root_s = _cholesky((scale + scale.T) / 2.0 + prior.scale)
         except LinAlgError:
             reason = "some predictor's group has no privacy weight left, or log weight is a line in log outcome"
             raise Improper(reason) from None
-        return root_k, b_hat, root_s, float(self._degrees(np.array(total)))
+        return root_k, b_hat, root_s, self._degrees(total)
 
-    def _degrees(self, total: Floats) -> Floats:
+    def _degrees(self, total: N) -> N:
         return total + self.prior.records - (self.identified if self.improper else 0)
 
 
@@ -219,22 +228,22 @@ def features_of_many(u: Sequence[Floats]) -> Floats:
 
 
 def inverse_bartlett(chi: Floats, normals: Floats) -> Floats:
-    """Inverses U = T⁻¹, (draw, D, D), of upper triangular matrices T, from which inverse Wishart draws follow (Bartlett).
+    """Inverses U = T⁻¹, (D, D, draw), of upper triangular matrices T, from which inverse Wishart draws follow (Bartlett).
 
-    T has χ (D, draw) on its diagonal and `normals` (draw, D(D−1)/2) above it. If χ_k has ν − k degrees of freedom, k = 0
+    T has χ (D, draw) on its diagonal and `normals` (D(D−1)/2, draw) above it. If χ_k has ν − k degrees of freedom, k = 0
     … D−1, then T'T ~ W(ν, I). So (LU)(LU)' ~ IW(ν, LL').
     """
     d, draws = chi.shape
-    above = np.zeros((draws, d, d))
-    above[:, *_above(d)] = normals
-    inverse = np.zeros((draws, d, d))
+    above = np.zeros((d, d, draws))
+    above[_above(d)] = normals
+    inverse = np.zeros((d, d, draws))
     for j in range(d):
-        inverse[:, j, j] = 1.0 / chi[j]
+        inverse[j, j] = 1.0 / chi[j]
         for i in reversed(range(j)):
-            total = above[:, i, j].copy()
+            total = above[i, j].copy()
             for k in range(i + 1, j):
-                total += above[:, i, k] * inverse[:, k, j] * chi[j]
-            inverse[:, i, j] = -total / (chi[i] * chi[j])
+                total += above[i, k] * inverse[k, j] * chi[j]
+            inverse[i, j] = -total / (chi[i] * chi[j])
     return inverse
 
 

@@ -6,6 +6,7 @@ components; the last is the weight's, z_w.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from dpdist.models.lognormal.conjugate import (
     unpacked,
 )
 from dpdist.models.numerics import tiles
-from dpdist.models.numerics.tiles import by_pattern
+from dpdist.models.numerics.tiles import by_pattern, patterns_of
 from dpdist.models.outcome import clamped_records, no_records
 from dpdist.models.protocol import Draws, Extremes, Parameter
 
@@ -318,6 +319,8 @@ MEANS = ROUNDING / 4.0
 
 A mean is the sum of an intercept and a few effects.
 """
+TABLES = 16
+"""Number of patterns whose densities are prepared together: more of them save calls, and take memory."""
 
 
 def bivariate_factors(
@@ -332,32 +335,29 @@ def bivariate_factors(
     # The bound is proportional to the sizes of the products plus log 2π, plus the error of the means times the slope of f;
     # the latter matters where the covariance is small. The centre is the draws' mean, so that the products are of the order
     # of f.
-    rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
-    constant = _log_peak(covariance)
-    p00, p01, p11 = covariance[:, [1, 0, 0], [1, 1, 0]].T * [[1.0], [-1.0], [1.0]] / _determinant(covariance)
-    log_y, log_w = z
-    for rows, number in by_pattern(pattern):
-        y, w = np.ascontiguousarray(means[:, number].T)
-        centre = y.mean(), w.mean()
-        y, w = y - centre[0], w - centre[1]
-        linear_y, linear_w = p00 * y + p01 * w, p01 * y + p11 * w
-        constants = constant - 0.5 * (y * linear_y + w * linear_w)
-        table = np.array([constants, linear_y, linear_w, -0.5 * p00, -p01, -0.5 * p11])
-        u, v = log_y[rows] - centre[0], log_w[rows] - centre[1]
-        features = np.array([np.ones(len(rows)), u, v, u * u, u * v, v * v])
-        reach, size = np.abs(table).max(axis=1), np.abs(features)
+    outcome, cross, _, weight = np.ascontiguousarray(covariance.reshape(-1, 4).T)
+    product, square = outcome * weight, cross * cross
+    determinant = product - square
+    rounding = ROUNDING / (1.0 - square / product).min()
+    constant = -LOG_2PI - 0.5 * np.log(determinant)
+    p00, p01, p11 = weight / determinant, -cross / determinant, outcome / determinant
+    present, order, edges = patterns_of(pattern)
+    for low in range(0, len(present), TABLES):
+        numbers, bounds = present[low : low + TABLES], edges[low : low + TABLES + 1]
+        rows, places = order[bounds[0] : bounds[-1]], np.arange(len(numbers)).repeat(np.diff(bounds))
+        mean = np.ascontiguousarray(means[:, numbers].transpose(2, 1, 0))
+        centre = mean.sum(axis=2) / mean.shape[2]
+        location = np.abs(mean).max(axis=2).max(axis=0)
+        y, w = mean - centre[:, :, None]
+        table = np.empty((len(numbers), 6, mean.shape[2]))
+        table[:, 1], table[:, 2] = p00 * y + p01 * w, p01 * y + p11 * w
+        table[:, 0] = constant - 0.5 * (y * table[:, 1] + w * table[:, 2])
+        table[:, 3], table[:, 4], table[:, 5] = -0.5 * p00, -p01, -0.5 * p11
+        u, v = (values[rows] - middle[places] for values, middle in zip(z, centre, strict=True))
+        features = np.empty((6, len(rows)))
+        features[0], features[1], features[2], features[3], features[4], features[5] = 1.0, u, v, u * u, u * v, v * v
+        reach, size = np.abs(table).max(axis=2).T[:, places], np.abs(features)
         slope = reach[1] + reach[2] + (2.0 * reach[3] + reach[4]) * size[1] + (reach[4] + 2.0 * reach[5]) * size[2]
-        location = float(np.abs(means[:, number]).max())
-        yield rows, features, table, rounding * (LOG_2PI + reach @ size) + MEANS * location * slope
-
-
-def _determinant(covariance: Floats) -> Floats:
-    return np.asarray(covariance[:, 0, 0] * covariance[:, 1, 1] - covariance[:, 0, 1] ** 2)
-
-
-def _log_peak(covariance: Floats) -> Floats:
-    return np.asarray(-LOG_2PI - 0.5 * np.log(_determinant(covariance)))
-
-
-def _squared_correlation(covariance: Floats) -> Floats:
-    return np.asarray(covariance[:, 0, 1] ** 2 / (covariance[:, 0, 0] * covariance[:, 1, 1]))
+        slack = rounding * (LOG_2PI + (reach * size).sum(axis=0)) + MEANS * location[places] * slope
+        for k, (start, stop) in enumerate(itertools.pairwise((bounds - bounds[0]).tolist())):
+            yield rows[start:stop], np.ascontiguousarray(features[:, start:stop]), table[k], slack[start:stop]

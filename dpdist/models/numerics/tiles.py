@@ -72,12 +72,20 @@ def tile_records(draws: int) -> int:
     return max(1, TILE_VALUES // draws)
 
 
+def patterns_of(pattern: Codes) -> tuple[Codes, Ints, Ints]:
+    """Patterns that occur, in order, the positions of their records, (record,), and where those of each begin and end."""
+    order = pattern.argsort(kind="stable")
+    ordered = pattern[order]
+    starts = np.ones(len(order) + 1, dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=starts[1:-1])
+    bounds = starts.nonzero()[0]
+    return ordered[bounds[:-1]], order.astype(np.int64, copy=False), bounds.astype(np.int64, copy=False)
+
+
 def by_pattern(pattern: Codes) -> Iterator[tuple[Ints, int]]:
-    order = np.argsort(pattern, kind="stable")
-    edges = np.flatnonzero(np.diff(pattern[order])) + 1
-    for rows in np.split(order, edges):
-        if len(rows):
-            yield rows, int(pattern[rows[0]])
+    present, order, bounds = patterns_of(pattern)
+    for number, start, stop in zip(present.tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        yield order[start:stop], number
 
 
 def log_lik_of(tiles: Iterator[Tile], draws: int, records: int) -> Floats:
