@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import os
@@ -31,6 +32,15 @@ SYSTEM = "system"
 """The mark of tests that need a program which no Python package brings."""
 COMPILED = "stan_cache"
 """The fixture that compiles Stan programs, for which a test needs a C++ compiler."""
+
+
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collects garbage from here on: modules and tests that were imported stay, and no pass over them finds anything."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

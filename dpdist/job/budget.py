@@ -9,10 +9,10 @@ from functools import lru_cache
 from math import ceil, exp, floor, log, log1p, log10, sqrt
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dpdist.job.names import Adjacency, Exchange
-from dpdist.job.values import Budget, ColumnName, Delta, Frozen, Sentence, at_most, budget_text
+from dpdist.job.values import Budget, ColumnName, Delta, Frozen, Sentence, adapter_of, at_most, budget_text
 
 # ρ-zCDP (zero-concentrated differential privacy) and (ε, δ) (Bun & Steinke 2016; Canonne et al. 2020).
 #
@@ -101,9 +101,7 @@ class ReleaseBudget(Frozen):
             return value
         if value.get("delta") is None:
             raise ValueError("rho needs a delta, at which epsilon is told: add delta, below one over the records")
-        stated = {
-            name: TypeAdapter(kind).validate_python(value[name]) for name, kind in (("rho", Budget), ("delta", Delta))
-        }
+        stated = {name: adapter_of(kind).validate_python(value[name]) for name, kind in (("rho", Budget), ("delta", Delta))}
         epsilon = epsilon_of(stated["rho"], stated["delta"])
         if value.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
             raise ValueError("epsilon follows from rho and delta: leave it out, or state epsilon and delta alone")

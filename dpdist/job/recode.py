@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from dpdist.core.records import Level
 from dpdist.job.design import JOINED, label_of
-from dpdist.job.values import ColumnName, Levels, PublicLevel
+from dpdist.job.values import ColumnName, Levels, PublicLevel, adapter_of
 
 
 def level_text(level: Level) -> str:
@@ -41,17 +41,19 @@ def in_words(merges: Mapping[str, Level | None]) -> str:
 def recode_of(keys: Mapping[str, Any]) -> Recode:
     """The recode of a job's keys; empty where it is not valid, which validation reports."""
     try:
-        return TypeAdapter(Recode).validate_python(keys.get("recode") or {})
+        recode: Recode = adapter_of(Recode).validate_python(keys.get("recode") or {})
     except ValidationError:
         return {}
+    return recode
 
 
 def declared_levels(keys: Mapping[str, Any], column: str) -> tuple[Level, ...]:
     """The levels that a job's keys list for a column; empty where they are not valid."""
     try:
-        return TypeAdapter(Levels).validate_python(keys["columns"][column]["levels"])
+        levels: tuple[Level, ...] = adapter_of(Levels).validate_python(keys["columns"][column]["levels"])
     except (ValidationError, LookupError, TypeError):
         return ()
+    return levels
 
 
 def left_over(keys: dict[str, Any]) -> dict[str, Any]:

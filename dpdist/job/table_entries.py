@@ -15,11 +15,11 @@ from itertools import combinations, islice
 from math import comb
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, GetCoreSchemaHandler, Tag, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, GetCoreSchemaHandler, Tag, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from dpdist.job.tables import Margins, Precision, Priority, Statistics, Table, TableUniverse
-from dpdist.job.values import Frozen, Name
+from dpdist.job.values import Frozen, Name, adapter_of
 from dpdist.job.yaml_lines import Where
 
 MOST_TABLES = 1_000
@@ -170,7 +170,7 @@ def written_place(where: Where, entries: Any) -> Where:
     if where[:1] != ("tables",) or len(where) < 2 or not isinstance(where[1], int):
         return where
     places = (
-        (i, listed) for i, entry in enumerate(TypeAdapter(Entries).validate_python(entries)) for listed in entry.listed()
+        (i, listed) for i, entry in enumerate(adapter_of(Entries).validate_python(entries)) for listed in entry.listed()
     )
     i, listed = next(islice(places, where[1], None))
     rest = where[2:]

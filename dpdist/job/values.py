@@ -5,12 +5,28 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import cache
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    WithJsonSchema,
+)
 
 from dpdist.core.errors import control
 from dpdist.core.records import Level
+
+
+@cache
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """The validator of a type, built once: to build it takes longer than to validate a job's values."""
+    return TypeAdapter(kind)
 
 
 def _printable(text: str) -> str:

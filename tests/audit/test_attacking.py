@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pandas as pd
@@ -22,13 +24,14 @@ TABLES = JOB.replace("{name: tables", "{name: laplace_composed, sensitivity: pub
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], AbstractContextManager[None]]) -> Path:
     """A release of half of a file, with the other half beside it."""
     folder = tmp_path_factory.mktemp("attacked")
     people = survey(2400).sample(frac=1.0, random_state=5)
     people.tail(1200).to_parquet(folder / "others.parquet")
     people.head(1200).to_parquet(folder / "members.parquet")
-    dpdist.run(dpdist.parse_job(JOB), folder / "ws", people.head(1200))
+    with noise_of("attacked"):
+        dpdist.run(dpdist.parse_job(JOB), folder / "ws", people.head(1200))
     return folder
 
 

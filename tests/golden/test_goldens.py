@@ -38,6 +38,8 @@ from dpdist.opening.verifying import problems
 from dpdist.testing.mechanisms import single, survey
 
 CASES = cases()
+VERIFIED = {job["mechanism"]["name"]: name for name, job in CASES.items()}.values()
+"""A job of each mechanism whose release is verified everywhere; all are under the plain instruction set."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_job_releases_what_is_recorded(name: str, inputs: Path, tmp_path: Path) -> None:
     found = released(name, CASES[name], inputs, tmp_path / "work")
     assert differences(read_golden(name), found, precision(name)) == []
+    if not (plain.in_force() or name in VERIFIED):
+        return
     public = tmp_path / "work" / "public"
     assert [line for line in problems(public) if not line.startswith(UNFIT)] == []
 

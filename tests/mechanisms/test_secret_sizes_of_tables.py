@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -338,11 +340,14 @@ def test_a_release_of_a_large_budget_has_the_direct_figures(kind: str, tmp_path:
         pd.testing.assert_frame_equal(pd.read_parquet(path), pd.read_parquet(tmp_path / "again" / "tables" / path.name))
 
 
-def test_noise_is_twice_as_large_for_a_record_that_may_move_anywhere(tmp_path: Path) -> None:
+def test_noise_is_twice_as_large_for_a_record_that_may_move_anywhere(
+    tmp_path: Path, noise_of: Callable[[str], AbstractContextManager[None]]
+) -> None:
     scales = {}
     for kind in KINDS:
         (tmp_path / kind).mkdir()
-        dpdist.run(secret_job(tmp_path / kind, kind, outcomes=1), tmp_path / kind / "work")
+        with noise_of(kind):
+            dpdist.run(secret_job(tmp_path / kind, kind, outcomes=1), tmp_path / kind / "work")
         public = tmp_path / kind / "work" / "public"
         (query,) = json.loads((public / "released" / "proof.json").read_text())["queries"]
         assert Fraction(query["distance"][kind]) / Fraction(query["scale"]) == 4

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_release import JOB, survey
+from small_release import JOB as TABLES
+from small_release import LAPLACE, survey
+from small_release import LAPLACE_JOB as JOB
 from typer.testing import CliRunner, Result
 
 import dpdist
@@ -86,11 +88,11 @@ def test_always_is_written_and_publishes_what_the_verdict_refuses(folder: Path) 
     assert dpdist.parse_job(CLIPPED) == dpdist.parse_job(CLIPPED + UNLESS)
 
 
-LOCAL = JOB.replace("{name: tables", "{name: laplace").replace("strata: [field]\n", "").replace("60], outside: clip", "60]")
+LOCAL = JOB.replace("laplace_composed, sensitivity: public", "laplace").replace("60], outside: clip", "60]")
 """Noise by the file's own sensitivities: no standard errors are published, so there is no verdict on them."""
 
 
-@pytest.mark.parametrize("job", [LOCAL, JOB + GATED])
+@pytest.mark.parametrize("job", [LOCAL, TABLES + GATED])
 def test_where_no_verdict_can_decide_the_default_is_always(job: str) -> None:
     assert dpdist.parse_job(job).publish == "always"
 
@@ -237,7 +239,7 @@ def test_beside_approval_every_release_is_held_for_a_key(folder: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_spent(more: str, words: str) -> None:
-    job = JOB.replace("mechanism: {name: tables}\n", "") if "mechanism" in more else JOB
+    job = JOB.replace(f"mechanism: {LAPLACE}\n", "") if "mechanism" in more else JOB
     with pytest.raises(JobError, match=words) as refused:
         dpdist.parse_job(job + more)
     assert "publish" in {problem.where for problem in refused.value.problems}

@@ -48,7 +48,11 @@ WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
 """By suffix, what writes such a file. No library here writes `.sas7bdat`, whose files in tests are of SAS."""
 
 
-@pytest.mark.parametrize("name", KEYS)
+OFTEN = ("perturbed_histogram", "laplace_composed")
+"""The others are `long`: tests/mechanisms/test_contract_of_noise.py compares the same of each of their jobs."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.long]) for name in KEYS])
 def test_a_mechanism_of_dpdist_passes_the_check(name: str) -> None:
     check_mechanism(SPECS[name], KEYS[name])
 
@@ -88,6 +92,7 @@ def test_a_reader_of_dpdist_passes_the_check(suffix: str) -> None:
     check_reader(suffix, WRITERS[suffix])
 
 
+@pytest.mark.long
 def test_a_mechanism_that_no_small_job_fits_is_told_what_to_state() -> None:
     """Control: with its law stated, it passes."""
     with pytest.raises(AssertionError, match=r"give in keys what it must state(.|\n)*mechanism\.law: missing key"):
