@@ -18,6 +18,7 @@ MOST_SECONDS = 100.0
 """Processor seconds. One solution by `lsmr` takes .3 s here, and errors need 800 of them for every table."""
 
 
+@pytest.mark.long
 def test_ten_tables_over_six_columns_are_released_and_add_up(tmp_path: Path) -> None:
     rows = package()
     assert 4_000 < len(rows.groupby(["area", "tenure", "size", "age", "work", "sex"])) < 6_000

@@ -80,7 +80,7 @@ def runs(told: list[dict[str, Any]], budgets: tuple[float, ...], seeds: int = 1,
 
 @pytest.fixture(scope="module")
 def near() -> Runs:
-    return runs(NEAR, BUDGETS, seeds=2)
+    return runs(NEAR, BUDGETS)
 
 
 @pytest.fixture(scope="module")

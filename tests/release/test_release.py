@@ -406,7 +406,12 @@ def test_a_release_of_data_of_the_models_own_law_gets_a_good_verdict(finished: P
 POOLING = SMALL.replace("{name: weighted}", "{name: weighted, fallback: pool}").replace('"1.2"', '"3.6"')
 
 
-@pytest.mark.parametrize("at", ["create_stores", "protect_all", "gather_strata", "publish_folder", "evaluate"])
+SELDOM = ("create_stores", "gather_strata", "evaluate")
+
+
+@pytest.mark.parametrize(
+    "at", ["protect_all", "publish_folder", *(pytest.param(at, marks=pytest.mark.long) for at in SELDOM)]
+)
 def test_a_pooled_release_resumes_wherever_it_was_killed(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dpdist.run(dpdist.parse_job(POOLING), tmp_path / "whole")
     module = release_module if hasattr(release_module, at) else strata

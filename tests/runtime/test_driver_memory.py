@@ -55,7 +55,9 @@ def test_a_driver_that_memory_has_ended_twice_is_refused_with_what_it_needs(
     assert not (folder / "confidential" / FILE).exists(), "who starts it again on purpose is not refused at once"
 
 
-@pytest.mark.parametrize(("limits", "ends"), [((LARGE,) * 4, "killed"), ((2**28, 2**28, 2**29), "killed")])
+@pytest.mark.parametrize(
+    ("limits", "ends"), [pytest.param((LARGE,) * 4, "killed", marks=pytest.mark.long), ((2**28, 2**28, 2**29), "killed")]
+)
 def test_other_deaths_and_other_limits_are_no_reason(folder: Path, limits: tuple[int, ...], ends: str) -> None:
     """Kills far from the limit, at any number; and a limit that was raised since."""
     for limit in limits:

@@ -239,6 +239,7 @@ def test_two_rehearsals_in_one_folder_are_one_too_many(job: Job, tmp_path: Path)
         pass
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_says_what_it_does_and_resumes(tmp_path: Path) -> None:
     """By its streams: a first line stands there before any result does, and a second process goes on from a SIGKILL."""
     people(1, 60_000).to_parquet(tmp_path / "earlier.parquet")

@@ -88,8 +88,14 @@ def test_another_file_is_not(other: str, monkeypatch: pytest.MonkeyPatch) -> Non
     opened(OTHERS[other](survey(1)), monkeypatch)
 
 
-@pytest.mark.parametrize("values", [2, 5, 40, 200, 3000])
-@pytest.mark.parametrize("weights", [1, 3, 500])
+OFTEN = [(2, 1), (5, 3), (40, 500), (200, 1), (3000, 3)]
+LAWS = [(values, weights) for values in (2, 5, 40, 200, 3000) for weights in (1, 3, 500)]
+"""Numbers of values and of weights; all values, and all weights, are often tried, and the other pairs are `long`."""
+
+
+@pytest.mark.parametrize(
+    ("values", "weights"), [pytest.param(*law, marks=[] if law in OFTEN else [pytest.mark.long]) for law in LAWS]
+)
 def test_independent_samples_of_few_values_are_not_taken_for_copies(values: int, weights: int) -> None:
     """60 pairs from one law, heaped as hours and grades are. False alarms: none, where 6 in 100,000 are allowed."""
     rng, job = np.random.default_rng(values), parse_job(JOB)
