@@ -41,7 +41,6 @@ from dpdist.core.digests import digest
 from dpdist.core.errors import JobError, NotAccepted, Problem
 from dpdist.core.files import write_json
 from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.core.table_cells import cross
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
 from dpdist.privacy.cell_sums import CellBounds
@@ -189,7 +188,7 @@ def gate_value(
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
     for table in gated_tables(job):
-        cells = cross(crosstab, table.by, table.margins, table.universe)
+        cells = table.cells(crosstab)
         figures = _figures(gate, published[table.name])
         scaled = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
         errors, lengths = [*errors, scaled[0]], [*lengths, scaled[1]]
@@ -285,9 +284,7 @@ def refuse_unreachable(job: Job, crosstab: Crosstab) -> None:
 def _least_sd(job: Job, gate: Gate, crosstab: Crosstab) -> float:
     """Returns the noise sd if every weight were its upper bound, and every mean as far from 0 as its bounds allow."""
     bounds = bounds_of(job)[gate.of.variable or job.outcomes[0]]
-    counts = [
-        cross(crosstab, table.by, table.margins, table.universe).membership @ crosstab.count for table in gated_tables(job)
-    ]
+    counts = [table.cells(crosstab).membership @ crosstab.count for table in gated_tables(job)]
     records = np.concatenate(counts)
     most = float(records[records > 0].min(initial=np.inf)) * bounds.weight
     if gate.of.name == "mean":

@@ -23,10 +23,15 @@ MET = 1e-11
 
 
 class Margin(NamedTuple):
-    """Public totals (cell,), and the 0/1 matrix (cell, crosstab row) of their cells; every row is in one cell."""
+    """Public totals (cell,), the 0/1 matrix (cell, crosstab row) of their cells, and names of these and of the margin.
+
+    Every row is in one cell.
+    """
 
     membership: scipy.sparse.csr_array
     totals: Floats
+    labels: tuple[str, ...] = ()
+    by: str = ""
 
 
 class NotMet(Exception):
@@ -37,9 +42,9 @@ def margins_of(job: Job, crosstab: Crosstab) -> list[Margin]:
     margins = []
     for rake in job.rake:
         cells = cross(crosstab, rake.by, margins=False)
-        margins.append(
-            Margin(cells.membership, np.array([rake.totals[" / ".join(label) or TOTAL] for label in cells.labels]))
-        )
+        labels = tuple(" / ".join(label) or TOTAL for label in cells.labels)
+        totals = np.array([rake.totals[label] for label in labels])
+        margins.append(Margin(cells.membership, totals, labels, ", ".join(rake.by) or "all records"))
     return margins
 
 

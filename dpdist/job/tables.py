@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -11,6 +11,10 @@ from dpdist.job.names import StatisticName
 from dpdist.job.statistics import KINDS
 from dpdist.job.statistics.kind import CONSTANTS, Kind
 from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel
+
+if TYPE_CHECKING:
+    from dpdist.core.records import Crosstab
+    from dpdist.core.table_cells import Cells
 
 
 class Statistic(Frozen):
@@ -156,6 +160,12 @@ class Table(Frozen):
     def columns(self) -> tuple[str, ...]:
         """The columns of its cells and of its universe."""
         return tuple(dict.fromkeys([*self.by, *self.universe]))
+
+    def cells(self, crosstab: Crosstab) -> Cells:
+        """Its cells over a crosstab."""
+        from dpdist.core.table_cells import cross  # brings SciPy, which no reader of a job waits for
+
+        return cross(crosstab, self.by, self.margins, self.universe)
 
     @property
     def weighted(self) -> bool:

@@ -22,7 +22,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Crosstab, Floats
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.engine.rounds import run_rounds
 from dpdist.estimation.direct import Replicated, SamplingDesign, direct, errors_given_sizes, totals
@@ -144,7 +144,7 @@ def compared(
         sums_of_outcome = totals(_blocks(records.about(j), job.sampler.total), crosstab, clustered)
         sums = [np.where(inside, n * by_row, 0.0) for by_row in (weight, products[j])]
         for table in job.tables:
-            cells = _within(cross(crosstab, table.by, table.margins, table.universe), inside)
+            cells = _within(table.cells(crosstab), inside)
             estimates = direct(sums_of_outcome, crosstab, cells, design, replicated[j])
             errors = errors_given_sizes(sums_of_outcome, crosstab, cells, design)
             if clustered or replicated[j] is not None:

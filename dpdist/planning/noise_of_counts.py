@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.table_cells import counted_and_named, cross
+from dpdist.core.table_cells import counted_and_named
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.models.outputs import NoisedFigures
 from dpdist.planning.plan import Plan
@@ -42,7 +42,7 @@ def noise_of_counts(plan: Plan) -> list[TableNoise]:
     for table in job.tables:
         if not any(statistic.name == "count" for statistic in table.statistics):
             continue
-        cells = cross(crosstab, table.by, table.margins, table.universe)
+        cells = table.cells(crosstab)
         records, inside = cells.membership @ crosstab.count.astype(float), cells.membership.tocoo()
         met = np.unique(np.column_stack([inside.row, base[inside.col]])[crosstab.count[inside.col] > 0], axis=0)
         added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(met[:, 0], minlength=len(cells))

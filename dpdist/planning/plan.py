@@ -13,7 +13,6 @@ import numpy as np
 
 from dpdist.core.cautions import Caution
 from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts
-from dpdist.core.table_cells import cross
 from dpdist.estimation.further import Direct
 from dpdist.job import DesignEffect, Job, StatisticName, budget_text
 from dpdist.job.design import LARGEST_EFFECT
@@ -90,7 +89,7 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
     ratios, errors = defaultdict[Key, list[float]](list), defaultdict[str, list[float]](list)
     alone, n, seen = records.without_clusters, records.crosstab.count.astype(np.float64), set[tuple[Any, ...]]()
     for table in job.tables:
-        cells = cross(records.crosstab, table.by, table.margins, table.universe)
+        cells = table.cells(records.crosstab)
         enough = cells.membership @ n >= FEWEST_RECORDS
         for statistic in table.statistics:
             base = statistic.of or statistic

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.job import StatisticName, Table
 
 SENSITIVITY = 2
@@ -91,9 +91,7 @@ def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells
 
 def figures_met(crosstab: Crosstab, tables: Sequence[Table]) -> int:
     """Number of figures, over all tables, to which one record contributes."""
-    return sum(
-        cross(crosstab, table.by, table.margins, table.universe).per_record * len(table.statistics) for table in tables
-    )
+    return sum(table.cells(crosstab).per_record * len(table.statistics) for table in tables)
 
 
 def _over_cells(per_row: Extremes, cells: Cells) -> Extremes:

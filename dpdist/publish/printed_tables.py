@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.cautions import Caution, described
 from dpdist.core.records import TOTAL, Crosstab, Floats, Ints
-from dpdist.core.table_cells import codes_of, cross
+from dpdist.core.table_cells import codes_of
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 
@@ -49,7 +49,7 @@ def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
     rows = table.select([*spec.by, "statistic", "variable", "estimator", "estimate", "standard_error"]).to_pandas()
     gone, by_statistic = np.zeros(len(rows), dtype=bool), _withheld(job, spec, rows, most)
     for statistic, blank in by_statistic.items():
-        of_statistic = _rows_of(rows, statistic)
+        of_statistic = rows_with(rows, statistic)
         for estimator in rows["estimator"][of_statistic].unique():
             gone[of_statistic & (rows["estimator"] == estimator).to_numpy()] = blank
     gone &= rows["estimate"].notna().to_numpy()
@@ -69,7 +69,7 @@ def _withheld(job: Job, spec: Table, rows: pd.DataFrame, most: float) -> dict[St
     """Marks withheld figures, (cell,), by statistic; the first estimator decides for all."""
     blank = dict[Statistic, NDArray[np.bool_]]()
     for statistic in sorted(spec.statistics, key=lambda listed: listed.of is not None):
-        of_statistic = rows[_rows_of(rows, statistic)]
+        of_statistic = rows[rows_with(rows, statistic)]
         first = of_statistic[of_statistic["estimator"] == of_statistic["estimator"].iloc[0]]
         if statistic.of is not None:
             base = blank.get(statistic.of, np.zeros(len(first), dtype=bool))
@@ -95,7 +95,8 @@ def _sizes(value: Floats, *, of_share: bool) -> Floats:
     return np.maximum(np.abs(value), np.median(estimated) if len(estimated) else 0.0)
 
 
-def _rows_of(rows: pd.DataFrame, statistic: Statistic) -> NDArray[np.bool_]:
+def rows_with(rows: pd.DataFrame, statistic: Statistic) -> NDArray[np.bool_]:
+    """True for a table's rows of this statistic, (row,)."""
     variable = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
     return np.asarray((rows["statistic"] == statistic.label) & variable)
 
@@ -118,7 +119,7 @@ def stated(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) 
             continue
         rows = table.to_pandas().drop_duplicates([*spec.by, "statistic", "variable"])
         withheld = rows[rows[BECAUSE].notna()]
-        by_statistic = {statistic.text: int(_rows_of(withheld, statistic).sum()) for statistic in spec.statistics}
+        by_statistic = {statistic.text: int(rows_with(withheld, statistic).sum()) for statistic in spec.statistics}
         counted[spec.name] = {text: number for text, number in by_statistic.items() if number}
         numbers = {"withheld": f"{len(withheld):,}", "figures": f"{len(rows):,}", "limit": limit(job.withhold_above)}
         cautions.append(Caution.of("withheld", table=spec.name, **numbers))
@@ -388,7 +389,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
     )
     sample = None
     if text.sample_size and crosstab is not None:
-        records = cross(crosstab, spec.by, spec.margins, spec.universe).membership @ crosstab.count
+        records = spec.cells(crosstab).membership @ crosstab.count
         sample = _laid_out(np.repeat(records, len(spec.statistics)), shape, across)[:, :: len(spec.statistics)]
     return PrintedTable(
         name=spec.name,

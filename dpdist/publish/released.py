@@ -22,7 +22,7 @@ from dpdist.core.formats import version_of
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Crosstab
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.estimation.crosstab_table import crosstab_table, read_crosstab, read_job
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
@@ -165,7 +165,7 @@ class ReleasedObject:
         """The cells of a table over the crosstab. Those of large tables are kept only until others are asked for."""
         key = json.dumps([list(table.by), table.margins, table.universe], default=list)
         if key not in self._cells:
-            cells = cross(self.crosstab, table.by, table.margins, table.universe)
+            cells = table.cells(self.crosstab)
             room = MOST_ENTRIES - cells.membership.nnz
             while self._cells and sum(cells_of_table.membership.nnz for cells_of_table in self._cells.values()) > room:
                 self._columns.pop(id(self._cells.pop(next(iter(self._cells)))), None)

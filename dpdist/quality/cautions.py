@@ -9,8 +9,8 @@ from math import ceil
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import TOTAL, Crosstab
-from dpdist.core.table_cells import cross, first_named
+from dpdist.core.records import Crosstab
+from dpdist.core.table_cells import first_named
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Job
@@ -101,13 +101,11 @@ def _of_reference(job: Job) -> Iterator[Caution]:
 
 def _small_totals(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
     """Warns of public totals below a cell's number of records, because the mean weight would be below 1."""
-    for rake, margin in zip(job.rake, margins_of(job, crosstab), strict=True):
+    for margin in margins_of(job, crosstab):
         n = margin.membership @ crosstab.count
-        labels = [" / ".join(label) or TOTAL for label in cross(crosstab, rake.by, False).labels]
-        small = [label for label, below in zip(labels, margin.totals < n, strict=True) if below]
+        small = [label for label, below in zip(margin.labels, margin.totals < n, strict=True) if below]
         if small:
-            by = ", ".join(rake.by) or "all records"
-            yield Caution.of("low_public_totals", margin=by, cells=first_named(small))
+            yield Caution.of("low_public_totals", margin=margin.by, cells=first_named(small))
 
 
 def _years_between(one: str, other: str) -> int:

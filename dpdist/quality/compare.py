@@ -10,13 +10,14 @@ import pandas as pd
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Replicated, SamplingDesign, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS, Estimate
 from dpdist.estimation.further import Direct
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.privacy.cell_sums import figures_met
 from dpdist.privacy.queries import record_epsilon
+from dpdist.publish.printed_tables import rows_with
 from dpdist.quality.comparators import REFERRED, ReferenceBaselines, guarantee_of, noised
 from dpdist.quality.model_baselines import FITTED, BaselineSums
 from dpdist.quality.verdict import without_error
@@ -80,7 +81,7 @@ def compare(
 
     Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
     """
-    cells = cross(crosstab, table.by, table.margins, table.universe)
+    cells = table.cells(crosstab)
     outcomes = job.outcomes
     first = yardsticks[outcomes[0]]
     df = degrees_of_freedom(first.unclipped, crosstab, cells, first.design, first.replicated)
@@ -152,10 +153,9 @@ def _comparators(
 
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
     """Published figures of a statistic: the default estimate with its error and interval, and the estimate from records."""
-    mine = published["statistic"] == statistic.label
-    mine &= published["variable"].isna() if statistic.about is None else published["variable"] == statistic.about
-    default = "parameters" if (published[mine]["estimator"] == "parameters").any() else "records"
-    first, records = (published[mine & (published["estimator"] == name)] for name in (default, "records"))
+    mine = published[rows_with(published, statistic)]
+    default = "parameters" if (mine["estimator"] == "parameters").any() else "records"
+    first, records = (mine[mine["estimator"] == name] for name in (default, "records"))
     names = {"synthetic": "estimate", "synthetic_se": "standard_error"}
     names |= {f"synthetic_{name}": name for name in ("df", "lower", "upper")}
     figures: dict[str, Floats | float] = {name: first[column].to_numpy(dtype=float) for name, column in names.items()}
@@ -204,7 +204,7 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
 
 def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, outcome: str = "salary") -> dict[str, Floats]:
     population = _population(truth, job, crosstab, outcome)
-    cells: Cells = cross(population[0], table.by, table.margins, table.universe)
+    cells: Cells = table.cells(population[0])
     count = cells.membership @ population[0].count.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         total = cells.membership @ population[1]

@@ -15,11 +15,12 @@ from dpdist.core.files import private, sha256, write_text
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.noisy_figures import NoiseErrors
+from dpdist.publish.printed_tables import rows_with
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.page import environment
 from dpdist.quality.report_material import ReportMaterial
@@ -53,7 +54,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
         if rows is None or list(rows.columns[: rows.columns.get_loc("statistic")]) != list(table.by):
             unjudged.append(table.name)
             continue
-        cells = cross(release.crosstab, table.by, table.margins, table.universe)
+        cells = table.cells(release.crosstab)
         published, missing = _published(table, cells, rows)
         unjudged += [f"{table.name}, {text}" for text in missing]
         tables[table.name] = published.assign(synthetic_noise_se=_errors(noise, table, cells, published))
@@ -82,8 +83,7 @@ def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) 
     for statistic in table.statistics:
         if statistic.plain:
             outcome = statistic.variable or noise.released.job.outcomes[0]
-            about = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
-            mine = (about & (rows["statistic"] == statistic.label)).to_numpy()
+            mine = rows_with(rows, statistic)
             values[mine] = noise.errors(table, cells, outcome)[statistic.name][np.array(positions)[mine]]
     return values
 

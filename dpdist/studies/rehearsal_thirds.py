@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
-from dpdist.core.table_cells import cross
 from dpdist.estimation.direct import SamplingDesign
 from dpdist.estimation.further import Direct
 from dpdist.job import Job, Simulate, Table
@@ -85,7 +84,7 @@ def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
 
 
 def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
-    cells = cross(direct.crosstab, table.by, table.margins, table.universe)
+    cells = table.cells(direct.crosstab)
     df = cells.membership @ np.maximum(direct.crosstab.count - 1.0, 0.0)
     frames = []
     for statistic in table.statistics:

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.core.errors import Problem
-from dpdist.core.records import TOTAL, Codes, Crosstab, Floats, Ints, Level
-from dpdist.core.table_cells import cross
+from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level
 from dpdist.estimation.raking import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED, Keep
 from dpdist.job.families import families_for, family_facts
-from dpdist.job.tables import Rake
 from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions, whole_as_levels
 from dpdist.survey.plain import ELSEWHERE_NULLS, is_text
 from dpdist.survey.schema import MISSING_VALUES, replicates
@@ -409,18 +407,13 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
 def rake_problems(job: Job, crosstab: Crosstab) -> list[Problem]:
     """Problems of raking totals: cells without a record, totals beyond public bounds, totals that contradict each other."""
     margins, problems = margins_of(job, crosstab), []
-    for rake, margin in zip(job.rake, margins, strict=True):
-        empty = [
-            label
-            for label, n in zip(cross(crosstab, rake.by, False).labels, margin.membership @ crosstab.count, strict=True)
-            if not n
-        ]
+    for margin in margins:
+        empty = [label for label, n in zip(margin.labels, margin.membership @ crosstab.count, strict=True) if not n]
         if empty:
             fault, remedy = "totals of cells without a sample record", "merge levels, or rake to coarser totals"
-            where = f"rake {', '.join(rake.by) or 'all records'}"
-            places = tuple(" / ".join(label) for label in empty[:3])
-            problems.append(Problem(where, fault, "a record in every cell that has a total", remedy, len(empty), places))
-        problems += _beyond_bounds(job, crosstab, rake, margin)
+            allowed, places = "a record in every cell that has a total", tuple(empty[:3])
+            problems.append(Problem(f"rake {margin.by}", fault, allowed, remedy, len(empty), places))
+        problems += _beyond_bounds(job, crosstab, margin)
     if not problems and margins:
         try:
             factors(crosstab.count.astype(np.float64), margins)
@@ -430,19 +423,19 @@ def rake_problems(job: Job, crosstab: Crosstab) -> list[Problem]:
     return problems
 
 
-def _beyond_bounds(job: Job, crosstab: Crosstab, rake: Rake, margin: Margin) -> list[Problem]:
+def _beyond_bounds(job: Job, crosstab: Crosstab, margin: Margin) -> list[Problem]:
     """Problems of totals that no weights within the public bounds can meet."""
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None:
         return []
     count = margin.membership @ crosstab.count.astype(np.float64)
     low, high = (count * bound for bound in column.bounds)
-    labels = [" / ".join(label) or TOTAL for label in cross(crosstab, rake.by, False).labels]
     beyond = (count > 0) & ((margin.totals < low * (1.0 - 1e-9)) | (margin.totals > high * (1.0 + 1e-9)))
     if not beyond.any():
         return []
     fault = f"totals beyond what weights from {column.bounds[0]:.10g} to {column.bounds[1]:.10g} can add up to"
     remedy = "give totals of the population that the weights are of, or state wider bounds"
-    places = tuple(label for label, outside in zip(labels, beyond, strict=True) if outside)[:3]
-    where = f"rake {', '.join(rake.by) or 'all records'}"
-    return [Problem(where, fault, "records times the weight's public bounds", remedy, int(beyond.sum()), places)]
+    places = tuple(label for label, outside in zip(margin.labels, beyond, strict=True) if outside)[:3]
+    return [
+        Problem(f"rake {margin.by}", fault, "records times the weight's public bounds", remedy, int(beyond.sum()), places)
+    ]

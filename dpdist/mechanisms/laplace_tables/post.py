@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.estimation.least_squares import NEAR_ENOUGH, LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.figures import NO_LIMITS, SUM_OF_A, SUM_OF_B, Figures
@@ -106,7 +106,7 @@ class NoisyTables(PublicModel):
         count, noisy_tables = crosstab.count.astype(np.float64), list[NoisyTable]()
         sums: tuple[StatisticName, ...] = ("count", "total") if outcome_needed(job.tables) else ("count",)
         for table in job.tables:
-            cells = cross(crosstab, table.by, table.margins, table.universe)
+            cells = table.cells(crosstab)
             statistics = tuple(dict.fromkeys(statistic.name for statistic in table.statistics)) if local else sums
             sizes = np.ones(len(cells)) if job.noisy_crosstab else cells.membership @ count
             noisy_tables.append(NoisyTable(table.name, cells, statistics, (sizes > 0).astype(np.float64)))

@@ -20,7 +20,7 @@ from dpdist.core.extras import installed
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells, cell_name, cross
+from dpdist.core.table_cells import Cells, cell_name
 from dpdist.engine.protocol import Learned
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.estimation.direct import SamplingDesign
@@ -36,6 +36,7 @@ from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_crosstab
 from dpdist.publish.folder import grounds_of
+from dpdist.publish.printed_tables import rows_with
 from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
 from dpdist.quality.verdict import relative_to
@@ -210,9 +211,7 @@ class ReplicateFigures:
 
     def beside(self, published: pd.DataFrame) -> pd.DataFrame:
         """The errors of a published table, one row for each cell; `held` is 1 if the interval contains the truth."""
-        rows = published[published["statistic"] == self.statistic.label]
-        about = self.statistic.about
-        rows = rows[rows["variable"].isna() if about is None else rows["variable"] == about]
+        rows = published[rows_with(published, self.statistic)]
         rows = rows[rows["estimator"] == rows["estimator"].iloc[0]]
         estimate, low, high = (rows[name].to_numpy(dtype=float) for name in ("estimate", "lower", "upper"))
         gap = np.abs(estimate - self.value)
@@ -255,7 +254,7 @@ def replicate(
 
 def published(job: Job, crosstab: Crosstab) -> list[tuple[Table, Statistic, Cells]]:
     """Every statistic of every table, with the table's cells."""
-    tables = [(table, cross(crosstab, table.by, table.margins, table.universe)) for table in job.tables]
+    tables = [(table, table.cells(crosstab)) for table in job.tables]
     return [(table, statistic, cells) for table, cells in tables for statistic in table.statistics]
 
 

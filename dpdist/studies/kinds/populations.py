@@ -12,7 +12,7 @@ import pandas as pd
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Totals, totals
 from dpdist.job import Job, StatisticName
 from dpdist.quality.compare import truth_in_cells
@@ -182,7 +182,7 @@ def placed_survey(job: Job, source: Source, truth: Callable[[Crosstab, Cells], d
         fields = (np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu"))
         records = Records(*fields)
     table = job.tables[0]
-    cells = cross(crosstab, table.by, table.margins, table.universe)
+    cells = table.cells(crosstab)
     return SimulatedSurvey(crosstab, records, cells, truth(crosstab, cells), totals([records], crosstab, clustered=False))
 
 
