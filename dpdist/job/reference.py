@@ -127,7 +127,7 @@ class SimulatedReference(ReferenceForm):
 
 
 class ReleaseReference(ReferenceForm):
-    """An earlier release as reference, alone or with histograms of the current file that update its shapes."""
+    """An earlier release as reference. In dpdist 0.2 histograms of the current file might update its shapes."""
 
     release: str = Field(description="public folder of an earlier release of tables, or of reference_tables in dpdist 0.2")
     key: KeyText | None = Field(
@@ -172,7 +172,7 @@ FORMS: dict[str, type[ReferenceForm]] = {
     "simulate": SimulatedReference,
     "path": FileReference,
 }
-"""Forms by the key that identifies them. The first of several keys decides, because a release may also have a histogram."""
+"""Forms by the key that identifies them. The first of several keys decides: a release of 0.2 may have a histogram."""
 
 
 def form_of(value: Any) -> str:
@@ -192,8 +192,7 @@ def _of_one_form(entry: Any) -> Any:
     stated = {name: value for name, value in entry.items() if value is not None}
     named = [name for name in ("path", "simulate", "release", "histogram") if name in stated]
     if len(named) > 1 and named != ["release", "histogram"]:
-        fault = f"give only one of path, simulate, release and histogram, not {' and '.join(named)}"
-        raise ValueError(f"{fault}; release alone may have a histogram beside it")
+        raise ValueError(f"give only one of path, simulate, release and histogram, not {' and '.join(named)}")
     return stated
 
 

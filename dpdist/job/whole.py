@@ -428,11 +428,6 @@ class Job(BudgetShares):
         return self.reference is not None and self.reference.known_before
 
     @property
-    def refreshes(self) -> bool:
-        """True if histograms of the current file bring the shapes of an earlier release up to date."""
-        return self.carries and self.reference is not None and self.reference.paid is not None
-
-    @property
     def on_histograms(self) -> bool:
         """True if histograms of the current file replace a reference."""
         return self.reference is not None and not self.reference.known_before

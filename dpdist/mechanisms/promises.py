@@ -98,28 +98,6 @@ CHAINED = (
     "of several periods loses at most the sum of their losses: of ε, or of ρ under zCDP (adaptive composition; the "
     "chain is listed under reference)."
 )
-BINNED_COUNTS = (
-    "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups "
-    "of cells fixed by public sizes. Where public sizes leave columns to choose from, a quarter of ε₀ is first spent on "
-    "typical weights. It buys a noisy total of positions of weights, a noisy choice of columns, and noisy sums of "
-    "positions by their levels. Weights are then binned relative to these. A record enters one bin of the weight at "
-    "most, and one of every outcome. All have discrete Laplace noise of scale h/ε (2h/ε under substitution) for h "
-    "histograms, where ε is what is left of ε₀. Whatever they show, the table costs the rest, so that all together cost "
-    "ε₀ + ε₁ (adaptive composition)."
-)
-BINNED = f"{BINNED_COUNTS} " + (
-    "A cell's limits have the least predicted error, "
-    "from the noisy histograms and the noise's law alone. The public bounds are among those tried. A cell's count is its "
-    "clipped sum, with what its group's histogram holds beyond the limit. Its mean is the clipped mean plus the excess of "
-    "the group's outcomes beyond the limits. Weights and outcomes are taken to be independent within a group."
-)
-REFRESHED = (
-    "The earlier release's shapes are brought up to date by noisy histograms of the current file. Their bins lie at "
-    "orders of its points, cell by cell, for groups of cells fixed by public sizes. A record enters one bin of the weight "
-    "and one of every outcome that has more than two values. All have discrete Laplace noise of scale h/ε₀ (2h/ε₀ under "
-    "substitution) for h histograms. Whatever they show, the table costs the rest, so that both together cost ε₀ + "
-    "ε₁ (adaptive composition)."
-)
 UNITS = (
     "The stated {symbol} is for one {column}, of which at most {most} records are used. A record has {share} of it, to "
     "which the bounds for one record below refer: {most} records move sums by at most {most} times as much."
@@ -265,13 +243,9 @@ def exactness(job: Job) -> str:
 
 def referred(job: Job) -> tuple[str, ...]:
     """The conditions that concern the job's reference."""
-    reference = job.reference
-    what = REFERENCE
-    if reference is not None and not reference.holds_records:
-        what = CHAINED if reference.earlier is not None else BINNED
-    refreshed = (REFRESHED,) if job.refreshes else ()
+    chained = job.reference is not None and job.reference.earlier is not None
     refused = (NOT_REFUSED,) if job.strict and job.has_reference else ()
-    return (what, *refreshed, *refused, *provenance(job))
+    return (CHAINED if chained else REFERENCE, *refused, *provenance(job))
 
 
 def provenance(job: Job) -> tuple[str, ...]:

@@ -291,24 +291,22 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     elif job.mechanism.states_totals and form.earlier is not None and form.paid is not None:
         fault = f"'{name}' measures drift with its own tables, and needs no histograms"
         yield Contradiction(("reference", "histogram"), fault, "leave it out")
+        return
     if form.earlier is not None and form.period is not None:
         yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
     if form.paid is None:
         return
     if form.paid.epsilon >= job.budget.epsilon:
         fault = "the histograms take the release's whole budget, which budget.epsilon states"
-        yield Contradiction(("reference", "histogram", "epsilon"), fault, "spend a part of it, a third as a rule")
+        remedy = f"spend a part of it, {job.mechanism.histogram_share} as a rule"
+        yield Contradiction(("reference", "histogram", "epsilon"), fault, remedy)
     elif 0 < job.epsilon.tables / job.most_records < LEAST_BUDGET:
         fault = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms less, or raise epsilon")
     elif form.paid.epsilon / job.most_records < LEAST_BUDGET:
         fault = f"{job.most_records} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms more")
-    if not form.known_before:
-        yield from _histogram_alone(job)
-    elif job.survey.weight is None and all(column.two_valued for column in job.outcome_columns.values()):
-        fault = "without a weight, an outcome of two values has no shape that could be brought up to date"
-        yield Contradiction(("reference", "histogram"), fault, "leave it out")
+    yield from _histogram_alone(job)
 
 
 def _histogram_alone(job: Job) -> Iterator[Contradiction]:

@@ -216,10 +216,8 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
             ("rake",), "raking goes by the public number of records in a cell", "leave it out, or take zero_out"
         )
     if job.reference is not None and job.reference.paid is not None:
-        fault = "groups of cells for histograms follow from public sizes"
-        yield Contradiction(
-            ("reference", "histogram"), fault, "leave them out and name a file or an earlier release, or take zero_out"
-        )
+        fault = "noisy histograms give limits of public numbers of records alone"
+        yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or take zero_out")
 
 
 def raked_totals(job: Job) -> Iterator[Contradiction]:

@@ -1,0 +1,192 @@
+"""Mechanisms of dpdist 0.2 in a job file: every key that they had, as `tables` reads it, and what they refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dpdist.core.errors import JobError
+from dpdist.job import Job
+from dpdist.job.loading import parse_job
+
+CLIPPED = {"outside": "clip"}
+COLUMNS: dict[str, Any] = {
+    "field": {"levels": ["arts", "law"]},
+    "sex": {"levels": ["f", "m"]},
+    "salary": {"bounds": [0, 150_000], **CLIPPED},
+    "weight": {"bounds": [1, 60], **CLIPPED},
+}
+FILE = {"path": "before.parquet", "period": "2019"}
+SECRET = {"epsilon": "4", "adjacency": "add_remove"}
+ANYWHERE = {"epsilon": "4", "adjacency": "substitution", "exchange": "anywhere"}
+KEYS: dict[str, Any] = {
+    "dataset": "small",
+    "period": "2021",
+    "input": {"path": "now.parquet"},
+    "columns": COLUMNS,
+    "survey": {"weight": "weight"},
+    "outcome": "salary",
+    "mechanism": {"name": "tables"},
+    "budget": {"epsilon": "4", "adjacency": "substitution"},
+    "reference": FILE,
+    "tables": [{"name": "t", "by": ["field", "sex"], "statistics": ["count", {"mean": "salary"}]}],
+}
+
+
+def parsed(**keys: Any) -> Job:
+    return parse_job(json.dumps(KEYS | keys))
+
+
+def of_column(name: str, **entry: Any) -> dict[str, Any]:
+    return {"columns": COLUMNS | {name: entry}}
+
+
+@pytest.mark.parametrize(
+    ("former", "keys", "present", "dropped"),
+    [
+        ("reference_tables", {}, {}, ""),
+        ("reference_tables", {"shrinkage": True}, {}, "mechanism.shrinkage"),
+        ("reference_tables", {"shrinkage": False}, {}, "mechanism.shrinkage"),
+        ("table_package", {}, {}, ""),
+        *(("table_package", {"strategy": one}, {}, "mechanism.strategy") for one in ("auto", "base_cells", "per_table")),
+        ("table_package", {"objective": "largest"}, {"objective": "largest"}, ""),
+        ("table_package", {"noise": "laplace", "strategy": "top_down"}, {"noise": "laplace"}, "mechanism.strategy"),
+        ("table_package", {"noise": "gaussian"}, {"noise": "gaussian"}, ""),
+        ("laplace_strict", {}, {}, ""),
+    ],
+)
+def test_keys_of_a_former_mechanism_are_those_of_tables_or_have_no_effect(
+    former: str, keys: dict[str, Any], present: dict[str, Any], dropped: str
+) -> None:
+    """A caution names the mechanism and what has no effect. Control: under the present name such a key is refused."""
+    budget = KEYS["budget"] | ({"delta": "1e-6"} if keys.get("noise") == "gaussian" else {})
+    job = parsed(mechanism={"name": former, **keys}, budget=budget)
+    stated = {"noise": "laplace"} | present
+    assert {name: job.public["mechanism"].get(name) for name in ("name", *stated)} == {"name": "tables"} | stated
+    (caution,) = job.of_alias
+    assert (former in str(caution), "has no effect" in str(caution)) == (True, bool(dropped))
+    assert dropped in str(caution)
+    assert parsed(budget=budget, mechanism={"name": "tables"} | present).of_alias == ()
+    if dropped:
+        with pytest.raises(JobError, match=dropped.rpartition(".")[2]):
+            parsed(mechanism={"name": "tables", **keys})
+
+
+def test_histograms_beside_a_release_have_no_effect_under_a_former_name() -> None:
+    """They brought shapes of a release of reference_tables up to date. Control: `tables` refuses them."""
+    both = {"release": "earlier/public", "histogram": {"epsilon": "1"}}
+    job = parsed(mechanism={"name": "reference_tables"}, reference=both)
+    assert job.reference is not None
+    assert (job.reference.earlier, job.reference.paid) == ("earlier/public", None)
+    assert "reference.histogram has no effect" in str(job.of_alias[0])
+    with pytest.raises(JobError, match="needs no histograms"):
+        parsed(reference=both)
+
+
+def test_the_removed_mechanism_is_refused_with_its_successor() -> None:
+    with pytest.raises(JobError, match=r"'weight_regularisation' is no mechanism since dpdist 0\.3") as refused:
+        parsed(mechanism={"name": "weight_regularisation"})
+    assert "take tables" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"strata": ["field"]},
+        {"rake": [{"by": ["sex"], "totals": {"f": 100, "m": 200}}]},
+        {"reference": {"release": "earlier/public"}},
+        {"budget": ANYWHERE | {"delta": "1e-6"}, "mechanism": {"name": "tables", "noise": "gaussian"}},
+    ],
+    ids=["strata", "public totals", "an earlier release", "Gaussian noise against any exchange"],
+)
+def test_what_packages_of_tables_refused_is_read(keys: dict[str, Any]) -> None:
+    """Of the same jobs under their former names, too."""
+    job = parsed(**keys)
+    assert (job.mechanism.name, job.of_alias) == ("tables", ())
+    former = parsed(**keys | {"mechanism": {**keys.get("mechanism", {}), "name": "table_package"}})
+    assert former.mechanism == job.mechanism
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "an outcome that is not clipped": (of_column("salary", bounds=[0, 9]), "an outcome lies outside", "outside: clip"),
+    "a weight that is not clipped": (of_column("weight", bounds=[1, 60]), "a weight lies outside", "outside: clip"),
+    "no bounds of the weight and no reference": (
+        {"columns": {name: entry for name, entry in COLUMNS.items() if name != "weight"}, "reference": None},
+        "need public bounds of the weight",
+        "add weight: {bounds",
+    ),
+    "zeros that are dropped": (of_column("salary", bounds=[0, 9], zeros="drop", **CLIPPED), "zeros dropped", "keep these"),
+    "a fallback": ({"mechanism": {"name": "tables", "fallback": "pool"}}, "whether a fallback is taken", "take refuse"),
+    "secret numbers after a release": (
+        {"budget": SECRET, "reference": {"release": "x"}},
+        "of public numbers of records",
+        "name a public file",
+    ),
+    "any exchange after a release": (
+        {"budget": ANYWHERE, "reference": {"release": "x"}},
+        "of public numbers of records",
+        "name a public file",
+    ),
+    "secret numbers by strata": ({"budget": SECRET, "strata": ["field"]}, "keeps sizes secret", "take zero_out"),
+    "secret numbers without weights": ({"budget": SECRET, "survey": {}}, "whole numbers of records", "name a weight"),
+    "secret numbers on histograms": (
+        {"budget": SECRET, "reference": {"histogram": {"epsilon": "1"}}},
+        "limits of public numbers of records alone",
+        "name a public file",
+    ),
+    "secret numbers without a reference": ({"budget": SECRET, "reference": None}, "only where numbers", "add reference"),
+    "some columns against any exchange": (
+        {"budget": ANYWHERE, "predictors": {"protect": {"columns": ["sex"]}}},
+        "those by field stay public",
+        "leave columns out",
+    ),
+    "protected columns of public sizes": ({"predictors": {"protect": {}}}, "same sample counts", "add_remove"),
+    "no delta under Gaussian noise": (
+        {"mechanism": {"name": "tables", "noise": "gaussian"}},
+        "no epsilon holds alone",
+        "add delta",
+    ),
+    "a delta under Laplace noise": ({"budget": KEYS["budget"] | {"delta": "1e-6"}}, "spends no delta", "leave it out"),
+    "an objective of another name": (
+        {"mechanism": {"name": "tables", "objective": "larges"}},
+        "'larges' is not known",
+        "'largest'",
+    ),
+    "histograms of the whole budget": (
+        {"reference": {"histogram": {"epsilon": "4"}}},
+        "take the release's whole budget",
+        "1/6 as a rule",
+    ),
+    "histograms beside a file": (
+        {"reference": {**FILE, "histogram": {"epsilon": "1"}}},
+        "not path and histogram",
+        "correct the value",
+    ),
+    "a file beside a release": ({"reference": {"path": "a", "release": "b"}}, "not path and release", "correct"),
+    "a release with a period": ({"reference": {"release": "a", "period": "2020"}}, "tells its own period", "leave it out"),
+    "histograms with a period": (
+        {"reference": {"histogram": {"epsilon": "1"}, "period": "2020"}},
+        "histograms are of the current file",
+        "leave it out",
+    ),
+    "histograms of no budget": ({"reference": {"histogram": {}}}, "missing key", "add 'epsilon'"),
+    "a reference of nothing": ({"reference": {}}, "no file is named", "add path"),
+    "a reference of the job's own period": ({"reference": {"path": "a", "period": "2021"}}, "the job's own", "earlier"),
+}
+"""What one of the former mechanisms refused, and `tables` does as well."""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_of_former_mechanisms_is_refused_with_a_remedy(case: str) -> None:
+    keys, fault, remedy = REFUSED[case]
+    with pytest.raises(JobError) as refused:
+        parsed(**keys)
+    problems = [f"{one.fault} {one.allowed}" for one in refused.value.problems if remedy in one.remedy]
+    assert any(fault in one for one in problems), refused.value
+
+
+def test_the_job_that_these_change_is_read() -> None:
+    """Control."""
+    assert parsed().mechanism.name == "tables"
