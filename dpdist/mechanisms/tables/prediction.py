@@ -360,7 +360,11 @@ def _coordinate(
     if outcome is None:
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
     ratio = np.ones(len(place)) if given is None else weight / given.means[place]
-    effects, own = corrected(effects, z, ratio, (relative_to * unit)[place], place, half, cells.crosses, cells.families)
+    # Where a yes is rare, outcomes of one variance leave many small residuals and a few large ones.
+    usual = np.ones(len(place)) if outcome is None else Spread.of(base[place], np.abs(z))(base[place]) ** 2
+    usual = np.maximum(usual, SMALLEST)
+    size = (relative_to * unit)[place]
+    effects, own = corrected(effects, z, ratio, size, usual, place, half, cells.crosses, cells.families)
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
     own_part = np.minimum(effects.influence[place], MOST_INFLUENCE)

@@ -274,8 +274,10 @@ def effects_of(
     return RandomEffects(shift, loading.scaled(1.0 - from_records), alone, influence)
 
 
-def own_variances(residuals: Floats, place: Ints, index: Sequence[Ints], cells: int) -> Floats:
+def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence[Ints], cells: int) -> Floats:
     """Variances of records about their cells' means, of all cells, from residuals of records in these cells.
+
+    `usual` are mean sizes of residuals of one variance, (record,): those of a yes or no are small where one is rare.
 
     Every family of cells has factors in turn: logarithms of cells' mean sizes of residuals, each with the credibility of
     its number of records, for the spread of true logarithms that means of both halves of records show together. A few
@@ -284,7 +286,7 @@ def own_variances(residuals: Floats, place: Ints, index: Sequence[Ints], cells: 
     size, scale = np.abs(residuals), np.ones(cells)
     least, half = np.sqrt(LEAST_OWN), np.arange(len(size)) % 2 == 0
     for family in index:
-        cell, ratio, count = family[place], size / scale[place], int(family.max()) + 1
+        cell, ratio, count = family[place], size / (usual * scale[place]), int(family.max()) + 1
         centre = max(float(ratio.mean()), 1e-300)
         uncertain = float(((ratio / centre - 1.0) ** 2).mean())
         parts = [_log_sizes(cell[some], ratio[some] / centre, count, least) for some in (half, ~half)]
@@ -314,6 +316,7 @@ def corrected(
     z: Floats,
     ratio: Floats,
     size: Floats,
+    usual: Floats,
     place: Ints,
     half: Ints,
     crosses: Sequence[Ints],
@@ -324,7 +327,8 @@ def corrected(
     One variance for all records shrinks such cells too much. By cross of columns, the one first whose means of one half of
     the records explain most of the other half, a cell's mean remainder counts by the precision that its own records show.
     Cells themselves come last. An effect moves a record's residual `z` by its `ratio`, (record,): that of its weight to the
-    predicted one. `size` (record,) is what a residual of 1 adds to the total.
+    predicted one. `size` (record,) is what a residual of 1 adds to the total, and `usual` (record,) the mean size of
+    residuals at its prediction.
     """
     shift, loading, alone, influence = effects
     some = slice(None, None, -(-len(z) // MOST_CHOOSING))
@@ -333,13 +337,13 @@ def corrected(
         remainder, fresh = z - ratio * shift[place], np.zeros(len(left), dtype=bool)
         while left and not fresh[first := int(gains.argmax())]:
             # Gains fall as others are chosen, so that most need not be found again.
-            gains[first] = _explained(left[first][place[some]], remainder[some], ratio[some], half[some])
+            gains[first] = _explained(left[first][place[some]], remainder[some], ratio[some], usual[some], half[some])
             fresh[first] = True
         more = bool(left) and gains[first] > LEAST_GAIN
         family = left.pop(first) if more else np.arange(len(shift))
         cell, count = family[place], int(family.max()) + 1
-        between = _between(*_of_halves(cell, remainder, ratio, half, count))
-        own = _Means.of(cell, remainder, ratio, count)
+        between = _between(*_of_halves(cell, remainder, ratio, usual, half, count))
+        own = _Means.of(cell, remainder, ratio, usual, count)
         trust, number = between / (between + own.error + 1e-300), np.maximum(own.number, 1.0)
         shift, variance = shift + (trust * own.mean)[family], trust * (1.0 - trust) * between
         influence = influence + (1.0 - influence) * (trust / number)[family][: len(influence)]
@@ -355,7 +359,7 @@ def corrected(
         noise = scipy.sparse.csr_array(block, shape=(len(family), count))
         loading = loading.beside(Loadings(noise, np.ones(count), np.zeros((count, 0)), variance[family]))
     residuals = (z - ratio * shift[place]) / (1.0 - np.minimum(influence[place], MOST_INFLUENCE))
-    variances = own_variances(residuals, place, index, len(shift))
+    variances = own_variances(residuals, usual, place, index, len(shift))
     # Where laws are skewed, precision goes with small means. So the total is fitted again, by the cells that show least.
     shift = (
         shift + float(size @ (z - ratio * shift[place])) / max(float(size @ (ratio * variances[place])), 1e-300) * variances
@@ -374,14 +378,14 @@ class _Means(NamedTuple):
     number: Floats
 
     @classmethod
-    def of(cls, cell: Ints, remainder: Floats, ratio: Floats, cells: int) -> _Means:
+    def of(cls, cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, cells: int) -> _Means:
         number = np.bincount(cell, minlength=cells).astype(np.float64)
         total = np.bincount(cell, weights=ratio, minlength=cells)
         present = total > 0.0
         mean = np.bincount(cell, weights=remainder, minlength=cells) / np.where(present, total, 1.0)
         of_record = number[cell]
         about = (remainder - ratio * mean[cell]) * np.sqrt(of_record / np.maximum(of_record - 1.0, 1.0))
-        own = own_variances(np.where(of_record > 1.0, about, remainder), cell, [np.arange(cells)], cells)
+        own = own_variances(np.where(of_record > 1.0, about, remainder), usual, cell, [np.arange(cells)], cells)
         return cls(mean, np.where(present, own, np.inf), total.astype(np.float64), number)
 
     @property
@@ -390,17 +394,18 @@ class _Means(NamedTuple):
         return np.asarray(self.own * np.maximum(self.number, 1.0) / np.where(self.total > 0.0, self.total, 1.0) ** 2)
 
 
-def _of_halves(cell: Ints, remainder: Floats, ratio: Floats, half: Ints, cells: int) -> list[_Means]:
-    return [_Means.of(cell[side], remainder[side], ratio[side], cells) for side in (half == 0, half == 1)]
+def _of_halves(cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, half: Ints, cells: int) -> list[_Means]:
+    sides = half == 0, half == 1
+    return [_Means.of(cell[side], remainder[side], ratio[side], usual[side], cells) for side in sides]
 
 
-def _explained(cell: Ints, remainder: Floats, ratio: Floats, half: Ints) -> float:
+def _explained(cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, half: Ints) -> float:
     """Log likelihood that effects by one half of the records add for a record of the other half, on average.
 
     The law has heavy tails and the cells' scales by the first half: cells of small errors count as much as others.
     """
     cells = int(cell.max(initial=0)) + 1
-    of_halves = _of_halves(cell, remainder, ratio, half, cells)
+    of_halves = _of_halves(cell, remainder, ratio, usual, half, cells)
     between, gain = _between(*of_halves), 0.0
     for side, opposite in zip((half == 0, half == 1), reversed(of_halves), strict=True):
         effect = between / (between + opposite.error + 1e-300) * opposite.mean
