@@ -103,10 +103,13 @@ class Draft:
     def text(self) -> str:
         """Returns the text of the job file."""
         parts = (self._head(), self._columns(), self._design(), self._cost(), self._publication(), self._tables())
-        return "\n".join(line for part in parts for line in part) + "\n"
+        lines = [line for part in parts for line in part]
+        begun = "# Begun by `dpdist init`."
+        if any("# TODO" in line for line in lines):
+            begun += " Lines marked TODO are yours; `dpdist validate` names those that are left."
+        return "\n".join([begun, *lines]) + "\n"
 
     def _head(self) -> Iterator[str]:
-        yield "# Begun by `dpdist init`. Lines marked TODO are yours; `dpdist validate` names those that are left."
         yield f"dataset: {flow(self.dataset)}  {ACCOUNT}"
         yield f"period: {flow(self.period)}" if self.period else '# TODO fill: period: "…", what the release is of'
         yield f"input: {flow(dict(self.input))}" if self.input else "# input: {path: …}, or --input FILE"

@@ -27,7 +27,7 @@ from dpdist.core.progress import SHOWN, Event, Listener, left, named
 
 FIRST, EVERY = 1.0, 10.0
 """Seconds until a running command reports its state, and between later reports."""
-BETWEEN = "between stages"
+BETWEEN = "working"
 """The stage of a command when one stage has ended and the next has not begun."""
 
 

@@ -43,7 +43,7 @@ def verify(
             again = {"derived": derived, "not_checked": unchecked}
             answer({"whole": not wrong, "problems": wrong, **which, **named, **again})
         else:
-            for line in wrong or [f"whole: {public}", *_corrects(which), *filter(None, [derived])]:
+            for line in wrong or [f"complete: {public}", *_corrects(which), *filter(None, [derived])]:
                 out.print(line, markup=False)
             for line in unchecked:
                 out.print(f"not checked: {line}", markup=False)

@@ -19,13 +19,13 @@ from pydantic import BeforeValidator, Discriminator, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from dpdist.job.tables import Margins, Precision, Priority, Statistics, Table, TableUniverse
-from dpdist.job.values import Frozen, Name, adapter_of
+from dpdist.job.values import Frozen, TableName, adapter_of
 from dpdist.job.yaml_lines import Where
 
 MOST_TABLES = 1_000
 """Largest number of tables of a job. A larger workbook, page or folder would be of no use to a reader."""
 LONGEST_NAME = 80
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.]+")
+_NOT_IN_A_NAME = re.compile(r"[^\w.]+")
 _GROUPS = {"every_pair_of": 2, "every_triple_of": 3}
 """Shorthand keys, and the number of columns of each of their tables."""
 
@@ -55,7 +55,7 @@ class TableEntry(Frozen):
     Names of several are the entry's name and their columns, joined by hyphens, as in pay-state-sex.
     """
 
-    name: Name = Field(description="name of the table, or beginning of the names of several")
+    name: TableName = Field(description="name of the table, or beginning of the names of several")
     by: tuple[_ByItem, ...] = Field(
         default=(),
         description="columns whose combinations are the table's cells; or lists of columns, one for each "

@@ -10,7 +10,7 @@ from dpdist.core.plugins import Refused
 from dpdist.job.names import StatisticName
 from dpdist.job.statistics import KINDS
 from dpdist.job.statistics.kind import CONSTANTS, Kind
-from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel
+from dpdist.job.values import ColumnName, Frozen, PublicLevel, TableName
 
 if TYPE_CHECKING:
     from dpdist.core.records import Crosstab
@@ -146,7 +146,7 @@ Precision = Annotated[
 class Table(Frozen):
     """A published table. `dpdist.job.table_entries` has the forms in which a job may write several as one."""
 
-    name: Name = Field(description="of the table's files")
+    name: TableName = Field(description="of the table's files")
     by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
     universe: TableUniverse = Field(default={})
     margins: Margins = True

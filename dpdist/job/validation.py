@@ -17,7 +17,7 @@ from dpdist.job.families import Family
 from dpdist.job.former import STATISTICS
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.specs import SPECS, those
-from dpdist.job.values import NAME, PATTERNS
+from dpdist.job.values import NAME, PATTERNS, TABLE
 from dpdist.job.weights import Weights
 from dpdist.job.weights import sections as weight_sections
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
@@ -151,7 +151,7 @@ _KINDS = {
 def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, str]:
     """The allowed values and the remedy, for a kind of pydantic's errors. Messages of dpdist's checks stay unchanged."""
     if kind == "string_pattern_mismatch":
-        return PATTERNS[facts["pattern"]], "rename it" if facts["pattern"] == NAME else "write it so"
+        return PATTERNS[facts["pattern"]], "rename it" if facts["pattern"] in (NAME, TABLE) else "write it so"
     if kind in _WORDS:
         allowed, remedy = _WORDS[kind]
         shown = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}

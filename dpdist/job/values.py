@@ -49,6 +49,8 @@ def at_most(limit: int, why: str) -> AfterValidator:
 Period = Annotated[str, BeforeValidator(lambda v: str(v) if type(v) is int else v), AfterValidator(_printable)]
 ColumnName = Annotated[str, AfterValidator(_printable)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+TABLE = r"^[^\x00-\x2f:-@\x5b-\x5e`\x7b-\xbf\u2000-\u206f\u3000][^\x00-\x2c/:-@\x5b-\x5e`\x7b-\xbf\u2000-\u206f\u3000]*$"
+"""A name of files in which columns of any script have theirs; no marks but _, . and -, and no blanks."""
 LANGUAGE = r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 ADDRESS = r"^https?://\S+$"
 AGENCY = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*$"
@@ -57,6 +59,7 @@ RELEASE = r"^[0-9a-f]{64}$"
 MINISIGN = r"^RW[QRST][A-Za-z0-9+/]{53}$"
 PATTERNS = {
     NAME: "letters, digits, _, . and -, the first a letter or a digit",
+    TABLE: "letters of any script, digits, _, . and -, the first a letter, a digit or _",
     LANGUAGE: "a language's tag, as en or en-GB",
     ADDRESS: "an address that begins with http:// or https://, without blanks",
     AGENCY: "letters, digits, _ and -, the first a letter, as ESTAT; parts are joined by a full stop",
@@ -66,6 +69,7 @@ PATTERNS = {
 }
 """The patterns in words, for messages."""
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
+TableName = Annotated[str, Field(pattern=TABLE, max_length=80)]
 KeyText = Annotated[str, Field(pattern=MINISIGN)]
 """A public key as minisign writes it, in the second line of its file."""
 Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]

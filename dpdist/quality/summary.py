@@ -23,6 +23,8 @@ from dpdist.quality.verdict import (
     place,
 )
 
+LISTED = 3
+"""Number of statistics that a verdict's first line names for each fault; the others are in the evaluation."""
 NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
@@ -43,11 +45,13 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
         "most cells err in the same direction": [name for name, verdict in judged if verdict.one_sided],
         "a cell is too far off": [name for name, verdict in judged if verdict.far is not None],
     }
-    sentences = [f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where]
-    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in judged if verdict.unclear]
+    sentences = [f"{fault} ({_first(where)})" for fault, where in faults.items() if where]
+    by_cover = sorted(judged, key=lambda pair: pair[1].held)
+    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in by_cover if verdict.unclear]
     warned = any(verdict.warns for _, verdict in judged)
-    far = [f"{name}: {_sizes(verdict)}" for name, verdict in judged if verdict.far_off]
-    off = [f"large errors, in direct SE ({'; '.join(far)})"] if far else []
+    by_error = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.median))
+    far = [f"{name}: {_sizes(verdict)}" for name, verdict in by_error if verdict.far_off]
+    off = [f"large errors, in direct SE ({_first(far)})"] if far else []
     fixed_tables = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
     fixed = [f"{name}: {_relative(figures)}" for name, figures in fixed_tables if figures.inaccurate]
     off += [f"counts that the design fixes have large errors ({'; '.join(fixed)})"] if fixed else []
@@ -57,7 +61,7 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     if sentences:
         stops = any(verdict.stops for _, verdict in judged)
         return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
-    few = [f"90 % intervals cover too few estimates, or miss the figure of all records ({'; '.join(low)})"] if low else []
+    few = [f"90 % intervals cover too few estimates, or miss the figure of all records ({_first(low)})"] if low else []
     if ratios:
         return "; ".join(small_too + off + few)
     if off:
@@ -65,6 +69,12 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     if low:
         return f"{'a warning' if warned else 'not clear'}: {few[0]}"
     return NO_FAULT if len(judged) == len(verdicts) else PART
+
+
+def _first(statistics: Sequence[str]) -> str:
+    """The first LISTED of these statistics, and how many there are beside them."""
+    more = [f"and {len(statistics) - LISTED} more"] if len(statistics) > LISTED else []
+    return "; ".join([*statistics[:LISTED], *more])
 
 
 def _of_intervals(verdict: Verdict) -> str:

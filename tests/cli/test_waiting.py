@@ -90,7 +90,7 @@ def test_a_long_step_without_events_is_no_silence(lines: list[str]) -> None:
             assert lines[-1].startswith("fit: 1 of 4 after 0 s")
         lines.clear()
         waited(lambda: len(lines) > 2)
-    assert lines[-1].startswith("between stages: after 0 s"), "a stage that has ended is not named"
+    assert lines[-1].startswith("working: after 0 s"), "a stage that has ended is not named"
     assert not any(thread.name == "progress" for thread in threading.enumerate()), "nothing is left running"
 
 
@@ -278,7 +278,7 @@ def test_a_part_of_the_running_unit_counts(monkeypatch: pytest.MonkeyPatch) -> N
         said = "reference: 0 of 1 (25% of the work) after 30 s, about 90 s left; LearnOne (key 0), for 30 s"
         assert line_of(state.figures) == said
     part(0.5)
-    assert line_of(state.figures) == "between stages: after 0 s", "outside of a stage, a part is nobody's"
+    assert line_of(state.figures) == "working: after 0 s", "outside of a stage, a part is nobody's"
 
 
 def test_shares_of_work_and_tasks_are_not_shown_where_sizes_are_secret() -> None:

@@ -64,6 +64,16 @@ def test_a_column_that_no_name_may_have_gives_underscores() -> None:
     assert list(columns(job("{name: t, by: [[pay in 2020, sex]], statistics: [count]}"))) == ["t-pay_in_2020-sex"]
 
 
+def test_columns_of_other_scripts_have_names_of_their_own() -> None:
+    """They were one underscore each, so that two of them made one name. Control: marks are still underscores."""
+    declared = '  "المنطقة": {levels: [a, b]}\n  "地域": {levels: [a, b]}\n  "Åland (sum)": {levels: [a, b]}\n'
+    entry = '  - {name: t, by: [["المنطقة"], ["地域"], ["Åland (sum)"]], statistics: [count]}\n'
+    names = list(columns(parse_job(TEXT.replace("columns:\n", f"columns:\n{declared}") + entry)))
+    assert names == ["t-المنطقة", "t-地域", "t-Åland_sum_"]
+    with pytest.raises(JobError, match="letters of any script"):
+        job('{name: "a/b", by: [state], statistics: [count]}')
+
+
 def test_shorthand_is_the_same_job_as_its_tables_written_out() -> None:
     short = job("{name: t, by: [[state, sex], [sex]], statistics: [count], priority: 3}", "{name: u, statistics: [count]}")
     tables = ("{name: t-state-sex, by: [state, sex], statistics: [count], priority: 3}",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -250,6 +251,20 @@ def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
     wrong = overall({"pay": evaluated(rng, 30, stated=0.2, noise=5.0)})
     assert wrong.head.startswith("do not publish: ")
     assert "; large errors, in direct SE" in wrong.head
+
+
+def test_the_first_line_names_three_statistics_of_a_fault_the_worst_first() -> None:
+    """Of seven tables whose figures are far off. Control: three are named without a rest."""
+    rng = np.random.default_rng(18)
+    tables = {f"pay-{k}": evaluated(rng, 30, noise=4.0 + k) for k in range(7)}
+    head = overall(tables).head
+    medians = [float(text) for text in re.findall(r"median ([0-9.]+)", head)]
+    assert len(medians) == 3
+    assert medians == sorted(medians, reverse=True)
+    assert f"; and {len(tables) - 3} more)" in head
+    three = overall({name: tables[name] for name in ("pay-4", "pay-5", "pay-6")}).head
+    assert three.count("median ") == 3
+    assert " more)" not in three
 
 
 def test_a_grand_figure_is_held_to_the_interval_that_is_published() -> None:

@@ -88,7 +88,7 @@ def test_diff_and_verify_tell_siblings_apart(chain: Path) -> None:
     lines = {each["what"]: (each["before"], each["after"]) for each in found if each["part"] == "release"}
     assert (lines["version"], lines["corrects"]) == (("1", "4"), ("none", release(chain, "third")))
     assert lines["correction"] == ("none", "what was wrong, number 4")
-    assert does("verify", chain / "first").output.splitlines()[0] == f"whole: {chain}/first/public"
+    assert does("verify", chain / "first").output.splitlines()[0] == f"complete: {chain}/first/public"
     assert f"is version 4, and corrects release {release(chain, 'third')}" in does("verify", chain / "fourth").output
 
 

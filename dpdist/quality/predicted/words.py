@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import ceil, exp, floor, isnan, log, log10
 from pathlib import Path
@@ -77,6 +77,8 @@ def _two_digits(epsilon: Fraction) -> Fraction:
     return ceil(epsilon / step) * step
 
 
+MANY = 8
+"""Number of statistics of tables from which on a plan has a line for each kind alone."""
 UNIT = (
     "errors are |published − direct estimate| in direct standard errors, as in a run's verdict, predicted from "
     "public records "
@@ -86,20 +88,43 @@ UNIT = (
 
 
 def in_words(prediction: ErrorPrediction) -> Iterator[str]:
-    """Yields a plan's lines on every statistic and on other ε, or the reason why nothing is known."""
+    """Yields a plan's lines on its statistics, at the job's ε and at others, or the reason why nothing is known.
+
+    Of more than MANY statistics there is a line for each kind, with ranges over tables.
+    """
     if not prediction.computed:
         yield not_known(prediction)
         return
     yield UNIT
-    for row in prediction.statistics():
-        yield f"{row.table}, {row.statistic}: {_of_statistic(row)}"
+    rows, curves = prediction.statistics(), list(zip(*map(prediction.statistics, prediction.epsilons), strict=True))
+    if len(rows) > MANY:
+        for statistic in dict.fromkeys(row.statistic for row in rows):
+            mine = [k for k, row in enumerate(rows) if row.statistic == statistic]
+            yield _over_tables(statistic, [rows[k] for k in mine], [curves[k] for k in mine], prediction.epsilons)
+        yield "`dpdist plan JOB --open` shows every table"
+    else:
+        for row, points in zip(rows, curves, strict=True):
+            medians = ", ".join(
+                f"{_figure(point)} at ε = {e:g}" for e, point in zip(prediction.epsilons, points, strict=True)
+            )
+            yield f"{row.table}, {row.statistic}: {_of_statistic(row)}; median {medians}"
     yield from not_predicted(prediction)
-    curves = zip(*map(prediction.statistics, prediction.epsilons), strict=True)
-    for points in curves:
-        listed = ", ".join(
-            f"{_figure(row)} at ε = {epsilon:g}" for epsilon, row in zip(prediction.epsilons, points, strict=True)
-        )
-        yield f"{points[0].table}, {points[0].statistic}: median {listed}"
+
+
+def _over_tables(
+    statistic: str, rows: Sequence[Statistics], curves: Sequence[Sequence[Statistics]], epsilons: Sequence[float]
+) -> str:
+    """One statistic in several tables: the tables with the smallest and the largest median, and the largest cell."""
+    rank = sorted(range(len(rows)), key=lambda k: rows[k].median if rows[k].median == rows[k].median else rows[k].relative)
+    low, high = rows[rank[0]], rows[rank[-1]]
+    parts = [f"medians from {_figure(low)} ({low.table}) to {_figure(high)} ({high.table})"]
+    if judged := [row for row in rows if not isnan(row.largest)]:
+        most = max(judged, key=lambda row: row.largest)
+        parts.append(f"{most.largest:.2g} in the largest cell ({most.table})")
+    if alone := sorted(row.reference_alone for row in rows if not isnan(row.reference_alone)):
+        parts.append(f"the reference alone {alone[0]:.2g} to {alone[-1]:.2g}")
+    medians = ", ".join(f"{_figure(point)} at ε = {e:g}" for e, point in zip(epsilons, curves[rank[-1]], strict=True))
+    return f"{statistic}, {len(rows)} tables: {'; '.join(parts)}; median of {high.table} {medians}"
 
 
 def not_known(prediction: ErrorPrediction) -> str:
