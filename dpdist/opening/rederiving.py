@@ -70,7 +70,7 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     record = read_object(public, PROOF)
     refuse_format(PROOF, record.get("format", 0), FORMAT)
     if isinstance(job.mechanism, Former):
-        return _of_former(record, due, job, statement)
+        return _of_former(public, record, due, job, statement)
     if faults := list(_differences(record, due)):
         return Rederivation(faults, "", [])
     if not due["queries"]:
@@ -84,8 +84,13 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     return Rederivation(faults, derived, [*holds, *words, *hidden, DRAWN, MOVED, RECORDS])
 
 
-def _of_former(record: Mapping[str, Any], due: Mapping[str, Any], job: Job, statement: Mapping[str, Any]) -> Rederivation:
-    """The answer for a mechanism of an earlier version: the loss of the record's queries, which dpdist 0.2 derives."""
+def _of_former(
+    public: Path, record: Mapping[str, Any], due: Mapping[str, Any], job: Job, statement: Mapping[str, Any]
+) -> Rederivation:
+    """The answer for a mechanism of an earlier version: the loss of the record's queries, and noise of their scales.
+
+    dpdist 0.2 derives the queries.
+    """
     made_by = str(statement.get("protected_by") or "0")
     if numbers_of(made_by) >= FIRST_WITHOUT:
         fault = UNKNOWN.format(job.mechanism.name, printable(made_by))
@@ -93,8 +98,9 @@ def _of_former(record: Mapping[str, Any], due: Mapping[str, Any], job: Job, stat
     if faults := list(_unlike_figures(record, due)):
         return Rederivation(faults, "", [])
     again = rederived(record)
-    derived = _words(again, statement, len(record["queries"]))
-    return Rederivation(list(_less(statement, again)), derived, [OF_FORMER.format(job.mechanism), DRAWN, MOVED, RECORDS])
+    derived, queries = _words(again, statement, len(record["queries"])), record["queries"]
+    faults = [*_less(statement, again), *_noise(public, job, queries, len(queries), former=True)[0]]
+    return Rederivation(faults, derived, [OF_FORMER.format(job.mechanism), DRAWN, MOVED, RECORDS])
 
 
 def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> Rederivation:
@@ -183,10 +189,13 @@ class _Figures(NamedTuple):
     part: Ints
 
 
-def _noise(public: Path, job: Job, queries: list[dict[str, Any]], number: int) -> tuple[list[Damaged], list[str]]:
+def _noise(
+    public: Path, job: Job, queries: list[dict[str, Any]], number: int, *, former: bool = False
+) -> tuple[list[Damaged], list[str]]:
     """Faults in laws and scales of noisy figures, and queries without any figure, in words.
 
     A statistic answers the query that its mechanism names, or any of the mechanism's queries, which are the first `number`.
+    A `former` mechanism names none.
     """
     noisy = [query for query in queries[:number] if query["law"] != "posterior_draw"]
     further = [query["name"] for query in queries[number:]]
@@ -197,7 +206,7 @@ def _noise(public: Path, job: Job, queries: list[dict[str, Any]], number: int) -
         faults.append(
             Damaged(MEASUREMENTS, f"{again:,} noisy figures that are of a cell listed before", "each figure once")
         )
-    shown, more, measured = set[int](), 0, measured_of(job)
+    shown, more, measured = set[int](), 0, None if former else measured_of(job)
     kinds, kind = np.unique(np.column_stack([figures.law, figures.statistic]).astype(str), axis=0, return_inverse=True)
     for place_of_kind, (law, statistic) in enumerate(kinds.tolist()):
         here = np.flatnonzero(kind.ravel() == place_of_kind)
@@ -235,9 +244,12 @@ def _noise(public: Path, job: Job, queries: list[dict[str, Any]], number: int) -
     return faults, [*words, *([HIDDEN.format("; ".join(unseen))] if unseen else [])]
 
 
-def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured: Measurements) -> list[int]:
+def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured: Measurements | None) -> list[int]:
     """Positions of the queries that a statistic may answer: those of the name that its mechanism gives, and of the law."""
-    named, of_law = measured.query(statistic), [place for place, query in enumerate(queries) if query["law"] == law]
+    of_law = [place for place, query in enumerate(queries) if query["law"] == law]
+    if measured is None:
+        return of_law
+    named = measured.query(statistic)
     if named is None:  # queries of a mechanism may have the names of their statistics
         names = {query["name"]: query["name"] for query in queries}
         named = measured._replace(queries=names).query(statistic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.job.budget import epsilon_of
 from dpdist.mechanisms.tables import cells, limits, system
+from dpdist.opening.rederiving import rederivation
 from dpdist.opening.verifying import problems
 from dpdist.quality.predicted.prediction import predicted
 
@@ -200,6 +202,19 @@ def test_another_budget_is_named_without_the_histograms_that_follow_it(tmp_path:
         with pytest.raises(JobError) as refused:
             dpdist.publish(first, job=path)
         assert [one.where for one in refused.value.problems] == named
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.0, False), (0.9, True)])
+def test_noise_of_a_former_mechanism_loses_what_its_record_states(factor: float, found: bool, tmp_path: Path) -> None:
+    """A package of dpdist 0.2 whose noisy figures have a tenth less noise than its proof record. Control: its own."""
+    public = tmp_path / "public"
+    shutil.copytree(PACKAGE, public)
+    figures = pd.read_parquet(public / "measurements.parquet")
+    figures.assign(scale=figures["scale"] * factor).to_parquet(public / "measurements.parquet")
+    statement = json.loads((public / "statement.json").read_text()) | {"protected_by": "0.2.0"}
+    answer = rederivation(public, read_job(public, "released/job.json"), statement)
+    assert answer.derived
+    assert [str(one).startswith("measurements.parquet: noise") for one in answer.faults] == [True] * found
 
 
 def test_a_stored_job_of_a_former_mechanism_is_refused_by_name(tmp_path: Path) -> None:
