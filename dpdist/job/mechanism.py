@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -116,6 +116,12 @@ class MechanismSpec(Frozen):
         named: list[Any] = [base.model_fields["name"].annotation for base in bases]
         if name not in named and "package" not in vars(cls):
             cls.package = cls.__module__.rpartition(".")[0]
+
+    @classmethod
+    def of(cls, job: JobView) -> Self:
+        """The mechanism of a job, which is of this class."""
+        assert isinstance(job.mechanism, cls)
+        return job.mechanism
 
     def __str__(self) -> str:
         """The mechanism's name, for messages."""

@@ -71,7 +71,7 @@ class NoisySums(ABC, Generic[S, M]):
     engine computes the guarantee from the queries, and the rounds may ask for no more.
     """
 
-    spec: ClassVar[type[MechanismSpec]] = MechanismSpec
+    spec: ClassVar[type[Any]] = MechanismSpec
     """Class of the settings that the mechanism reads; unset if it reads only settings that all mechanisms have."""
     sums: ClassVar[type[Any]]
     """The model that sums the statistics."""
@@ -79,7 +79,7 @@ class NoisySums(ABC, Generic[S, M]):
 
     def promise(self, job: Job) -> Promise:
         """The promise for a job, before data are seen."""
-        settings = self._settings(job)
+        settings = self.spec.of(job)
         total = guarantee_of(job, self.listed(job))
         promise = self.promised(job, settings, total)
         if isinstance(promise.total, NoGuarantee):
@@ -92,12 +92,12 @@ class NoisySums(ABC, Generic[S, M]):
 
     def listed(self, job: Job) -> tuple[NoisyQuery, ...]:
         """The queries from which the promise is computed."""
-        return tuple(self.queries(job, self._settings(job)))
+        return tuple(self.queries(job, self.spec.of(job)))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
         """The rounds over a stratum's records: passes and queries; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
-        return within_loss(self.rounds(job, self._settings(job), model, recorder, learned), self.listed(job))
+        return within_loss(self.rounds(job, self.spec.of(job), model, recorder, learned), self.listed(job))
 
     @abstractmethod
     def queries(self, job: Job, settings: S) -> Sequence[NoisyQuery]:
@@ -110,10 +110,6 @@ class NoisySums(ABC, Generic[S, M]):
     @abstractmethod
     def rounds(self, job: Job, settings: S, model: M, recorder: StratumRecorder, learned: Any) -> Rounds:
         """The rounds, with the mechanism's own settings and model."""
-
-    def _settings(self, job: Job) -> Any:
-        assert isinstance(job.mechanism, self.spec)
-        return job.mechanism
 
 
 class LossExceeded(ValueError):

@@ -112,8 +112,7 @@ class NoisyTables(PublicModel):
             noisy_tables.append(NoisyTable(table.name, cells, statistics, (sizes > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
         scale = local_scale(job, crosstab) if local else query_of(job).scale
-        assert isinstance(job.mechanism, WholeTables)
-        consistency = job.mechanism.consistency == "least_squares"
+        consistency = WholeTables.of(job).consistency == "least_squares"
         return cls(design(crosstab, (), rows), (low, high), tuple(noisy_tables), count, bounds, consistency, scale)
 
     @property

@@ -140,8 +140,7 @@ class Marginals(CodedTables):
 
     @classmethod
     def settings(cls, job: Job) -> tuple[Any, ...]:
-        settings = job.mechanism
-        assert isinstance(settings, CodedMarginals)
+        settings = CodedMarginals.of(job)
         number, tables = {name: k for k, name in enumerate(job.outcomes)}, settings.marginals
         listed = None if tables is None else tuple(tuple(number[name] for name in key) for key in tables)
         values = tuple((number[value.of], None if value.by is None else number[value.by]) for value in settings.sums or ())
@@ -317,8 +316,7 @@ class Network(CodedTables):
 
     @classmethod
     def settings(cls, job: Job) -> tuple[Any, ...]:
-        settings = job.mechanism
-        assert isinstance(settings, CodedMarginals)
+        settings = CodedMarginals.of(job)
         return settings.parents, settings.least_useful, settings.choosing(len(job.outcomes))
 
     def most_cells(self, total: float) -> float:
@@ -363,8 +361,7 @@ class Network(CodedTables):
 
 
 def _along_network(job: Job) -> bool:
-    assert isinstance(job.mechanism, CodedMarginals)
-    return job.mechanism.selects == "privbayes"
+    return CodedMarginals.of(job).selects == "privbayes"
 
 
 def model_of(job: Job) -> type[CodedTables]:

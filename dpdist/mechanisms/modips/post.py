@@ -101,8 +101,7 @@ class Sanitized(PublicModel):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Sanitized:
-        settings, weight = job.mechanism, job.survey.weight
-        assert isinstance(settings, Modips)
+        settings, weight = Modips.of(job), job.survey.weight
         columns = tuple(
             dict.fromkeys(name for table in job.tables for name in table.columns if name not in crosstab.strata)
         )
@@ -423,8 +422,7 @@ class LevelCounts(Sanitized):
 
 def model_of(job: Job) -> type[LevelCounts | Moments]:
     """The model whose sums are sufficient for the job's law."""
-    assert isinstance(job.mechanism, Modips)
-    return LevelCounts if job.mechanism.counted else Moments
+    return LevelCounts if Modips.of(job).counted else Moments
 
 
 def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
@@ -432,8 +430,7 @@ def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) 
 
     `DEFINITIONS` explains the letters.
     """
-    cells, settings = cells_of(release, model, stratum), release.job.mechanism
-    assert isinstance(settings, Modips)
+    cells, settings = cells_of(release, model, stratum), Modips.of(release.job)
     columns = sums_of(release.job)
     of_stratum = {name: level for name, level in cells[0].items() if name in release.crosstab.strata}
     law = f"{model.truncation}_{LAPLACE}"

@@ -124,8 +124,7 @@ def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
 
     If sample sizes are secret the adjacency is zero_out, because an exchange for any other record is two such changes.
     """
-    settings = job.mechanism
-    assert isinstance(settings, Modips)
+    settings = Modips.of(job)
     adjacency: Adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
     return settings.law, job.survey.weight is not None, settings.variance is not None, adjacency
 

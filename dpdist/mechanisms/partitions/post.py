@@ -222,8 +222,7 @@ class PartitionCounts(LinearModel):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> PartitionCounts:
-        settings, weight = job.mechanism, job.survey.weight
-        assert isinstance(settings, Partitioned)
+        settings, weight = Partitioned.of(job), job.survey.weight
         attributes = tuple(
             Attribute.of(name, job.columns[name], levels, name in settings.bins)
             for name, levels in zip(job.outcomes, settings.levels(job), strict=True)

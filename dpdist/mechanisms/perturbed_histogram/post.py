@@ -48,8 +48,7 @@ class Histogram(PublicModel):
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Histogram:
         assert job.outcome_column.bounds is not None
-        assert isinstance(job.mechanism, PerturbedHistogram)
-        bins = job.mechanism.bins or max(1, int(np.ceil(np.log(crosstab.stratum_count.mean()))))
+        bins = PerturbedHistogram.of(job).bins or max(1, int(np.ceil(np.log(crosstab.stratum_count.mean()))))
         return cls(design(crosstab, (), rows), job.outcome_column.bounds, bins, scale_of(job))
 
     @property

@@ -123,8 +123,7 @@ def learn_centre(
     draws = yield Sample(statistics, "reference")
     theta = centre_of(model, draws)
     clamp = target_of(job)
-    assert isinstance(job.mechanism, Centred)
-    drift = job.mechanism.drift
+    drift = Centred.of(job).drift
     return Centre(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
 
 

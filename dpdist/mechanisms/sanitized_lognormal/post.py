@@ -127,8 +127,8 @@ class SanitizedLognormal(PublicModel):
             conjugate_prior(job, plain.design, True),
             *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
         )
-        assert isinstance(job.mechanism, SanitizedStatistics)
-        noise, shrinkage, noisy = job.mechanism.noise, job.mechanism.shrinkage, job.noisy_crosstab
+        settings = SanitizedStatistics.of(job)
+        noise, shrinkage, noisy = settings.noise, settings.shrinkage, job.noisy_crosstab
         scale = scale_of(job, noise)
         return cls(cells, plain.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
 
