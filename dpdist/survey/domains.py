@@ -382,8 +382,11 @@ def _code(value: object) -> Level | None:
 
 
 def domains_of(book: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnDomain]) -> dict[str, ColumnDomain]:
-    """Levels or bounds of columns. Raises `DataError`."""
-    return labelled(book, kinds_of, seen) if _statistical(book) else codebook(book, kinds_of)
+    """Levels or bounds of columns. Where a public file that was `seen` lacks values, they do, too. Raises `DataError`."""
+    if _statistical(book):
+        return labelled(book, kinds_of, seen)
+    listed = codebook(book, kinds_of)
+    return {name: replace(domain, holes=name in seen and seen[name].holes) for name, domain in listed.items()}
 
 
 def labels_of(book: Path) -> dict[str, str]:

@@ -296,6 +296,24 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
     assert "elsewhere" not in Path("job.yaml").read_text(encoding="utf-8")
 
 
+def test_a_codebook_leaves_what_a_public_file_shows_of_missing_values(files: Path) -> None:
+    """Of the outcome, which a strict release cannot drop, and of a table's column. Control: a public file without any."""
+    bounds = "income,,0,500000,\nweight,,1,100,\n"
+    Path("book.csv").write_text(
+        f"column,level,low,high,label\nregion,south,,,\nregion,north,,,\n{bounds}", encoding="utf-8"
+    )
+    said = ("--codebook", "book.csv", "--outcome", "income", "--by", "region", "--provenance", "x", "--out")
+    people(2).assign(region=people(2)["region"].where(np.arange(600) > 3)).to_parquet("gaps-2022.parquet")
+    rows = pd.read_parquet("gaps-2022.parquet")
+    rows.assign(income=rows["income"].where(np.arange(600) > 5)).to_parquet("gaps-2022.parquet")
+    for earlier, shown in (("gaps-2022.parquet", True), ("people-2022.parquet", False)):
+        written = f"{earlier}.yaml"
+        assert command("init", "people-2024.parquet", "--reference", earlier, *said, written)[0] == 0
+        text = Path(written).read_text(encoding="utf-8")
+        assert ("drops no record for a missing income" in text) == shown
+        assert ("missing: category" in text) == shown
+
+
 def test_it_asks_on_a_terminal(files: Path) -> None:
     """What is typed is taken, and asked again where nothing is proposed; control: with --yes nothing is asked."""
     typed = "people-2022.parquet\n\nthe files of 2022\n\n\nweight\nincome\nregoin\nsex, region\ny\nhouseholds\n"
