@@ -440,13 +440,15 @@ def widened(
     prediction: Prediction,
     rng: np.random.Generator,
     louder: float = 1.0,
+    gaussian: bool = False,
 ) -> TableSystem:
     """The system after noisy counts of records beyond limits, where the budget has a part for them."""
     if not system.part_beyond:
         return system
     counts = np.concatenate([one.counts_beyond(base, weight, outcomes, prediction) for one in limits])
     deviation = louder * np.sqrt(system.variance(system.part_beyond)) * UNIT
-    return system.widened(counts + rng.laplace(0.0, deviation / np.sqrt(2.0), counts.shape))
+    noise = rng.standard_normal(counts.shape) if gaussian else rng.laplace(size=counts.shape) / np.sqrt(2.0)
+    return system.widened(counts + deviation * noise)
 
 
 def release(
@@ -477,7 +479,7 @@ def release(
 
     noisy = [measured(system.first, system.prediction, system.parts[0])]
     calibrated, limits = model.limits(system, noisy[0])
-    system = widened(system, limits, base, current.weight, current.outcomes, calibrated, rng, louder)
+    system = widened(system, limits, base, current.weight, current.outcomes, calibrated, rng, louder, gaussian)
     calibrated, limits = model.limits(system, noisy[0])
     noisy += [measured(one, calibrated, part) for one, part in zip(limits, system.parts[1:], strict=True)]
     return Release(model, files, np.concatenate(noisy), system)
