@@ -115,6 +115,8 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
     reference, labels = fit.job.reference, fit.crosstab.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
+    if fit.job.carries:
+        remedy = "a stratum that one period lacks has no totals afterwards: begin again with a public file, or pool strata"
     problems = [
         Problem(f"stratum {labels[failure.stratum]}", failure.failure or "failed", allowed, remedy) for failure in failures
     ]

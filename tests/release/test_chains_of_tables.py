@@ -102,6 +102,20 @@ def test_strata_of_other_levels_are_refused(tmp_path: Path) -> None:
         dpdist.run(path, tmp_path / "ws-other")
 
 
+def test_a_stratum_that_a_period_lacked_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three periods has no record of one stratum. Control: the third goes on from the first."""
+    keys: dict[str, Any] = {"strata": ["c2"]}
+    first = begun(tmp_path, **keys)
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "survey", lambda number, every=survey: every(number).query("c2 == 'l0'"))
+        second = run(tmp_path, 2, first, **keys)
+    assert list(history(second)) == ["l0"]
+    with pytest.raises(DataError, match="stratum l1") as refused:
+        run(tmp_path, 3, {"release": str(second / "public")}, **keys)
+    assert "begin again with a public file" in str(refused.value)
+    assert list(history(run(tmp_path, 4, first, **keys))) == ["l0", "l1"]
+
+
 def test_losses_under_zcdp_add_up_in_rho(tmp_path: Path) -> None:
     """A release under pure ε = 2 is 2-zCDP. Control: the ε of both do not add up to the chain's."""
     second = run(tmp_path, 2, begun(tmp_path), **GAUSSIAN, budget=ZCDP)
