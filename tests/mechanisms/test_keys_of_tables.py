@@ -15,7 +15,7 @@ import pytest
 
 import dpdist
 from dpdist.audit.auditing import audit, refuse_losses
-from dpdist.core.errors import JobError, WorkspaceError
+from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.core.progress import silent
 from dpdist.core.records import UNIT
 from dpdist.estimation.donors import Donors
@@ -60,9 +60,10 @@ def job(folder: Path, survey: dict[str, Any], spread: float = 0.0, **keys: Any) 
     for seed, name in enumerate(("now", "before"), start=1):
         rows = people(seed, spread)
         (rows if survey else rows.drop(columns="weight")).to_parquet(folder / f"{name}.parquet")
-    columns: dict[str, Any] = {name: {"levels": levels} for name, levels in LEVELS.items()} | keys.pop("columns", {})
+    columns: dict[str, Any] = {name: {"levels": levels} for name, levels in LEVELS.items()}
     columns["income"] = {"bounds": [0, 400_000], "outside": "clip"}
     columns |= {"weight": {"bounds": [1, 4_000], "outside": "clip"}} if survey else {}
+    columns |= keys.pop("columns", {})
     own = {
         "dataset": "people",
         "publish": "always",
@@ -148,6 +149,22 @@ def test_means_under_public_weights_are_direct_at_a_large_budget(tmp_path: Path,
     dpdist.run(job(tmp_path, survey), tmp_path / "made")
     rows = people(1)
     check_exact(tmp_path / "made", rows if survey else rows.assign(weight=1.0), TABLES)
+
+
+def test_weights_of_zero_count_in_no_table_where_their_bounds_hold_0(tmp_path: Path) -> None:
+    """A third of the records has the weight 0, and counts in the sample sizes. Control: from 1 on they are refused."""
+    columns = {"weight": {"bounds": [0, 4_000], "outside": "clip"}}
+    loaded, other = job(tmp_path, MEASURED, 0.6, columns=columns), job(tmp_path, MEASURED, 0.6)
+    for seed, name in enumerate(("now", "before"), start=1):
+        rows = people(seed, 0.6)
+        rows.assign(weight=rows["weight"].where(np.arange(len(rows)) % 3 > 0, 0.0)).to_parquet(tmp_path / f"{name}.parquet")
+    dpdist.run(loaded, tmp_path / "made")
+    rows = pd.read_parquet(tmp_path / "now.parquet")
+    check_exact(tmp_path / "made", rows, TABLES)
+    assert pd.read_parquet(tmp_path / "made" / "public" / "released" / "frame.parquet")["count"].sum() == len(rows)
+    with pytest.raises(DataError, match="zero weights") as refused:
+        dpdist.validate(other)
+    assert "let the public bounds of 'weight' begin at 0" in str(refused.value)
 
 
 def test_no_weight_is_read_where_weights_are_public_and_outcomes_attain_the_distance(tmp_path: Path) -> None:
