@@ -235,21 +235,11 @@ class Expectation(Protocol):
         ...
 
 
-@runtime_checkable
-class Expectations(Expectation, Protocol):
-    """A model that gives expectations of several outcomes."""
-
-    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w | x) and E(w y | x) of every crosstab row, (draw, row) each; y is the outcome of this number."""
-        ...
-
-
-def expected_of(model: Expectation, theta: Draws, outcome: int) -> tuple[Floats, Floats]:
-    """E(w | x) and E(w y | x) of an outcome, by its number."""
-    if outcome == 0:
-        return model.expect(theta)
-    assert isinstance(model, Expectations)
-    return model.expect(theta, outcome)
+def expected_of(model: object, theta: Draws, outcome: int) -> tuple[Floats, Floats]:
+    """E(w | x) and E(w y | x) of an outcome, by its number; models of several outcomes take it as a second argument."""
+    assert isinstance(model, Expectation)
+    expect: Callable[..., tuple[Floats, Floats]] = model.expect
+    return expect(theta) if outcome == 0 else expect(theta, outcome)
 
 
 @runtime_checkable

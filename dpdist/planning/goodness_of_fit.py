@@ -32,7 +32,7 @@ from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.on_reference import FitsOutright
 from dpdist.models.outputs import Recentred
-from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, expected_of
+from dpdist.models.protocol import Draws, Exact, Improper, Likelihood, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows
 from dpdist.sampling.samplers import ExactSampler, GridSampler
 from dpdist.survey.batches import Tick
@@ -181,7 +181,6 @@ def _expected(job: Job, crosstab: Crosstab, records: Records) -> tuple[Floats, F
         model = builder_of(job).build(job, crosstab, rows)
         model = model.as_sampled() if isinstance(model, Recentred) else model
         part = records.part(int(start[rows.start]), int(start[rows.stop]))
-        assert isinstance(model, Expectation)
         try:
             theta = _fitted(model, part, label, job.sampler.total)
         except Improper:

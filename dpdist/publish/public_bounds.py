@@ -99,12 +99,7 @@ Expecting = Callable[[StratumModel, Draws], Expected]
 
 def expecting(outcome: int) -> Expecting:
     """Returns the expectations of an outcome as a function of model and parameters."""
-
-    def expect(model: StratumModel, theta: Draws) -> Expected:
-        assert isinstance(model, Expectation)
-        return expected_of(model, theta, outcome)
-
-    return expect
+    return lambda model, theta: expected_of(model, theta, outcome)
 
 
 def raked_to_totals(released: ReleasedObject, pairs: list[Expected]) -> list[Expected]:

@@ -17,7 +17,7 @@ from dpdist.core.records import Codes, Floats
 from dpdist.estimation.linear import symmetric_root
 from dpdist.models.on_reference import OnDistributions
 from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, Recentred
-from dpdist.models.protocol import Draws, Expectation, Improper, Redraw, StratumModel, expected_of, redrawing
+from dpdist.models.protocol import Draws, Improper, Redraw, StratumModel, expected_of, redrawing
 from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weight_rules import reference_counts, reference_search, search_of
 from dpdist.privacy.weights import (
@@ -148,7 +148,6 @@ def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) ->
         missing = np.full((1, rows.stop - rows.start), np.nan)
         return [RefitExpectations(*[(missing, missing)] * 5) for _ in outcomes]
     model, by_outcome = laws.model, []
-    assert isinstance(model, Expectation)
     key = released.seed.child(f"precision {released.crosstab.stratum_labels[stratum]}")
     for j in outcomes:
         by_law = {id(law): expected_of(model, law, j) for law in laws.draws}

@@ -25,7 +25,7 @@ from dpdist.estimation.estimators import STATISTICS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Table
 from dpdist.models.outputs import DRAWS, DrawnTogether, LearnsFromRecords
-from dpdist.models.protocol import Draws, Expectation, expected_of
+from dpdist.models.protocol import Draws, expected_of
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (
@@ -119,9 +119,7 @@ def _named(table: Table, statistic: str, variable: str, outcome: int) -> list[tu
 
 
 def _drawn(released: ReleasedObject, drawn: Draws, outcome: int) -> LawSpread:
-    model = released.model(0)
-    assert isinstance(model, Expectation)
-    spread, rake = LawSpread(*expected_of(model, drawn, outcome)), margins_of(released.job, released.crosstab)
+    spread, rake = LawSpread(*expected_of(released.model(0), drawn, outcome)), margins_of(released.job, released.crosstab)
     return raked(spread, released, rake) if rake else spread
 
 

@@ -20,7 +20,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and_means
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.models.outputs import DRAWS, Recentred, Resampled
-from dpdist.models.protocol import Draws, Expectation, expected_of
+from dpdist.models.protocol import Draws, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.batches import ByBatch, batches_of, here, rows_of_batch
 from dpdist.publish.design_effects import plain_effects
@@ -330,7 +330,6 @@ def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outc
     for stratum, laws_of_stratum in enumerate(by_stratum):
         if laws_of_stratum is not None and laws_of_stratum.recounted is not None:
             rows = released.crosstab.rows_of(stratum)
-            assert isinstance(laws_of_stratum.model, Expectation)
             pair = expected_of(laws_of_stratum.model, laws_of_stratum.recounted.theta, outcome)
             for values, drawn in zip(simulated, (laws_of_stratum.recounted.counts, *pair), strict=True):
                 values[:, rows] = drawn
