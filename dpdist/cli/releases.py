@@ -95,7 +95,7 @@ def plan(
     others: Annotated[
         bool,
         typer.Option(
-            "--alternatives", help="Also tell what other strategies, and tables left out or coarsened, change in errors."
+            "--alternatives", help="Also tell what another objective, and tables left out or coarsened, change in errors."
         ),
     ] = False,
     opened: Annotated[

@@ -53,7 +53,7 @@ REST = {
     f"released/{REFERENCE_FILE}": "that it has the points of the run's histograms or of the earlier release",
 }
 FORMER = "files that follow from released/: dpdist 0.2 has '{}', and makes them again"
-SET = "that noisy figures, or draws, are those of the run; that its strategy and limits follow from the reference"
+SET = "that noisy figures, or draws, are those of the run; that its limits follow from the reference"
 NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 
 
