@@ -32,7 +32,7 @@ from dpdist.planning.plan import Plan, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
-from dpdist.publish.batches import ByBatch, batches_of, here
+from dpdist.publish.batches import ByBatch, batches_of, run_here
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
@@ -220,7 +220,7 @@ def _publishing(workers: Executor, space: Workspace, released: ReleasedObject) -
     batches = batches_of(released.crosstab)
     with pieces_on(workers, space) as pieces, offered(pieces):
         if pieces is None or len(batches) == 1:
-            yield here
+            yield run_here
         else:
             publication = Publication(batches, released.crosstab.stratum_labels, released.texts)
             yield StoredRelease.of(pieces, space, publication, ReleasedObject.with_texts)

@@ -23,7 +23,7 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.publish.swapping import aside, publishing, swap_in
-from dpdist.quality.report_page import material_of, stated
+from dpdist.quality.report_page import material_of, overall_verdict
 from dpdist.storage.workspace import Workspace
 
 Decision = Literal["approved", "refused"]
@@ -173,7 +173,7 @@ def publish_unless_refused(space: Workspace) -> bool:
 
 def verdict_refuses(space: Workspace) -> bool:
     """True if the confidential verdict of the workspace's evaluation says "do not publish"."""
-    return stated(material_of(space)).stops
+    return overall_verdict(material_of(space)).stops
 
 
 def _same_manifest(space: Workspace) -> bool:

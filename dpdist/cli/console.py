@@ -61,7 +61,7 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
         raise
 
 
-def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
+def best_effort(act: Callable[[], None], failed: str, remedy: str) -> None:
     """Runs a step that the release does not depend on.
     Its failure is one line on standard error, and does not change the exit code.
 

@@ -18,7 +18,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.opening.results import Evaluations
 from dpdist.publish.swapping import recover
 from dpdist.quality.report_material import ReportMaterial
-from dpdist.quality.report_page import material_of, stated, write_report
+from dpdist.quality.report_page import material_of, overall_verdict, write_report
 from dpdist.quality.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace, confidential_log
@@ -105,12 +105,12 @@ class Evaluated:
 
     def verdict(self) -> RenderableType:
         """Returns the evaluation's verdict on the published intervals."""
-        return verdict_text(stated(self._material))
+        return verdict_text(overall_verdict(self._material))
 
     def verdict_line(self) -> str:
         """Returns the verdict in one line, with its release."""
         job, space = self._material.job, self._space
-        head = stated(self._material).head
+        head = overall_verdict(self._material).head
         return f"CONFIDENTIAL VERDICT on {job.dataset} {job.period} ({space.shown(space.newest)}): {head}"
 
     @property

@@ -262,7 +262,7 @@ class Draft:
         return label | ({"levels": levels} if levels else {})
 
 
-def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
+def dataset_and_period(path: Path | None, period: str | None) -> tuple[str, str | None]:
     """Returns the survey's short name and its period, from a file's name."""
     stem = path.name.partition(".")[0] if path is not None else "survey"
     periods = [text for text in (match[0].strip("-_. ") for match in PERIOD.finditer(stem)) if YEAR.search(text)]

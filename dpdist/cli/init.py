@@ -86,7 +86,7 @@ def init(
 
     def act() -> None:
         _refuse_place(to)  # before modules whose import takes seconds
-        from dpdist.cli.draft import Draft, named
+        from dpdist.cli.draft import Draft, dataset_and_period
         from dpdist.job.loading import to_do
         from dpdist.survey.domains import domains_of, labels_of, seen, strata_of
         from dpdist.survey.source import open_file
@@ -122,7 +122,7 @@ def init(
         design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
         weighted = {} if design.weights is None else strata_of(to.parent / design.weights, design.strata, columns, both)
         both |= weighted
-        name, when = named(file or shown, period)
+        name, when = dataset_and_period(file or shown, period)
         name = dataset or (str(typer.prompt(DATASET, default=name)) if asks else name)
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
@@ -190,11 +190,11 @@ def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | No
 
 
 def _of_reference(path: Path | None, period: str | None, provenance: str | None, asks: bool) -> dict[str, str]:
-    from dpdist.cli.draft import named
+    from dpdist.cli.draft import dataset_and_period
 
     if path is None:
         return {}
-    period = period or named(path, None)[1]
+    period = period or dataset_and_period(path, None)[1]
     if asks:
         period = str(typer.prompt(f"The period that {path.name} is of", default=period))
         provenance = provenance or str(

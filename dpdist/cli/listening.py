@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from dpdist.cli.console import err
-from dpdist.core.progress import SHOWN, Event, Listener, left, named
+from dpdist.core.progress import SHOWN, Event, Listener, seconds_left, unit_label
 
 FIRST, EVERY = 1.0, 10.0
 """Seconds until a running command reports its state, and between later reports."""
@@ -53,7 +53,7 @@ class _State:
         elif event.kind == "part" and event.share is not None and (event.total == 1 or self._share is None):
             self._part = event.share
         elif event.kind == "work":
-            self._work = named(event.unit), time.monotonic()
+            self._work = unit_label(event.unit), time.monotonic()
         elif event.kind == "end":
             self._stage, self._share, self._part, self._work = (BETWEEN, 0, None, time.monotonic()), None, 0.0, None
 
@@ -77,7 +77,7 @@ class _State:
             share = (done + self._part) / total if self._share is None else max(self._share, self._part)
             if self._share is not None or self._part:
                 state["share"] = round(share, 3)
-            if (seconds := left(now - began, share)) is not None:
+            if (seconds := seconds_left(now - began, share)) is not None:
                 state["left"] = round(seconds)
         if self._work is not None:
             state["work"] = f"{self._work[0]}, for {now - self._work[1]:,.0f} s"

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from dpdist.core.errors import JobError, Problem, escaped
 from dpdist.job import Job
 from dpdist.job.loading import Resolved
-from dpdist.job.yaml_lines import documents, written, written_documents
+from dpdist.job.yaml_lines import as_yaml, documents, written_documents
 from dpdist.planning.blocks import log_lik_bytes
 from dpdist.planning.plan import Plan
 from dpdist.runtime.services import NANNY_BYTES
@@ -259,7 +259,7 @@ def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace, job_in_clai
     objects: Objects = json.loads(json.dumps(render(shipped() / "overlays" / ("bucket" if place.in_bucket else "release"))))
     apply(worker_patch(plan, place.workers), objects)
     job, files = job_in_cluster(resolved, f"{BESIDE_JOB}/" if job_in_claim else "")
-    pick(objects, "ConfigMap", "dpdist-job")["data"] = files if job_in_claim else files | {JOB: written(job)}
+    pick(objects, "ConfigMap", "dpdist-job")["data"] = files if job_in_claim else files | {JOB: as_yaml(job)}
     if (size := job_bytes(objects)) > MOST_OF_CONFIG_MAP:
         remedy = "give --job-file FILE, which takes the job by the claim dpdist-input, or shorten names of levels"
         allowed = f"{MOST_OF_CONFIG_MAP:,} bytes: Kubernetes takes no larger ConfigMap"
@@ -272,7 +272,7 @@ def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace, job_in_clai
     pick(objects, "ResourceQuota", "dpdist")["spec"]["hard"]["pods"] = str(ceil(1.25 * replicas) + SPARE_PODS)
     for manifest in objects:
         _placed(manifest, place)
-    return Manifests(objects, written(job) if job_in_claim else None)
+    return Manifests(objects, as_yaml(job) if job_in_claim else None)
 
 
 def inputs(resolved: Resolved) -> dict[str, str]:

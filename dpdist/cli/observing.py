@@ -22,7 +22,7 @@ from uuid import uuid4
 from dpdist.cli.tracing import traced
 from dpdist.core.errors import ClusterError, DpdistError, JobError, Problem, TaskError, WorkspaceError
 from dpdist.core.files import write_json
-from dpdist.core.progress import Event, Listener, named
+from dpdist.core.progress import Event, Listener, unit_label
 from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.paths import STATUS
 
@@ -308,7 +308,7 @@ def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _unit(facts: Mapping[str, Any]) -> str:
-    return named({name: value for name, value in facts.items() if name not in ("since", "at")})
+    return unit_label({name: value for name, value in facts.items() if name not in ("since", "at")})
 
 
 def _opened_status(workspace: str | Path) -> tuple[Objects | None, Path]:

@@ -28,7 +28,7 @@ from dpdist.cli.console import (
     WithEvaluation,
     WorkspaceFolder,
     answer,
-    beside,
+    best_effort,
     guarded,
     out,
 )
@@ -193,13 +193,15 @@ def run(
                 listener(Event("held", "release"))
         custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
         if not quiet and not as_json:
-            beside(lambda: out.print(reporting.released_line(folder), markup=False), "the release could not be shown", "")
+            best_effort(
+                lambda: out.print(reporting.released_line(folder), markup=False), "the release could not be shown", ""
+            )
         _for_custodian(folder, announced=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
             again = f"`dpdist report {folder}` shows it"
-            beside(lambda: out.print(reporting.run_text(folder, heard.notes)), "the release could not be shown", again)
+            best_effort(lambda: out.print(reporting.run_text(folder, heard.notes)), "the release could not be shown", again)
         waits = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
             _last_line(folder, waits, custodian_reads)
@@ -258,7 +260,7 @@ def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
         out.print(f"Held, because the confidential verdict says 'do not publish': {approve} {command}", markup=False)
         return
     if custodian_reads:
-        beside(verdict, "the verdict could not be made", shown)
+        best_effort(verdict, "the verdict could not be made", shown)
     out.print(f"Next: {shown} on its accuracy, which is confidential; then publish {workspace}/public", markup=False)
 
 
@@ -274,12 +276,12 @@ def _for_custodian(workspace: str, announced: bool = False, verdict: bool = Fals
     def act() -> None:
         with custodian.evaluated(workspace) as evaluation:
             if announced or evaluation.exists:
-                beside(evaluation.write_page, NO_PAGE, page)
+                best_effort(evaluation.write_page, NO_PAGE, page)
             if verdict:
                 again = f"`dpdist report {workspace} --confidential` shows it"
-                beside(lambda: out.print(evaluation.verdict()), "the verdict could not be made", again)
+                best_effort(lambda: out.print(evaluation.verdict()), "the verdict could not be made", again)
 
-    beside(act, NO_PAGE, page)
+    best_effort(act, NO_PAGE, page)
 
 
 def _ended(release: Release) -> dict[str, str]:

@@ -156,10 +156,10 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
 
 def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
     from dpdist.cli.custodian import evaluation_text, verdict_head
-    from dpdist.quality.report_page import material_of, stated
+    from dpdist.quality.report_page import material_of, overall_verdict
 
     material = material_of(space)
-    judgement = stated(material)
+    judgement = overall_verdict(material)
     text = evaluation_text(material.tables, judgement, statement["guarantee"], "acceptance" in statement)
     return [verdict_head(judgement)], [text]
 

@@ -42,7 +42,7 @@ def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def alone(lock: Path, where: Path, fault: str, remedy: str, mode: int = -1) -> Iterator[None]:
+def exclusive(lock: Path, where: Path, fault: str, remedy: str, mode: int = -1) -> Iterator[None]:
     """Holds the lock of a folder, `where`, made with this mode; −1 leaves it to the umask.
 
     Raises `WorkspaceError` at once if another process holds it.

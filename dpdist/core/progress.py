@@ -34,7 +34,7 @@ class Event(NamedTuple):
     def sentence(self) -> str:
         """The event as a sentence, if it is one or can be said in one."""
         if self.kind == "lost":
-            return f"A worker died{' in ' + named(self.unit) if self.unit else ''}. Another one begins its work again."
+            return f"A worker died{' in ' + unit_label(self.unit) if self.unit else ''}. Another one begins its work again."
         if self.kind == "retry":
             many = "s were" if self.done > 1 else " was"
             return f"{self.done:,} task{many} submitted again, because the link to the scheduler, or a result, was lost."
@@ -45,7 +45,7 @@ SHOWN = ("begin", "advance", "part", "end", "note", "again", "lost", "retry")
 """Kinds of events that are shown to a person who waits."""
 
 
-def named(unit: Mapping[str, int | str]) -> str:
+def unit_label(unit: Mapping[str, int | str]) -> str:
     """A task in words: its kind, and its strata or blocks. Which strata take the proper prior is not said."""
     if unit.get("fit") == "proper":
         return str(unit.get("task", "a task"))
@@ -53,7 +53,7 @@ def named(unit: Mapping[str, int | str]) -> str:
     return f"{unit.get('task', 'a task')}{f' ({rest})' if rest else ''}"
 
 
-def left(seconds: float, share: float) -> float | None:
+def seconds_left(seconds: float, share: float) -> float | None:
     """Seconds that are left of a stage after `seconds`, of which this share of the work is done; None before any is."""
     return seconds * (1.0 - share) / share if 0.0 < share < 1.0 else None
 

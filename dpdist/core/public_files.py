@@ -151,7 +151,7 @@ def refuse_format(name: str, stated: object, newest: int) -> None:
         raise Damaged(name, wrong.fault, wrong.allowed, wrong.remedy)
 
 
-def whole(folder: Path) -> frozenset[str]:
+def verified_files(folder: Path) -> frozenset[str]:
     """Names of the files of a release. Raises `Damaged`, as `vouched` does, where there is `all_damage` of any kind."""
     if damage := all_damage(folder):
         raise _first_of(damage)

@@ -23,7 +23,7 @@ class Workers(Protocol):
 _offered: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 
-def shared(work: Callable[[P], R], pieces: Sequence[P]) -> Iterator[R]:
+def share_out(work: Callable[[P], R], pieces: Sequence[P]) -> Iterator[R]:
     """Does the work on every piece: by workers that are offered, or here. Results come in the order of the pieces."""
     workers: Any = _offered.get()
     return map(work, pieces) if workers is None or len(pieces) == 1 else workers(work, pieces)
@@ -31,7 +31,7 @@ def shared(work: Callable[[P], R], pieces: Sequence[P]) -> Iterator[R]:
 
 @contextmanager
 def offered(workers: Workers | None) -> Iterator[None]:
-    """Within the block, and in this thread, `shared` uses these workers."""
+    """Within the block, and in this thread, `share_out` uses these workers."""
     token = _offered.set(workers)
     try:
         yield

@@ -13,7 +13,7 @@ from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
 from dpdist.job.specs import Mechanism
 from dpdist.job.values import Frozen, Name, Period
-from dpdist.job.yaml_lines import written
+from dpdist.job.yaml_lines import as_yaml
 
 FIRST_LINE = (
     "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
@@ -51,7 +51,7 @@ class Calibration(Frozen):
     @property
     def text(self) -> str:
         """The file's text, as `load_calibration` reads it."""
-        return FIRST_LINE + written(self.model_dump(mode="json", exclude={"sha256"}))
+        return FIRST_LINE + as_yaml(self.model_dump(mode="json", exclude={"sha256"}))
 
     @property
     def public(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class ReferenceForm(Frozen):
         return True
 
     @property
-    def unnamed(self) -> bool:
+    def is_redacted(self) -> bool:
         """True if no path is given, as in a published job."""
         return False
 
@@ -59,7 +59,7 @@ class ReferenceForm(Frozen):
         return None
 
     @property
-    def earlier(self) -> str | None:
+    def release_folder(self) -> str | None:
         """The folder of the earlier release, if it is the reference."""
         return None
 
@@ -68,21 +68,21 @@ class ReferenceForm(Frozen):
         return None
 
     @property
-    def paid(self) -> HistogramReference | None:
+    def histograms(self) -> HistogramReference | None:
         """The histograms of the current file, if the job has them; they take a part of the budget."""
         return None
 
     @property
-    def named(self) -> str | None:
-        return self.file or self.earlier
+    def location(self) -> str | None:
+        return self.file or self.release_folder
 
     @property
-    def written(self) -> TextFile:
+    def text_format(self) -> TextFile:
         return TextFile()
 
     @property
     def left_out(self) -> frozenset[str]:
-        return self.written.left_out
+        return self.text_format.left_out
 
     @model_serializer(mode="wrap")
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class FileReference(TextFile, ReferenceForm):
         return True
 
     @property
-    def unnamed(self) -> bool:
+    def is_redacted(self) -> bool:
         return self.path is None
 
     @property
@@ -112,7 +112,7 @@ class FileReference(TextFile, ReferenceForm):
         return self.path
 
     @property
-    def written(self) -> TextFile:
+    def text_format(self) -> TextFile:
         return self
 
 
@@ -140,7 +140,7 @@ class ReleaseReference(ReferenceForm):
     )
 
     @property
-    def earlier(self) -> str:
+    def release_folder(self) -> str:
         return self.release
 
     @property
@@ -148,7 +148,7 @@ class ReleaseReference(ReferenceForm):
         return self.key
 
     @property
-    def paid(self) -> HistogramReference | None:
+    def histograms(self) -> HistogramReference | None:
         return self.histogram
 
 
@@ -162,7 +162,7 @@ class HistogramsAlone(ReferenceForm):
         return False
 
     @property
-    def paid(self) -> HistogramReference:
+    def histograms(self) -> HistogramReference:
         return self.histogram
 
 

@@ -201,7 +201,7 @@ class BudgetShares(JobKeys):
     def _paid(self) -> tuple[Fraction, Fraction]:
         """ε of noisy sample counts, and of histograms of the current file."""
         counts = self.predictors.protect.epsilon if self.predictors is not None else None
-        histograms = self.reference.paid if self.reference is not None else None
+        histograms = self.reference.histograms if self.reference is not None else None
         return counts or Fraction(0), histograms.epsilon if histograms is not None else Fraction(0)
 
     @property
@@ -475,7 +475,7 @@ class Job(BudgetShares):
     @property
     def carries(self) -> bool:
         """True if the reference is an earlier release."""
-        return self.reference is not None and self.reference.earlier is not None
+        return self.reference is not None and self.reference.release_folder is not None
 
     @property
     def strict(self) -> bool:

@@ -160,7 +160,7 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
     return content, node
 
 
-def written(keys: Mapping[str, Any]) -> str:
+def as_yaml(keys: Mapping[str, Any]) -> str:
     """A mapping as YAML text, in its order."""
     return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=120)
 

@@ -219,7 +219,7 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 
-def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
+def remaining_budget(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
     """The smallest amount that limits on totals leave before this charge; None if there is no such limit."""
     spent = total(charged for charged in charges(entries, charge.dataset) if charged.account == charge.account)
     policy = policies(entries, charge.dataset).get(charge.cls)

@@ -13,7 +13,7 @@ import rfc8785
 
 from dpdist.core.errors import BudgetRefused, LedgerError
 from dpdist.job import Job, Limits, budget_text
-from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_correction, refuse_excess, total
+from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, refuse_correction, refuse_excess, remaining_budget, total
 from dpdist.ledger.entries import Receipt
 from dpdist.privacy.guarantees import Guarantee
 
@@ -83,7 +83,7 @@ class Account:
             return None
         from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
-        return cls(Ledger(place or beside(workspace)), job.ledger or Limits(), job, guarantee, not place)
+        return cls(Ledger(place or default_ledger(workspace)), job.ledger or Limits(), job, guarantee, not place)
 
     def refuse(self) -> str:
         """Raises `BudgetRefused` if a new run would be refused.
@@ -111,7 +111,7 @@ class Account:
         return charge_of(self.job, self.guarantee, run)
 
 
-def beside(workspace: str | Path) -> str:
+def default_ledger(workspace: str | Path) -> str:
     """The path of the ledger beside a workspace folder. Raises `LedgerError` for a workspace in an object store."""
     if "://" in str(workspace):
         remedy = f"state ledger: {{url: postgresql://…}} or {VARIABLE}"
@@ -148,7 +148,7 @@ def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
     try:
         charge = charge_of(job, guarantee, "")
         earlier = [charged for charged in charges(entries, job.dataset) if charged.account == charge.account]
-        rest, symbol = left(entries, stated, charge), SYMBOL[charge.cls]
+        rest, symbol = remaining_budget(entries, stated, charge), SYMBOL[charge.cls]
         remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
         spent = f"{charge.cls} {symbol} = {budget_text(total(earlier))} charged to {job.dataset} under {charge.adjacency}"
         facts = {"ledger": ledger.name, "budget": f"{spent}; {remains}; this run takes {budget_text(charge.budget)}"}

@@ -17,7 +17,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.job import Job
-from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account, beside, place_of
+from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account, default_ledger, place_of
 from dpdist.ledger.entries import Receipt
 from dpdist.privacy.guarantees import Guarantee
 from dpdist.storage.workspace import MADE_AGAIN, Workspace
@@ -111,7 +111,7 @@ class Charged:
             place = place_of(Job.stored(space.job.read_bytes()))
         except ValidationError:
             raise WorkspaceError(space.place, "confidential/job.json is damaged", MADE_AGAIN, exit_code=2) from None
-        return None if place is None else cls(space, place or beside(space.place), run_of(key))
+        return None if place is None else cls(space, place or default_ledger(space.place), run_of(key))
 
     def name_again(self, listener: Listener) -> None:
         """Records the release's id once more after `publish`, which may have changed it.

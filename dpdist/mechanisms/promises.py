@@ -243,7 +243,7 @@ def exactness(job: Job) -> str:
 
 def referred(job: Job) -> tuple[str, ...]:
     """The conditions that concern the job's reference."""
-    chained = job.reference is not None and job.reference.earlier is not None
+    chained = job.reference is not None and job.reference.release_folder is not None
     refused = (NOT_REFUSED,) if job.strict and job.has_reference else ()
     return (CHAINED if chained else REFERENCE, *refused, *provenance(job))
 

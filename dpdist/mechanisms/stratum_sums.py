@@ -29,7 +29,7 @@ from dpdist.engine.protocol import (
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, Strict
-from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, lost
+from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, total_loss
 
 S = TypeVar("S", bound=MechanismSpec)
 M = TypeVar("M", bound=StratumModel)
@@ -123,7 +123,7 @@ def within_loss(rounds: Rounds, listed: Sequence[NoisyQuery]) -> Rounds:
     an exchange.
     """
     kinds: tuple[Neighbour, ...] = get_args(Neighbour)
-    remaining, reply, begun = {kind: lost(listed, kind) for kind in kinds}, None, set[str]()
+    remaining, reply, begun = {kind: total_loss(listed, kind) for kind in kinds}, None, set[str]()
     while True:
         try:
             request = rounds.send(reply)

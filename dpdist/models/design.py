@@ -81,7 +81,7 @@ def patterns(crosstab: Crosstab, columns: Sequence[str], rows: slice) -> Design:
     )
 
 
-def counted(crosstab: Crosstab, rows: slice, cells: Design) -> Floats:
+def cell_counts(crosstab: Crosstab, rows: slice, cells: Design) -> Floats:
     """Number of sample records of every pattern as published, (pattern,).
 
     It is at least 1, because it serves as a divisor.

@@ -20,7 +20,7 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Tile, tile_records
-from dpdist.models.outcome import OutcomeModel, no_records, whole
+from dpdist.models.outcome import OutcomeModel, integer_bounds, no_records
 from dpdist.models.protocol import Draws, Parameter
 
 # For a single coefficient the σ of [V] is not identified, and the marginal prior has a pole at μ = 1: σ is fixed, wide.
@@ -82,7 +82,7 @@ class NegativeBinomial(OutcomeModel):
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         mean, dispersion = theta["mean"][0], theta["dispersion"][0]
         y = scipy.stats.nbinom.ppf(open_uniforms(rng, (len(crosstab_row),)), dispersion, dispersion / (mean + dispersion))
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
+        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         mean = limited_negative_binomial_mean(theta["mean"], theta["dispersion"], self.outcome_bounds)
@@ -182,7 +182,7 @@ def limited_negative_binomial_mean(mean: Floats, dispersion: Floats, bounds: tup
 
     It follows from E Y·1(Y ≤ k) = μ·P(Y' ≤ k − 1), where Y' has the dispersion φ + 1 and the same odds.
     """
-    low, high = whole(bounds)
+    low, high = integer_bounds(bounds)
     share = dispersion / (mean + dispersion)
 
     def at_most(k: float, more: float) -> Floats:
@@ -224,7 +224,7 @@ class NegativeBinomialMixture(OutcomeModel):
         kind, level = open_uniforms(rng, (len(crosstab_row), 2)).T
         size = np.where(kind < share, *dispersion)
         y = scipy.stats.nbinom.ppf(level, size, size / (mean + size))
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
+        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         of_kind = [

@@ -130,6 +130,6 @@ class RegressionModel(OutcomeModel):
         return {"P": patterns, "K": columns, "X": self.design.matrix.tolist()}
 
 
-def whole(bounds: tuple[float, float]) -> tuple[float, float]:
+def integer_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     """The smallest and the largest whole number within bounds."""
     return float(np.ceil(bounds[0])), float(np.floor(bounds[1]))

@@ -15,7 +15,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.numerics.tiles import Table, Tile, products
-from dpdist.models.outcome import ConjugateModel, RegressionModel, no_records, whole
+from dpdist.models.outcome import ConjugateModel, RegressionModel, integer_bounds, no_records
 from dpdist.models.protocol import Draws, Parameter
 
 PRIOR_SHAPE = PRIOR_RATE = 0.01
@@ -44,7 +44,7 @@ class Poisson(ConjugateModel):
 
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), theta["rate"][0])
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
+        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
@@ -77,7 +77,7 @@ def count_features(y: Floats) -> Floats:
 
 def limited_poisson_mean(rate: Floats, bounds: tuple[float, float]) -> Floats:
     """E min(max(Y, lower), upper) for Y ~ Poisson(rate), from E Y·1(Y ≤ k) = rate·P(Y ≤ k − 1)."""
-    low, high = whole(bounds)
+    low, high = integer_bounds(bounds)
 
     def at_most(k: float) -> Floats:
         return np.asarray(scipy.special.pdtr(k, rate) if k >= 0.0 else np.zeros_like(rate))
@@ -103,7 +103,7 @@ class PoissonRegression(RegressionModel):
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         rate = np.exp(self.location(theta))[0][self.pattern(crosstab_row)]
         y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), rate)
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
+        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         return self.per_row(limited_poisson_mean(np.exp(self.location(theta)), self.outcome_bounds))

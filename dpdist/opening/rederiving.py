@@ -122,7 +122,7 @@ def as_run(public: Path, job: Job) -> Job:
     reference, promise = job.reference, read_object(public, "released/promise.json")
     if reference is None or "chain" not in (promise.get("reference") or {}):
         return job
-    return job.model_copy(update={"reference": ReleaseReference(release="left out", histogram=reference.paid)})
+    return job.model_copy(update={"reference": ReleaseReference(release="left out", histogram=reference.histograms)})
 
 
 def _worded(record: Mapping[str, Any]) -> list[Any]:

@@ -25,7 +25,7 @@ from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
-from dpdist.privacy.small_counts import counted
+from dpdist.privacy.small_counts import count_small
 from dpdist.survey.census import Census, design_of
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.placement import records_as_they_came, replicates_as_they_came
@@ -285,7 +285,7 @@ class Plan:
     @property
     def small_counts(self) -> SmallCounts | None:
         """Sample counts that would be published and are below the job's minimum; None if no counts are published."""
-        return counted(self.job, self.crosstab, self.census.small)
+        return count_small(self.job, self.crosstab, self.census.small)
 
 
 def doubts_of(reference: ReferenceFile | ReferenceRelease | None) -> tuple[Caution, ...]:
@@ -407,9 +407,9 @@ def design(plan: Plan) -> Iterator[str]:
 
 def first_stage(job: Job) -> dict[str, str]:
     """A line on the noisy histograms in place of a reference, if the job pays for them; else empty."""
-    if job.reference is None or job.reference.paid is None:
+    if job.reference is None or job.reference.histograms is None:
         return {}
-    spent, remaining = (budget_text(epsilon) for epsilon in (job.reference.paid.epsilon, job.epsilon.tables))
+    spent, remaining = (budget_text(epsilon) for epsilon in (job.reference.histograms.epsilon, job.epsilon.tables))
     how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
     return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {remaining}: {how}"}
 

@@ -48,7 +48,7 @@ def tree(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*job.counted_columns, *cells, *job.categories]))
 
 
-def levels(job: Job) -> tuple[Level, ...]:
+def layers_of(job: Job) -> tuple[Level, ...]:
     """The levels of detail, from the coarsest to every combination.
 
     The coarsest level is exact if neighbours have the same counts by its columns.
@@ -81,7 +81,7 @@ def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
     moved, law = Moved(Fraction(1), Fraction(2), Fraction(2)), noise_name(job)
     return tuple(
         CountsQuery(f"sample counts by {', '.join(level.columns) or 'no column'}", moved, level.scale, law)
-        for level in (levels(job) if job.noisy_crosstab else ())
+        for level in (layers_of(job) if job.noisy_crosstab else ())
         if level.scale is not None
     )
 
@@ -98,7 +98,7 @@ def counts(job: Job, crosstab: Crosstab) -> list[Ints]:
     """Exact counts of every level, (cell,) each, of a crosstab with all combinations; confidential."""
     values = _as_tree(job, crosstab, crosstab.count)
     sizes = [len(crosstab.levels[name]) for name in tree(job)]
-    return [values.reshape(int(np.prod(sizes[: len(level.columns)])), -1).sum(axis=1) for level in levels(job)]
+    return [values.reshape(int(np.prod(sizes[: len(level.columns)])), -1).sum(axis=1) for level in layers_of(job)]
 
 
 def noisy_crosstab(job: Job, crosstab: Crosstab, measured: Sequence[Floats]) -> Crosstab:
@@ -107,7 +107,7 @@ def noisy_crosstab(job: Job, crosstab: Crosstab, measured: Sequence[Floats]) -> 
 
     The total is at least 1, because a file has a record.
     """
-    estimates = _upward(levels(job), measured, noise_name(job))
+    estimates = _upward(layers_of(job), measured, noise_name(job))
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
     for below in estimates[1:]:
         total = _whole(_projected(below.reshape(len(total), -1), total), total).reshape(-1)
@@ -121,7 +121,7 @@ def counted_again(job: Job, crosstab: Crosstab, draws: int, rng: np.random.Gener
 
     Noise is added to the published counts, because the exact ones are confidential.
     """
-    detail, law, published = levels(job), noise_name(job), counts(job, crosstab)
+    detail, law, published = layers_of(job), noise_name(job), counts(job, crosstab)
     simulated = np.empty((draws, len(crosstab)))
     for draw in range(draws):
         measured = [

@@ -147,7 +147,7 @@ def neighbour_of(job: Job) -> Neighbour:
     return "anywhere" if job.budget.exchange == "anywhere" else "same_x"
 
 
-def lost(queries: Iterable[NoisyQuery], neighbour: Neighbour) -> Fraction:
+def total_loss(queries: Iterable[NoisyQuery], neighbour: Neighbour) -> Fraction:
     """The loss of one record by all of these queries, ε or ρ."""
     return sum((query.loss(neighbour) for query in queries), Fraction(0))
 
@@ -160,8 +160,8 @@ def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrat
     is slightly below the job's share. Raises `ValueError` if it is above.
     """
     queries = tuple(queries)
-    loss = lost(queries, neighbour_of(job))
-    exchange = lost(queries, "anywhere" if job.sizes_secret else "same_x") / loss
+    loss = total_loss(queries, neighbour_of(job))
+    exchange = total_loss(queries, "anywhere" if job.sizes_secret else "same_x") / loss
     if all(query.law == "laplace" for query in queries):
         return Strict(job.budget.adjacency, job.most_records * loss, exchange=exchange)
     rho, delta = job.most_records**2 * loss, job.budget.delta

@@ -24,7 +24,7 @@ BY_A_REFERENCE = ", with a file or an earlier release as reference"
 """Remedy for a mechanism that can hide counts, except with histograms of the current file as reference."""
 
 
-def counted(job: Job, crosstab: Crosstab, units: SmallCounts | None = None) -> SmallCounts | None:
+def count_small(job: Job, crosstab: Crosstab, units: SmallCounts | None = None) -> SmallCounts | None:
     """Published sample counts below the job's minimum; None if no counts are published.
 
     `units` holds counts by privacy units with several records, which no crosstab shows.
@@ -71,7 +71,7 @@ def _published_unasked(job: Job) -> bool:
 
 
 def _remedies(job: Job) -> str:
-    paid = job.reference is not None and job.reference.paid is not None
+    paid = job.reference is not None and job.reference.histograms is not None
     return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 
 

@@ -28,7 +28,7 @@ class ByBatch(Protocol):
     def __call__(self, work: Work[R], released: ReleasedObject, batches: Sequence[range]) -> Iterator[R]: ...
 
 
-def here(work: Work[R], released: ReleasedObject, batches: Sequence[range]) -> Iterator[R]:
+def run_here(work: Work[R], released: ReleasedObject, batches: Sequence[range]) -> Iterator[R]:
     """Does the work in this process, one batch after another."""
     return (work(released, batch) for batch in batches)
 

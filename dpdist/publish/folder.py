@@ -25,13 +25,13 @@ from dpdist.core.this_process import single_threaded
 from dpdist.estimation.estimators import PsuSums
 from dpdist.models.outputs import NoisedFigures
 from dpdist.models.protocol import Expectation
-from dpdist.publish.batches import ByBatch, here
+from dpdist.publish.batches import ByBatch, run_here
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS
 from dpdist.publish.model_outputs import write_measurements, write_model_tables
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
-from dpdist.publish.printed_tables import PrintedTable, printed_table, stated, without_empty_figures
+from dpdist.publish.printed_tables import PrintedTable, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject, write_released
@@ -105,7 +105,7 @@ Whoever knows the key can take the noise off. So no guarantee holds for it.
 
 
 def publish(
-    released: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "", by_batch: ByBatch = here
+    released: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "", by_batch: ByBatch = run_here
 ) -> None:
     """Writes the public folder. It spends nothing and reads only `released`; the same object gives the same bytes.
 
@@ -127,7 +127,8 @@ def _published(released: ReleasedObject, public: Path, listener: Listener, unfit
     tables = _write_tables(released, building / "tables", grounds, material, listener)
     by_name = {printed.name: rows for printed, rows in tables}
     write_json(
-        building / "statement.json", stated(released.job, by_name, statement(released, beyond_direct(released, grounds)))
+        building / "statement.json",
+        with_withheld(released.job, by_name, statement(released, beyond_direct(released, grounds))),
     )
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
@@ -171,7 +172,12 @@ def _write_tables(
 
 
 def grounds_of(
-    released: ReleasedObject, building: Path, listener: Listener = silent, by_batch: ByBatch = here, *, records: bool = True
+    released: ReleasedObject,
+    building: Path,
+    listener: Listener = silent,
+    by_batch: ByBatch = run_here,
+    *,
+    records: bool = True,
 ) -> tuple[dict[str, Grounds], Material | None]:
     """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics.
 

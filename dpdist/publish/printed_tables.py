@@ -108,7 +108,7 @@ def _origins(spec: Table, first: pd.DataFrame, statistic: Statistic) -> list[int
     return [number[(*label[:place], str(statistic.level), *label[place + 1 :])] for label in labels]
 
 
-def stated(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) -> dict[str, Any]:
+def with_withheld(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) -> dict[str, Any]:
     """The statement with the rule, numbers of withheld figures, and a caution for every table with some.
 
     A figure with two estimates counts once.

@@ -237,8 +237,8 @@ def _histogram_share(job: Job) -> Fraction | None:
     if not job.on_histograms:
         return None
     assert job.reference is not None
-    assert job.reference.paid is not None
-    return job.reference.paid.epsilon / job.budget.epsilon
+    assert job.reference.histograms is not None
+    return job.reference.histograms.epsilon / job.budget.epsilon
 
 
 def _underivable(released: Job, job: Job) -> str:

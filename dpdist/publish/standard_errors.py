@@ -22,7 +22,7 @@ from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_a
 from dpdist.models.outputs import DRAWS, Recentred, Resampled
 from dpdist.models.protocol import Draws, expected_of
 from dpdist.privacy.noisy_counts import counted_again
-from dpdist.publish.batches import ByBatch, batches_of, here, rows_of_batch
+from dpdist.publish.batches import ByBatch, batches_of, rows_of_batch, run_here
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import Expected, Laws, Recounted, RefitExpectations, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
@@ -116,7 +116,7 @@ class Simulated(NamedTuple):
     laws: list[Laws | None] | None
 
 
-def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = here) -> Simulated:
+def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here) -> Simulated:
     """Laws and spreads of a release. `by_batch` does the work of the batches.
 
     Where tables have counts, means and totals alone, batches return sums over cells, and no rows stay in memory. Public

@@ -18,7 +18,7 @@ from dpdist.mechanisms.parts import words_of
 from dpdist.models.on_reference import OnDistributions
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
-from dpdist.privacy.noisy_counts import levels, noise_name
+from dpdist.privacy.noisy_counts import layers_of, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.predicted_errors import Ratios, cautions, entry
@@ -163,7 +163,7 @@ def _noisy_crosstab(job: Job) -> dict[str, Any]:
     law = "discrete Gaussian noise" if noise_name(job) == "gaussian" else "discrete Laplace noise"
     measured = [
         {"by": list(level.columns), "scale": "exact" if level.scale is None else budget_text(level.scale)}
-        for level in levels(job)
+        for level in layers_of(job)
     ]
     words = NOISY_COUNTS.format(law=law, columns=", ".join(job.protected_columns) or "no column")
     words += "" if job.mechanism.whole_tables else NOISE_IN_ERRORS
@@ -237,7 +237,7 @@ def _density(released: ReleasedObject) -> str:
 def _on_a_file(released: ReleasedObject) -> bool:
     """True if limits come from a reference file: the job has no histograms, and the promise names no earlier release."""
     reference = released.job.reference
-    return reference is not None and reference.paid is None and "chain" not in released.promise.get("reference", {})
+    return reference is not None and reference.histograms is None and "chain" not in released.promise.get("reference", {})
 
 
 def _public(released: ReleasedObject) -> list[str]:
@@ -251,7 +251,7 @@ def _public(released: ReleasedObject) -> list[str]:
     ]
     if job.reference is not None:
         what = "a file that the job declares public (checksum under reference)"
-        chained, binned = "chain" in released.promise.get("reference", {}), job.reference.paid is not None
+        chained, binned = "chain" in released.promise.get("reference", {}), job.reference.histograms is not None
         if chained:
             also = ", with noisy histograms of this release" if binned else ""
             what = f"an earlier release (checksum of its manifest under reference){also}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import alone, sync_folder, synced
+from dpdist.core.files import exclusive, sync_folder, synced
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def publishing(public: Path) -> Iterator[None]:
         yield
         return
     lock = public.with_name(f".{public.name}.lock")
-    with alone(lock, public, "another command is publishing it", "wait for that command to end"):
+    with exclusive(lock, public, "another command is publishing it", "wait for that command to end"):
         recover(public)
         yield
 

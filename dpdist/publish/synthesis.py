@@ -22,7 +22,7 @@ from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.models.outputs import LearnsFromRecords
 from dpdist.models.protocol import Expectation, Presampled, StratumModel, Synthesizer
-from dpdist.publish.batches import ByBatch, batches_of, here, is_large, rows_of_batch
+from dpdist.publish.batches import ByBatch, batches_of, is_large, rows_of_batch, run_here
 from dpdist.publish.public_bounds import by_row, expecting, raked_to_totals
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
@@ -56,7 +56,9 @@ class BatchRecords(NamedTuple):
     summed: BatchSums
 
 
-def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], None], by_batch: ByBatch = here) -> BatchSums:
+def synthesize(
+    released: ReleasedObject, folder: Path, tick: Callable[[int], None], by_batch: ByBatch = run_here
+) -> BatchSums:
     """Writes set-<k>.parquet for every set; returns sums before raking, and expectations, over all rows.
 
     `by_batch` draws the records of the batches. A batch of one large stratum is drawn here, because its records would not
@@ -86,7 +88,7 @@ def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], Non
     return _over_rows(released, batches, parts)
 
 
-def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = here) -> list[PsuSums]:
+def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = run_here) -> list[PsuSums]:
     """Sums of the first outcome in every set's records, per crosstab row and before raking; writes no records."""
     batches = batches_of(released.crosstab)
     return _over_rows(released, batches, by_batch(batch_sums, released, batches)).sums[0]

@@ -212,7 +212,7 @@ def calibrate(
         raise JobError(job.dataset, [Problem("mechanism", fault, allowed, "run the job as it is")])
     period, path = _reference(job, reference, period)
     _check_out(job, Path(out))
-    source = open_source(job, path, job.reference.written if job.reference is not None else None)
+    source = open_source(job, path, job.reference.text_format if job.reference is not None else None)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, single_threaded():
         with stage(listener, "check records", source.rows) as tick:
             census = take_census(job.by_record, source, tick)

@@ -24,7 +24,7 @@ from dpdist.models.outputs import CodedRecords
 from dpdist.planning.plan import Plan
 from dpdist.quality.comparators import REFERRED, reference_baselines
 from dpdist.quality.compare import Yardstick, compare
-from dpdist.quality.microdata import Coded, measured
+from dpdist.quality.microdata import Coded, microdata_measures
 from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
@@ -56,7 +56,7 @@ def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Ge
     published = pq.read_table(space.newest / "synthetic" / "set-1.parquet", columns=list(plan.job.components))
     columns = [published[name].to_numpy().astype(np.float64) for name in plan.job.outcomes]
     weights = published[plan.job.survey.weight].to_numpy() if plan.job.survey.weight else np.ones(len(published))
-    return measured(_coded(model, codes, weight), _coded(model, model.coded(columns), weights, rng), rng)
+    return microdata_measures(_coded(model, codes, weight), _coded(model, model.coded(columns), weights, rng), rng)
 
 
 def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> Coded:

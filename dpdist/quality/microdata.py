@@ -228,7 +228,9 @@ MOST_LEVELS = 50
 """Largest number of levels of a column that a regression uses."""
 
 
-def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0) -> Mapping[str, float]:
+def microdata_measures(
+    confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0
+) -> Mapping[str, float]:
     """Measures by name, with weights and without.
 
     `outcome` is the column whose second level a logistic regression predicts.

@@ -102,7 +102,7 @@ HEAVIEST = 1_000_000
 def write_report(material: ReportMaterial) -> Path:
     """Writes the page, which only its owner can read. The same workspace always gives the same bytes."""
     space = material.space
-    parts, verdict = list(sections(material)), stated(material)
+    parts, verdict = list(sections(material)), overall_verdict(material)
     looked = [] if "acceptance" in material.statement else [LOOKED]
     parts[0].sentences[:0] = [*verdict.sentences, *looked]
     html = _rendered(material, parts, verdict)
@@ -168,7 +168,7 @@ def _rendered(material: ReportMaterial, parts: list[Section], verdict: Overall) 
     )
 
 
-def stated(material: ReportMaterial) -> Overall:
+def overall_verdict(material: ReportMaterial) -> Overall:
     """Returns the verdict on the intervals, after the limits of the job that failed where intervals pass.
 
     It names the parts that a later `publish` added, which are not judged. Figures that rules of quality flag or leave

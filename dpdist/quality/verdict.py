@@ -86,7 +86,7 @@ def too_small(base: pd.DataFrame, level: float) -> bool:
     return ratio == 0.0 or bool(2.0 * np.mean(scipy.special.chdtrc(df, df / ratio**2)) < level)
 
 
-def fixed(rows: pd.DataFrame, fewest: int) -> Fixed | None:
+def fixed_counts(rows: pd.DataFrame, fewest: int) -> Fixed | None:
     """Counts without a direct error; None if there are none. Cells of fewer than `fewest` records are not measured."""
     direct = rows["direct"].to_numpy(dtype=float)
     without = without_error(direct, rows["direct_se"].to_numpy(dtype=float)) & (direct > 0)
@@ -389,7 +389,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
         errors=errors,
         small=clustered and too_small(rows[base], alarm * SMALL),
-        fixed=fixed(rows, FAR_RECORDS),
+        fixed=fixed_counts(rows, FAR_RECORDS),
         beyond=_beyond(rows[known_error], sizes),
         chance=at_most(int(hold[judged].sum()), shared.base_held.plus(shared.margins_held), NOMINAL),
         margins=margins,

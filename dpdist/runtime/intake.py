@@ -17,7 +17,7 @@ from dpdist.estimation.history import write_history
 from dpdist.job import Job
 from dpdist.planning.blocks import Blocks
 from dpdist.planning.plan import Plan
-from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_crosstab
+from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.paths import SCRATCH, STORED_REFERENCE
 from dpdist.storage.tables import gather, write_records, write_table
@@ -86,7 +86,7 @@ def store_noisy_crosstab(space: Workspace, job: Job, crosstab: Crosstab) -> None
     if not job.noisy_crosstab or space.finished(NOISY_FRAME):
         return
     measured = list[Floats]()
-    for number, (level, exact) in enumerate(zip(levels(job), counts(job, crosstab), strict=True)):
+    for number, (level, exact) in enumerate(zip(layers_of(job), counts(job, crosstab), strict=True)):
         noise = np.zeros(len(exact)) if level.scale is None else _noise(space, job, number, crosstab, exact)
         measured.append(exact + noise)
     write_table(space.noisy_crosstab, crosstab_table(noisy_crosstab(job, crosstab, measured)))
@@ -95,7 +95,7 @@ def store_noisy_crosstab(space: Workspace, job: Job, crosstab: Crosstab) -> None
 
 def _noise(space: Workspace, job: Job, number: int, crosstab: Crosstab, exact: Ints) -> Floats:
     """Returns the noise for one level of detail (a set of columns), bound to that level's exact counts."""
-    level = levels(job)[number]
+    level = layers_of(job)[number]
     assert level.scale is not None
     query = digest(
         {"columns": level.columns, "levels": {name: list(map(str, crosstab.levels[name])) for name in level.columns}}

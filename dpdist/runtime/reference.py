@@ -120,7 +120,7 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
     problems = [
         Problem(f"stratum {labels[failure.stratum]}", failure.failure or "failed", allowed, remedy) for failure in failures
     ]
-    return DataError((reference.named if reference is not None else None) or "reference", problems)
+    return DataError((reference.location if reference is not None else None) or "reference", problems)
 
 
 def powers(fit: Fit) -> dict[str, float]:
@@ -188,5 +188,5 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 
 
 def _histograms(job: Job) -> dict[str, Any]:
-    histograms = job.reference.paid if job.reference is not None else None
+    histograms = job.reference.histograms if job.reference is not None else None
     return {"histogram": {"epsilon": budget_text(histograms.epsilon)}} if histograms is not None else {}

@@ -175,7 +175,7 @@ def cache_folder() -> Path:
     return folder
 
 
-def kept(path: Path, build: Callable[[Path], Path]) -> None:
+def cached_build(path: Path, build: Callable[[Path], Path]) -> None:
     """Makes a file of the cache once. `build` makes it in a folder of its own, while other processes wait.
 
     A stored checksum shows whether the file is damaged; then it is made again.

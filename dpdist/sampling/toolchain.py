@@ -31,12 +31,12 @@ from dpdist.sampling.building import (
     Executable,
     Toolchain,
     cache_folder,
+    cached_build,
     compiler_name,
     digest_of,
     find_program,
     first_line,
     intact,
-    kept,
     run_tool,
     shipped_folder,
     stanc_command,
@@ -118,7 +118,7 @@ class Embedded:
         driver = cache_folder() / f"driver-{digest_of(self.identity)}.o"
         if not intact(driver):
             say("compiling the Stan driver, once, about 30 s")
-        kept(driver, self._driver)
+        cached_build(driver, self._driver)
         with turn():
             self._compile(source.name, "-x", "c++", "-c", str(translated), "-o", str(unit))
         lib = self.package / "lib"
@@ -177,7 +177,7 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
 
     executable = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
     _check_that_it_can_be_built(source, tools)
-    kept(executable.path, build)
+    cached_build(executable.path, build)
     if isinstance(tools, Embedded):
         tools.record()
     return executable

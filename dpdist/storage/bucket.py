@@ -19,7 +19,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import Scratch, sha256
 from dpdist.storage.lease import LEASE, Lease, leased
 from dpdist.storage.objects import Objects
-from dpdist.storage.store import marked
+from dpdist.storage.store import read_mark
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,7 +82,7 @@ class Bucket:
             if not self.take(mark, anew=True):
                 return
             try:
-                for name, digest in (marked(mark) or {}).items():
+                for name, digest in (read_mark(mark) or {}).items():
                     if wanted(name):
                         self._take_whole(root / name, digest)
             except _NotWhole:
@@ -136,7 +136,7 @@ class Bucket:
             by_name = {name: mark for name, mark in by_name.items() if name in there}
         marks = list(by_name.values())
         standing = [mark for mark, here in zip(marks, _each(self._fresh, marks), strict=True) if here]
-        units = {mark: files for mark in standing if (files := marked(mark)) is not None}
+        units = {mark: files for mark in standing if (files := read_mark(mark)) is not None}
         objects_found = self._kept(
             {self._name(root / name) for files in units.values() for name in files}, self._name(root)
         )

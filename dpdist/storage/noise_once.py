@@ -23,7 +23,7 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Noise
 from dpdist.engine.rounds import fresh_noise
 from dpdist.privacy.noise import simulated_noise
-from dpdist.storage.store import marked
+from dpdist.storage.store import read_mark
 from dpdist.storage.workspace import Workspace
 
 DIGESTS = {"query": "what is summed (limits, units or bins)", "sums": "the exact sums"}
@@ -75,7 +75,7 @@ def refuse_damaged_noise(space: Workspace) -> None:
         return
     marks = [space.completions / name for name in space.store.names(space.completions) if name.startswith(_MARK)]
     for mark in sorted(set(marks) - space.store.finished(marks, space.confidential)):
-        names = [name for name in marked(mark) or () if Path(name).stem == mark.stem.removeprefix(_MARK)]
+        names = [name for name in read_mark(mark) or () if Path(name).stem == mark.stem.removeprefix(_MARK)]
         if not names:
             raise _refused(space, mark, "is damaged")
         path = space.confidential / names[0]
@@ -115,7 +115,7 @@ def _vouch(space: Workspace, path: Path, mark: Path) -> None:
     """Marks noise with its checksum before it is used; if a kill comes before the mark, the noise was never used."""
     if not space.store.take(mark):
         space.mark_once(mark, [path])
-    if (marked(mark) or {}).get(path.relative_to(space.confidential).as_posix()) != sha256(path):
+    if (read_mark(mark) or {}).get(path.relative_to(space.confidential).as_posix()) != sha256(path):
         raise _damaged(space, path, mark)
 
 

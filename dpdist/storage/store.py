@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from dpdist.core.files import alone, sha256, write_json
+from dpdist.core.files import exclusive, sha256, write_json
 
 
 class Store(Protocol):
@@ -147,11 +147,11 @@ class Folder:
         return all((root / name).is_file() and sha256(root / name) == digest for name, digest in files.items())
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
-        return {mark for mark in completions if (files := marked(mark)) is not None and self.intact(files, root)}
+        return {mark for mark in completions if (files := read_mark(mark)) is not None and self.intact(files, root)}
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:
-        with alone(lock, lock.parent.parent, "another run is using it", "wait for that run to end", 0o600):
+        with exclusive(lock, lock.parent.parent, "another run is using it", "wait for that run to end", 0o600):
             yield
 
     def show(self, public: Path) -> None:
@@ -161,7 +161,7 @@ class Folder:
 FOLDER = Folder()
 
 
-def marked(mark: Path) -> dict[str, str] | None:
+def read_mark(mark: Path) -> dict[str, str] | None:
     """The files that a mark names, with their checksums; None for a mark that is missing or damaged."""
     if not mark.exists():
         return None

@@ -20,7 +20,7 @@ from dpdist.job import spec_of
 from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.paths import GATHERED, SEALED, WorkspacePaths
-from dpdist.storage.store import FOLDER, Store, mark_once, mark_unit, marked, unit_finished
+from dpdist.storage.store import FOLDER, Store, mark_once, mark_unit, read_mark, unit_finished
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Workspace(WorkspacePaths):
     def _refuse_damaged(self, unit: str, remedy: str, only: Path | None = None) -> None:
         mark = self.completions / f"{unit}.json"
         about = mark.relative_to(self.root).as_posix()
-        if (files := marked(mark)) is None:
+        if (files := read_mark(mark)) is None:
             raise WorkspaceError(self.place, f"{about} is damaged", remedy, exit_code=2)
         for name, digest in files.items():
             path = self.confidential / name

@@ -100,7 +100,7 @@ class Rule(NamedTuple):
         return int((first & ~second.astype(bool)).sum() + (other & second.astype(bool)).sum()), int((first | other).sum())
 
 
-def learned(one: Floats, other: Floats) -> Rule:
+def learn_rule(one: Floats, other: Floats) -> Rule:
     """Learns from releases of two files, (run, figure) each."""
     best, most = (ATTACKERS[0], 0.0, np.inf), -np.inf
     for attacker in ATTACKERS:
@@ -275,7 +275,7 @@ def loss_between(
             tick(1)
     table = filled(released)
     taught, guessed = table[:runs], table[runs:]
-    right, guesses = learned(taught[::2], taught[1::2]).guesses(guessed, sides[runs:])
+    right, guesses = learn_rule(taught[::2], taught[1::2]).guesses(guessed, sides[runs:])
     bound, p = bound_of_guesses(right, guesses, runs, delta), p_value(right, guesses, runs, claimed, delta)
     row = (runs, difference, claimed, delta, most, guesses, right, bound, p, bound > claimed)
     return Confidential(pd.DataFrame([row], columns=list(RUN_FIGURES)))

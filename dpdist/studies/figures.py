@@ -290,7 +290,7 @@ _KINDS: Mapping[FigureKind, Callable[[StudyFigure, StudyMaterial], Canvas]] = {
 }
 
 
-def drawn(figures: Sequence[StudyFigure], material: StudyMaterial) -> list[tuple[StudyFigure, str]]:
+def draw_figures(figures: Sequence[StudyFigure], material: StudyMaterial) -> list[tuple[StudyFigure, str]]:
     return [(figure, draw(figure, material, number)) for number, figure in enumerate(figures, start=1)]
 
 

@@ -24,15 +24,15 @@ from markupsafe import Markup
 from dpdist.core.digests import digest
 from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem
 from dpdist.core.extras import require
-from dpdist.core.files import alone, scratch, write_text
+from dpdist.core.files import exclusive, scratch, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job
 from dpdist.job.loading import job_of
-from dpdist.job.yaml_lines import written
+from dpdist.job.yaml_lines import as_yaml
 from dpdist.privacy import small_counts
 from dpdist.publish.writers.page import environment
-from dpdist.quality.predicted.replicates import kept
+from dpdist.quality.predicted.replicates import cached
 from dpdist.runtime.executors import Executor, Serial, executor
 from dpdist.studies.rehearsal_candidates import Candidate, RefusedCandidate, candidates
 from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
@@ -46,8 +46,8 @@ from dpdist.studies.rehearsal_trials import (
     TrialFindings,
     advice,
     confirmed,
-    repeated,
     trial,
+    with_repetitions,
 )
 from dpdist.studies.results import versions
 from dpdist.survey.census import take_census
@@ -77,7 +77,7 @@ class Results:
                 return pd.DataFrame({"refused": [in_one_line(error)]})
             return tried.cells.assign(suppressed=tried.suppressed, seconds=tried.seconds)
 
-        stored = kept(digest([self.identity, candidate.label, current, draw]), rows, self.folder)
+        stored = cached(digest([self.identity, candidate.label, current, draw]), rows, self.folder)
         if "refused" in stored:
             raise DpdistError(str(stored["refused"].iloc[0]))
         cells = stored.drop(columns=["suppressed", "seconds"])
@@ -99,7 +99,7 @@ def claimed(out: Path, listener: Listener) -> Iterator[Path]:
     """
     stored = out / STORED
     stored.mkdir(parents=True, exist_ok=True)
-    with alone(out / LOCK, out, "another rehearsal runs in it", "wait for it, or choose another folder"):
+    with exclusive(out / LOCK, out, "another rehearsal runs in it", "wait for it, or choose another folder"):
         for name in (RECOMMENDED, PAGE, CONFIRMATION, CSV):
             (out / name).unlink(missing_ok=True)
         if number := len(list(stored.glob("*.parquet"))):
@@ -142,7 +142,7 @@ def rehearse(
         executor(job.runtime.model_copy(update={"scheduler": None}), chains, folder, listener) as workers,
     ):
         runs = Runs(folder, Results(stored, digest(identity)), out / CSV, workers)
-        findings = tried(job, thirds, public_reference(job, public), runs, listener, chains)
+        findings = run_trials(job, thirds, public_reference(job, public), runs, listener, chains)
         return _written(job, source.name, thirds, findings, out, listener)
 
 
@@ -218,13 +218,13 @@ class Runs:
         for _ in self.each([_wanted(candidate, splits, current, draw) for draw in draws]):
             pass
         trials = [self.trial(candidate, splits, current, draw) for draw in draws]
-        return repeated(trials[0], trials[1:])
+        return with_repetitions(trials[0], trials[1:])
 
     def show(self, trials: Sequence[Trial]) -> None:
         write_text(self.csv, _csv(trials))
 
 
-def tried(
+def run_trials(
     job: Job, thirds: Thirds, ground: dict[str, Any], runs: Runs, listener: Listener, chains: bool = False
 ) -> TrialFindings:
     """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
@@ -294,7 +294,7 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
                 # Where the mechanism refuses a draw, the first one stays the only one.
                 with suppress(DpdistError):
                     more = runs.repeated(drawn[k].candidate, splits, 0, range(1, DRAWS))
-                    drawn[k] = repeated(drawn[k], [more])
+                    drawn[k] = with_repetitions(drawn[k], [more])
                 done.add(k)
                 tick(1)
 
@@ -303,7 +303,7 @@ def small(best: Candidate, thirds: Thirds) -> str:
     """The warning of `validate` on small sample counts, for the public file."""
     by_record = job_of(best.recommended).by_record
     crosstab = take_census(by_record, TableSource(thirds.table, text_only=thirds.text_only)).crosstab
-    return "; ".join(map(str, small_counts.cautions(by_record, small_counts.counted(by_record, crosstab))))
+    return "; ".join(map(str, small_counts.cautions(by_record, small_counts.count_small(by_record, crosstab))))
 
 
 def recommended(rehearsal: Rehearsal, out: Path) -> str:
@@ -326,7 +326,7 @@ def recommended(rehearsal: Rehearsal, out: Path) -> str:
     head += [f"Not judged: {rehearsal.unjudged}."] if rehearsal.unjudged else []
     head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed from the job."]
     head += [f"  {change}" for change in best.candidate.changed]
-    return "".join(f"# {line}\n" for line in head) + written({key: value for key, value in terms.items() if value})
+    return "".join(f"# {line}\n" for line in head) + as_yaml({key: value for key, value in terms.items() if value})
 
 
 def _named(settings: dict[str, Any], out: Path) -> dict[str, Any]:

@@ -193,9 +193,9 @@ def public_source(job: Job, public: Path | None) -> Source:
     reference = job.reference
     _refuse_the_input(job, public if public is not None else reference.file if reference is not None else None)
     if public is not None:
-        return open_file(public, reference.written if reference is not None else job.input)
+        return open_file(public, reference.text_format if reference is not None else job.input)
     if reference is not None and reference.file is not None:
-        return open_source(job, reference.file, reference.written)
+        return open_source(job, reference.file, reference.text_format)
     if (simulated := _twin(job)) is None:
         remedy = "name a public file with the job's columns by --public"
         raise JobError(job.dataset, [Problem("reference", "no public file to rehearse on", "reference.path", remedy)])
@@ -204,7 +204,7 @@ def public_source(job: Job, public: Path | None) -> Source:
 
 def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
     """The reference of a recommended job: the job's own if it holds records, else the public file."""
-    if job.reference is not None and job.reference.holds_records and not job.reference.unnamed:
+    if job.reference is not None and job.reference.holds_records and not job.reference.is_redacted:
         return job.reference.model_dump(mode="json", exclude_unset=True)
     if public is not None:
         return {"path": str(public), "provenance": "a public file"}

@@ -133,7 +133,7 @@ def tied(trial: Trial, best: Trial) -> bool:
     return bool(behind <= NEAR * best.score or (np.isfinite(noise) and behind <= 2.0 * noise))
 
 
-def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
+def with_repetitions(first: Trial, again: Sequence[Trial]) -> Trial:
     """One trial with the draws of several."""
     cells, number = [], 0
     for part in (first, *again):

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.extras import require
-from dpdist.core.files import alone, write_json, write_text
+from dpdist.core.files import exclusive, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start
@@ -138,7 +138,7 @@ def read(folder: Path, study: Study, case: int, number: int) -> pd.DataFrame:
 def owned(folder: Path, study: Study) -> Iterator[None]:
     """Claims the folder for this study alone. Parts of another study or version are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
-    with alone(folder / ".lock", folder, "another study runs in it", "wait for it, or choose another folder"):
+    with exclusive(folder / ".lock", folder, "another study runs in it", "wait for it, or choose another folder"):
         path, here = folder / "study.json", results.identity_of(study.identity)
         if not path.exists():
             if any((folder / "parts").iterdir()) or (folder / "summary.csv").exists():
@@ -167,7 +167,7 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
     study, results, _ = material
     kind = kind_of(study)
     template = environment("dpdist.studies").get_template("page.html")
-    from dpdist.studies.figures import drawn
+    from dpdist.studies.figures import draw_figures
 
     measured = [name for name in study.all_measures if name in set(results.measure)]
     captions = {name: material.caption(name) for name in measured}
@@ -181,7 +181,7 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
         beside_title=kind.beside_title,
         how_verdicts_are_made=READING,
         beside=[set_beside(table, material) for table in study.beside],
-        figures=[(figure, Markup(svg)) for figure, svg in drawn(study.figures, material)],
+        figures=[(figure, Markup(svg)) for figure, svg in draw_figures(study.figures, material)],
         summaries=[(name, caption.title, caption.reading, _summary(material, name)) for name, caption in captions.items()],
         intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
         made_of=kind.made_of(study),

@@ -61,8 +61,8 @@ def open_release(job: Job, source: Source, crosstab: Crosstab) -> ReferenceRelea
     Raises `DataError`, naming the release's folder.
     """
     assert job.reference is not None
-    assert job.reference.earlier is not None
-    carried = read_earlier(Path(job.reference.earlier), job.reference.signer)
+    assert job.reference.release_folder is not None
+    carried = read_earlier(Path(job.reference.release_folder), job.reference.signer)
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
     if job.mechanism.states_totals:

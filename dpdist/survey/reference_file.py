@@ -114,7 +114,7 @@ def _opened(job: Job, source: Source, crosstab: Crosstab, tick: Tick) -> Referen
     reference = (
         simulated_source(declared.simulate)
         if isinstance(declared, SimulatedReference)
-        else open_source(job, declared.file, declared.written)
+        else open_source(job, declared.file, declared.text_format)
     )
     digest = reference.fingerprint()
     if digest == source.fingerprint():

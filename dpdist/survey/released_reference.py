@@ -31,7 +31,7 @@ from dpdist.core.public_files import (
     read_object,
     refuse_format,
     regular,
-    whole,
+    verified_files,
 )
 from dpdist.core.records import Crosstab
 from dpdist.estimation.crosstab_table import read_crosstab, read_job
@@ -249,7 +249,7 @@ def read_earlier(folder: Path, signer: str | None = None) -> EarlierRelease:
     Raises `DataError`, naming the folder, if the release is incomplete, inconsistent, or not signed as it must be.
     """
     try:
-        files = whole(folder)
+        files = verified_files(folder)
         if signer is not None:
             _refuse_unsigned(folder, signer)
         return _read(folder, files)

@@ -223,7 +223,7 @@ def same_records(current: Hashed, reference: Hashed) -> bool:
     if alone and float(np.isin(ours, others).mean()) > SHARED:
         return True
     small, large = (current, reference) if len(a) <= len(b) else (reference, current)
-    return bool(len(small.record)) and (in_order(small, large) or held(small, large))
+    return bool(len(small.record)) and (in_order(small, large) or contains(small, large))
 
 
 def in_order(small: Hashed, large: Hashed) -> bool:
@@ -240,7 +240,7 @@ def in_order(small: Hashed, large: Hashed) -> bool:
     return turns >= len(np.unique(record)) - len(np.unique(codes)) + TURNS
 
 
-def held(small: Hashed, large: Hashed) -> bool:
+def contains(small: Hashed, large: Hashed) -> bool:
     """True if the large file has more of the small file's records than an independent sample from the same law would."""
     n, size = len(small.record), len(small.record) + len(large.record)
     pooled = np.concatenate([small.record, large.record])

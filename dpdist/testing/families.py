@@ -66,7 +66,7 @@ def records_of(y: Floats) -> Records:
     return Records(np.arange(n), np.zeros(n, np.int32), y, np.ones(n), np.full(n, -1, np.int32))
 
 
-def drawn(model: Any, sample: Records, alpha: float, draws: int) -> Draws:
+def draw_from(model: Any, sample: Records, alpha: float, draws: int) -> Draws:
     statistics = model.statistics(sample, np.full(len(sample), alpha))
     draw: Draws = getattr(model, "draw", None) or model.draw_on_grid
     return draw(statistics, draws, np.random.default_rng(5))  # type: ignore[operator, no-any-return]
@@ -86,21 +86,23 @@ def problems(family: str, builder: Any = None) -> list[str]:
 
 def _prior(family: str, model: Any) -> list[str]:
     data, empty = records(family, FEW, 1), records(family, 0, 1)
-    with_zero, without = drawn(model, data, 0.0, 50), drawn(model, empty, 1.0, 50)
+    with_zero, without = draw_from(model, data, 0.0, 50), draw_from(model, empty, 1.0, 50)
     same = all(np.array_equal(with_zero[parameter.name], without[parameter.name]) for parameter in model.parameters)
     return [] if same else [f"{family}: records with a privacy weight of 0 change the posterior"]
 
 
 def _degenerate(family: str, model: Any) -> list[str]:
     """A fault of the prior: no law, single points, or unchanged by hundreds of records with distant outcomes."""
-    prior = drawn(model, records(family, 0, 1), 1.0, FEW)
+    prior = draw_from(model, records(family, 0, 1), 1.0, FEW)
     columns = {parameter.name: prior[parameter.name].reshape(FEW, -1) for parameter in model.parameters}
     if not all(np.isfinite(values).all() for values in columns.values()):
         return [f"{family}: its prior has draws that are not finite: without records there must be a posterior"]
     if any(len(np.unique(column)) < FEW / 2 for values in columns.values() for column in values.T):
         return [f"{family}: its prior is of single points: records that are weighted down leave them as they are"]
     y = np.sort(records(family, 10 * FEW, 1).outcome)
-    low, high = (drawn(model, records_of(np.repeat(value, len(y))), 1.0, FEW) for value in y[[len(y) // 10, -len(y) // 10]])
+    low, high = (
+        draw_from(model, records_of(np.repeat(value, len(y))), 1.0, FEW) for value in y[[len(y) // 10, -len(y) // 10]]
+    )
     moved = any(_apart(low[parameter.name], high[parameter.name]) for parameter in model.parameters)
     return (
         [] if moved else [f"{family}: its draws hardly follow its records: {len(y)} small and large outcomes give the same"]
@@ -132,7 +134,7 @@ def points(support: Support) -> tuple[Floats, Floats]:
 
 
 def _mass(family: str, model: Any) -> list[str]:
-    theta, (y, steps) = drawn(model, records(family, FEW, 1), 1.0, 5), points(facts_of(family).support)
+    theta, (y, steps) = draw_from(model, records(family, FEW, 1), 1.0, 5), points(facts_of(family).support)
     mass = np.exp(model.log_lik(theta, records_of(y))) @ steps
     return [] if np.allclose(mass, 1.0, atol=1e-6) else [f"{family}: its density has the mass {mass.min():.4g}, not 1"]
 
@@ -141,7 +143,7 @@ def _updates(family: str, model: Any) -> list[str]:
     """Draws reweighted by the density of further records equal draws given all records."""
     data, more = records(family, FEW, 1), records(family, 3, 2)
     both = Records(*(np.concatenate([getattr(a, name) for a in (data, more)]) for name in COLUMNS))
-    before, after = drawn(model, data, 1.0, MANY), drawn(model, both, 1.0, MANY)
+    before, after = draw_from(model, data, 1.0, MANY), draw_from(model, both, 1.0, MANY)
     weight = np.exp(model.log_lik(before, more).sum(axis=1))
     weight /= weight.sum()
     name = model.parameters[0].name
@@ -155,7 +157,7 @@ COLUMNS = ("record", "row", "outcomes", "weight", "psu")
 
 
 def _figures(family: str, model: Any) -> list[str]:
-    theta = drawn(model, records(family, FEW, 1), 1.0, 1)
+    theta = draw_from(model, records(family, FEW, 1), 1.0, 1)
     y, _ = model.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(3))
     lines = list[str]()
     if abs(y.mean() - model.expect(theta)[1][0, 0]) > LIMIT * y.std() / np.sqrt(MANY):
@@ -170,7 +172,7 @@ def _figures(family: str, model: Any) -> list[str]:
 
 def _bounded(family: str, wide: Any, builder: Any) -> list[str]:
     """`_updates` with public bounds that a quarter of the records reach, on either side."""
-    theta = drawn(wide, records(family, FEW, 1), 1.0, 1)
+    theta = draw_from(wide, records(family, FEW, 1), 1.0, 1)
     y, _ = wide.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(4))
     low, top = np.quantile(y, [0.25, 0.75]).tolist()
     model = built(family, builder, (low, top))
@@ -201,7 +203,7 @@ def _box(family: str, model: Any) -> list[str]:
         log_posterior = model.log_prior(coordinates) + density.log_lik(theta, data).sum(axis=1)
         weight = np.exp(log_posterior - log_posterior.max())
         weight /= weight.sum()
-        draws = drawn(model, data, 1.0, MANY)
+        draws = draw_from(model, data, 1.0, MANY)
         for parameter in density.parameters:
             on_grid, sampled = np.log(theta[parameter.name]), np.log(draws[parameter.name])
             for power in (1, 2):
@@ -214,7 +216,7 @@ def _box(family: str, model: Any) -> list[str]:
 def _extremes(family: str, model: Any) -> list[str]:
     """Extremes bound the density of every record under each of many draws, as a record bound does."""
     sample = records(family, FEW, 1)
-    theta = drawn(model, sample, 1.0, 50)
+    theta = draw_from(model, sample, 1.0, 50)
     values, extremes = model.log_lik(theta, sample), model.extremes(theta, sample)
     room = EVALUATION * (1.0 + np.abs(values).max(axis=0))
     inside = (values.max(axis=0) <= extremes.highest + room) & (values.min(axis=0) >= extremes.lowest - room)
@@ -237,7 +239,7 @@ def _rounding(family: str, model: Any) -> list[str]:
         middle = 0.3 * min(support.high, 1e6)
         y = middle * (1.0 + 1e-3 * np.random.default_rng(6).standard_normal(FEW))
         sample = records_of(np.rint(y) if support.whole else y)
-    theta = drawn(model, sample, 1.0, 1)
+    theta = draw_from(model, sample, 1.0, 1)
     extremes, line = model.extremes(theta, sample), np.column_stack([np.ones(len(ULP_STEPS)), ULP_STEPS])
     slack = (extremes.highest - extremes.lowest) / 2.0
     for parameter in model.parameters:

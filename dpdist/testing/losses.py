@@ -187,7 +187,7 @@ def _with_row(records: Records, row: int) -> Records:
     return replace(records, row=crosstab)
 
 
-def spent(one: Sequence[Query], other: Sequence[Query]) -> float:
+def loss_between(one: Sequence[Query], other: Sequence[Query]) -> float:
     """The cost of two files' queries until adaptive paths part: ε under Laplace noise, ρ under Gaussian noise.
 
     Sums cost their distance over the noise scale. A common shift of scores costs nothing; any other change costs the
@@ -231,7 +231,7 @@ def costs(case: Captured, mechanism: Any = None) -> LargestCost | None:
     gaussian = base.queries[0].noise.law == "gaussian"
     files, pairs = neighbours(job, case.records)
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
-    largest = max(spent(queries[one], queries[other]) for one, other in pairs)
+    largest = max(loss_between(queries[one], queries[other]) for one, other in pairs)
     budget = float(job.rho.release if gaussian else job.budget.epsilon - job.epsilon.crosstab)
     return LargestCost(largest, budget, "rho" if gaussian else "epsilon")
 

@@ -8,7 +8,7 @@ import scipy
 
 from dpdist.audit.lower_bounds import ALARM
 from dpdist.core.records import Floats
-from dpdist.studies.black_box import bound_of_guesses, learned, most_shown, p_value, runs_to_exceed
+from dpdist.studies.black_box import bound_of_guesses, learn_rule, most_shown, p_value, runs_to_exceed
 
 NOISE = 20
 """Figures that tell nothing, of many sizes."""
@@ -26,7 +26,7 @@ def trial(runs: int, loss: float, claimed: float, rng: np.random.Generator) -> t
     """p and bound by as many runs for learning as for guessing."""
     sides = np.concatenate([np.arange(runs) % 2, rng.integers(0, 2, runs)])
     table = releases(sides, loss, rng)
-    right, guesses = learned(table[:runs:2], table[1:runs:2]).guesses(table[runs:], sides[runs:])
+    right, guesses = learn_rule(table[:runs:2], table[1:runs:2]).guesses(table[runs:], sides[runs:])
     return p_value(right, guesses, runs, claimed), bound_of_guesses(right, guesses, runs)
 
 
@@ -81,6 +81,6 @@ def test_the_fewest_runs_that_can_show_more_are_stated(claimed: float, delta: fl
 
 def test_releases_that_are_all_alike_teach_nothing() -> None:
     alike = np.ones((20, 3))
-    right, guesses = learned(alike, alike).guesses(np.ones((40, 3)), np.arange(40) % 2)
+    right, guesses = learn_rule(alike, alike).guesses(np.ones((40, 3)), np.arange(40) % 2)
     assert p_value(right, guesses, 40, 1.0) > 0.9
-    assert learned(alike[:, :0], alike[:, :0]).guesses(np.ones((4, 0)), np.zeros(4))[0] <= 4
+    assert learn_rule(alike[:, :0], alike[:, :0]).guesses(np.ones((4, 0)), np.zeros(4))[0] <= 4

@@ -17,7 +17,7 @@ from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.privacy.noisy_counts import counts, levels
+from dpdist.privacy.noisy_counts import counts, layers_of
 
 SECRET = ("add_remove", "anywhere")
 COUNTED = [option(name, kind) for name in ("laplace_composed", "sanitized_statistics", "modips") for kind in SECRET]
@@ -37,7 +37,7 @@ def of_frame(job: Job, crosstab: Crosstab, one: Floats, other: Floats, noise: fl
     """ε, or ρ, that noisy counts of two files lose: infinite where exact ones differ."""
     lost = 0.0
     measured = zip(
-        levels(job),
+        layers_of(job),
         counts(job, with_counts(job, crosstab, one)),
         counts(job, with_counts(job, crosstab, other)),
         strict=True,

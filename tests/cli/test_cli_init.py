@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpdist.cli.design_columns import DesignColumns
-from dpdist.cli.draft import named
+from dpdist.cli.draft import dataset_and_period
 from dpdist.cli.init import public_weights
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
@@ -726,7 +726,7 @@ def test_strata_have_the_levels_that_have_a_public_weight(suffix: str, files: Pa
 )
 def test_a_dataset_s_name_is_that_of_the_file_without_its_period(stem: str, name: str, period: str | None) -> None:
     """So next period's file opens the same account of the ledger."""
-    assert named(Path(f"{stem}.csv"), None) == (name, period)
+    assert dataset_and_period(Path(f"{stem}.csv"), None) == (name, period)
 
 
 def test_the_job_says_what_its_dataset_s_name_is_for(files: Path) -> None:

@@ -79,7 +79,7 @@ def test_histograms_beside_a_release_have_no_effect_under_a_former_name() -> Non
     both = {"release": "earlier/public", "histogram": {"epsilon": "1"}}
     job = parsed(mechanism={"name": "reference_tables"}, reference=both)
     assert job.reference is not None
-    assert (job.reference.earlier, job.reference.paid) == ("earlier/public", None)
+    assert (job.reference.release_folder, job.reference.histograms) == ("earlier/public", None)
     assert "reference.histogram has no effect" in str(job.of_alias[0])
     with pytest.raises(JobError, match="needs no histograms"):
         parsed(reference=both)

@@ -14,7 +14,7 @@ import yaml
 from dpdist.core.errors import JobError, StudyError
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
-from dpdist.job.yaml_lines import flow, value, written
+from dpdist.job.yaml_lines import as_yaml, flow, value
 from dpdist.studies.file import parse_study
 
 pytestmark = pytest.mark.quick
@@ -129,7 +129,7 @@ def test_a_text_that_is_written_is_read_again(literal: str) -> None:
     """So is every value, whoever reads YAML: the writer quotes what YAML 1.1 reads as another value."""
     for read in (literal, value(literal, "a value", JobError)):
         assert value(flow(read), "a value", JobError) == read or read != read
-        assert value(written({"key": read}), "a value", JobError) == {"key": read} or read != read
+        assert value(as_yaml({"key": read}), "a value", JobError) == {"key": read} or read != read
     again: Any = yaml.safe_load(flow(literal))
     assert again == literal
 

@@ -20,7 +20,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import averaged_tables
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums, in_rounds
-from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PART_OF_ROUNDS, SINGLES, moved
+from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PART_OF_ROUNDS, SINGLES, moved_counts
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.sampling.samplers import ExactSampler
@@ -41,7 +41,7 @@ def costs(adjacency: Adjacency, key: int) -> list[Fraction]:
 
     rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
     run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
-    delta = Fraction(moved(adjacency) * UNIT)
+    delta = Fraction(moved_counts(adjacency) * UNIT)
     assert asked[0].size == 9
     return [delta * (3 if each.size == 9 else 1 if each.size in CELLS else 2) / each.scale / 4 for each in asked]
 
@@ -88,8 +88,8 @@ def test_scores_of_rounds_move_by_no_more_than_a_table_and_by_all_of_it(adjacenc
         others = each if adjacency == "substitution" else scored(base)[None]
         return float(np.abs(each[:, None] - others[None]).max())
 
-    assert apart(1.0) == moved(adjacency) * UNIT
-    assert apart(2.0) > 1.5 * moved(adjacency) * UNIT
+    assert apart(1.0) == moved_counts(adjacency) * UNIT
+    assert apart(2.0) > 1.5 * moved_counts(adjacency) * UNIT
 
 
 def test_without_noise_the_pairs_that_depend_are_measured_and_then_again() -> None:

@@ -21,7 +21,7 @@ from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.least_squares import nearest_on_simplex, nearest_on_simplices
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.partitions.post import PartitionCounts, Tree, chosen, consistent, ordered
+from dpdist.mechanisms.partitions.post import PartitionCounts, Tree, consistent, ordered, selected_tree
 from dpdist.mechanisms.partitions.query import CellCounts, aic, scores
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -81,7 +81,12 @@ def records(outcomes: Any, weight: Any) -> Records:
 def trees() -> list[Tree]:
     """Unequal numbers of children, and branches that other attributes split."""
     selected = (np.array([1]), np.array([0, 2, 2]))
-    return [ordered([], [6]), ordered([[2], [0]], [2, 3, 4]), ordered([[0, 1]], [2, 3, 4]), chosen(selected, [2, 3, 4])]
+    return [
+        ordered([], [6]),
+        ordered([[2], [0]], [2, 3, 4]),
+        ordered([[0, 1]], [2, 3, 4]),
+        selected_tree(selected, [2, 3, 4]),
+    ]
 
 
 @pytest.mark.parametrize("tree", trees())

@@ -24,7 +24,7 @@ from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.post import Network
 from dpdist.mechanisms.marginals.query import NoisyMarginals, dependence, next_tables
-from dpdist.mechanisms.marginals.sensitivity import SCORE_SENSITIVITY, SLACK, moved, parents_scale
+from dpdist.mechanisms.marginals.sensitivity import SCORE_SENSITIVITY, SLACK, moved_counts, parents_scale
 from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -141,8 +141,8 @@ def test_mutual_information_would_move_by_more_than_the_sensitivity() -> None:
 def test_choice_and_tables_cost_epsilon_together(adjacency: Adjacency) -> None:
     """Each stage's exact loss from its own scale. Control: an unnoticed third round would cost more."""
     model = modelled(job(adjacency=adjacency), 100)
-    tables = 3 * moved(adjacency) * UNIT / model.scale_of((0,))
-    a_round = 2 * moved(adjacency) * (SCORE_SENSITIVITY + SLACK) * UNIT / model.parents_scale
+    tables = 3 * moved_counts(adjacency) * UNIT / model.scale_of((0,))
+    a_round = 2 * moved_counts(adjacency) * (SCORE_SENSITIVITY + SLACK) * UNIT / model.parents_scale
     assert (tables, 2 * a_round) == (Fraction(7, 10), Fraction(3, 10))
     assert tables + 3 * a_round > 1
 

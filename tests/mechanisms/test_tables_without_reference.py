@@ -271,8 +271,8 @@ def test_a_job_that_names_no_reference_spends_a_sixth_on_counts_of_bins(tmp_path
     assert (binned["scale"] == 8.0).all()
     promise = dpdist.load_job(tmp_path / "job.json").reference
     assert promise is not None
-    assert promise.paid is not None
-    assert promise.paid.epsilon * 6 == 3
+    assert promise.histograms is not None
+    assert promise.histograms.epsilon * 6 == 3
 
 
 @pytest.mark.parametrize("keys", [{"noise": "gaussian"}, {}], ids=["gaussian", "laplace"])

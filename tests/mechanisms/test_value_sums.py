@@ -28,7 +28,7 @@ from dpdist.mechanisms.marginals.coded_tables import means_of
 from dpdist.mechanisms.marginals.fitting import ValueSums, fit, positions, tilted
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums
-from dpdist.mechanisms.marginals.sensitivity import moved
+from dpdist.mechanisms.marginals.sensitivity import moved_counts
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
@@ -60,8 +60,8 @@ def test_tables_and_sums_move_by_exactly_what_the_noise_is_scaled_to(adjacency: 
     _, moves = alone(model)
     assert (moves == np.rint(moves)).all()
     tables = model.cells(model.listed or ())
-    assert largest(moves[:, tables:], adjacency) == 2 * moved(adjacency) * UNIT
-    assert largest(moves, adjacency) == 4 * moved(adjacency) * UNIT
+    assert largest(moves[:, tables:], adjacency) == 2 * moved_counts(adjacency) * UNIT
+    assert largest(moves, adjacency) == 4 * moved_counts(adjacency) * UNIT
     assert model.value_scale == model.scale_of((0, 1)) == 3 * int(largest(moves, adjacency))
 
 

@@ -26,7 +26,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums, chosen, scores
-from dpdist.mechanisms.marginals.sensitivity import choice_scale, moved, table_scale
+from dpdist.mechanisms.marginals.sensitivity import choice_scale, moved_counts, table_scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
@@ -77,7 +77,7 @@ def largest(alone: Floats, adjacency: Adjacency) -> float:
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_tables_move_by_exactly_what_the_noise_is_scaled_to(adjacency: Adjacency) -> None:
     _, alone = grid()
-    assert largest(alone, adjacency) == moved(adjacency) * 2 * UNIT
+    assert largest(alone, adjacency) == moved_counts(adjacency) * 2 * UNIT
     assert table_scale(Fraction(1, 3), 2, adjacency) == 3 * Fraction(largest(alone, adjacency))
 
 
@@ -123,10 +123,10 @@ def test_scores_move_by_no_more_than_their_sensitivity_and_by_all_of_it(adjacenc
         apart = np.abs(each[:, None] - each[None]).max()
     else:
         apart = np.abs(each - scores(model, margins, base)).max()
-    assert apart <= moved(adjacency) * UNIT
+    assert apart <= moved_counts(adjacency) * UNIT
     if adjacency != "substitution":
         assert apart == UNIT
-    assert choice_scale(Fraction(1), 2, adjacency) == 2 * 2 * moved(adjacency) * UNIT
+    assert choice_scale(Fraction(1), 2, adjacency) == 2 * 2 * moved_counts(adjacency) * UNIT
 
 
 NEIGHBOURS = [((3, 3, 3), (2, 4, 2)), ((5, 0, 5), (4, 1, 4)), ((0, 1, 2), (1, 0, 1)), ((7, 7), (6, 8))]

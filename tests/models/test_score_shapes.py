@@ -277,10 +277,10 @@ def test_a_cell_has_its_own_correlation_as_far_as_its_records_tell_of_it() -> No
     correlation = np.array([-0.8, 0.4, 0.0, 0.7])[cell]
     one, other = rng.standard_normal((2, len(cell)))
     outcome = correlation * one + np.sqrt(1.0 - correlation**2) * other
-    found = score_shapes.ties(cell, one, outcome, np.array([0, 0, 0, 1]))
+    found = score_shapes.weight_outcome_ties(cell, one, outcome, np.array([0, 0, 0, 1]))
     assert found[:2] == pytest.approx([-0.8, 0.4], abs=0.03)
     whole = np.corrcoef(one[cell < 3], outcome[cell < 3])[0, 1]
     assert found[2] == pytest.approx(whole, abs=0.6)
     assert found[3] == 0.0
-    straight = score_shapes.ties(cell, one, one, np.array([0, 0, 0, 1]))
+    straight = score_shapes.weight_outcome_ties(cell, one, one, np.array([0, 0, 0, 1]))
     assert np.abs(straight).max() == pytest.approx(score_shapes.STRAIGHT), "no record comes far off"

@@ -11,7 +11,7 @@ import pytest
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.noisy_counts import counts, levels, noisy_crosstab, tree
+from dpdist.privacy.noisy_counts import counts, layers_of, noisy_crosstab, tree
 
 JOB = """
 dataset: counted
@@ -55,7 +55,7 @@ def measured(job: Job, crosstab: Crosstab, seed: int) -> list[Floats]:
     rng = np.random.default_rng(seed)
     return [
         exact + (0.0 if level.scale is None else np.rint(rng.laplace(0.0, float(level.scale), len(exact))))
-        for level, exact in zip(levels(job), counts(job, crosstab), strict=True)
+        for level, exact in zip(layers_of(job), counts(job, crosstab), strict=True)
     ]
 
 
@@ -72,11 +72,11 @@ def by(crosstab: Crosstab, names: tuple[str, ...], values: Floats) -> dict[tuple
 def test_every_level_counts_the_cross_of_its_columns(kind: str) -> None:
     job = job_of(kind)
     crosstab = crosstab_of(job, 1, 4.0)
-    for level, exact in zip(levels(job), counts(job, crosstab), strict=True):
+    for level, exact in zip(layers_of(job), counts(job, crosstab), strict=True):
         known = by(crosstab, level.columns, crosstab.count)
         order = product(*(crosstab.levels[name] for name in level.columns))
         assert exact.tolist() == [known[label] for label in order]
-    assert levels(job)[-1].columns == tree(job)
+    assert layers_of(job)[-1].columns == tree(job)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +108,7 @@ def test_large_counts_are_the_weighted_least_squares_of_all_levels(kind: str) ->
     job = job_of(kind)
     crosstab = crosstab_of(job, 3, 5000.0)
     noisy, rows, wanted = measured(job, crosstab, 9), list[Floats](), list[float]()
-    for level, values in zip(levels(job), noisy, strict=True):
+    for level, values in zip(layers_of(job), noisy, strict=True):
         weight = 1e6 if level.scale is None else 1.0 / float(level.scale)
         labels = list(product(*(crosstab.levels[name] for name in level.columns)))
         own = [tuple(crosstab.levels[n][crosstab.codes[n][row]] for n in level.columns) for row in range(len(crosstab))]
@@ -125,7 +125,7 @@ def test_shares_of_the_budget_add_up_to_it() -> None:
     for kind in KINDS:
         job = job_of(kind)
         moved = 1 if kind == "add_remove" else 2
-        spent = sum((moved / level.scale for level in levels(job) if level.scale is not None), Fraction(0))
+        spent = sum((moved / level.scale for level in layers_of(job) if level.scale is not None), Fraction(0))
         assert spent == job.epsilon.crosstab == Fraction(1, 2)
 
 
@@ -136,7 +136,7 @@ def test_small_counts_err_less_than_independent_noise_would_make_them() -> None:
         [noisy_crosstab(job, crosstab, measured(job, crosstab, s)).count - crosstab.count for s in range(200)]
     )
     plain = np.sqrt(2.0) / float(job.epsilon.crosstab)
-    leaf = levels(job)[-1].scale
+    leaf = layers_of(job)[-1].scale
     assert leaf is not None
     assert np.sqrt((errors**2).mean()) < plain
     assert np.sqrt(2.0) * float(leaf) > plain, "control: a level's own noise is larger, for it has a part of the budget"

@@ -15,7 +15,7 @@ from dpdist.engine.protocol import Measurement, Released
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, within_loss
 from dpdist.privacy.guarantees import Strict
-from dpdist.privacy.queries import Moved, NoisyQuery, lost, neighbour_of
+from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, total_loss
 
 pytestmark = pytest.mark.quick
 MOVED = Moved(Fraction(1), Fraction(2), Fraction(3))
@@ -27,7 +27,7 @@ def test_the_loss_is_the_distance_in_scales() -> None:
     assert replace(ONE, times=3).loss("same_x") == 3
     assert replace(ONE, law="gaussian").loss("same_x") == Fraction(1, 2), "D²/2σ²"
     assert NoisyQuery.losing("it", MOVED, Fraction(1, 7), "anywhere").loss("anywhere") == Fraction(1, 7)
-    assert lost([ONE, ONE.further(Fraction(9)), replace(ONE, times=2)], "off") == Fraction(3, 2)
+    assert total_loss([ONE, ONE.further(Fraction(9)), replace(ONE, times=2)], "off") == Fraction(3, 2)
 
 
 def test_the_loss_is_that_of_discrete_laplace_noise() -> None:
@@ -106,7 +106,7 @@ def test_a_promise_is_the_sum_of_its_queries(name: str) -> None:
     whole, half = (made.promise(job).per_set for made in (mechanism, Softer()))
     if isinstance(whole, Strict):
         assert half.epsilon * 2 == whole.epsilon
-        loss = lost(mechanism.queries(job, job.mechanism), neighbour_of(job)) * job.most_records
+        loss = total_loss(mechanism.queries(job, job.mechanism), neighbour_of(job)) * job.most_records
         assert whole.epsilon == loss / job.mechanism.noises(job) or whole.epsilon == loss / job.synthetic_sets
     else:
         assert half.rho == whole.rho

@@ -14,7 +14,7 @@ from simulated_doctorates import simulated as doctorates
 
 import dpdist
 from dpdist.publish import batches
-from dpdist.publish.batches import ByBatch, batches_of, here
+from dpdist.publish.batches import ByBatch, batches_of, run_here
 from dpdist.publish.folder import grounds_of, publish
 from dpdist.publish.released import Parameters, ReleasedObject, read_released, write_released
 from dpdist.publish.standard_errors import Spreads, simulated, spreads, variances
@@ -68,7 +68,7 @@ def test_sums_over_batches_have_the_standard_errors_of_all_rows(
         cells = [release.cells(table) for table in release.job.tables]
         return [of_figure for one in cells for of_figure in variances(release, one, grounds.expected, found)]
 
-    def over_batches(by_batch: ByBatch = here) -> list[np.ndarray]:
+    def over_batches(by_batch: ByBatch = run_here) -> list[np.ndarray]:
         (found,) = simulated(release, lambda _: None, by_batch).spreads or ()
         assert found.by_cells is not None
         return errors(found)

@@ -17,7 +17,7 @@ from dpdist.quality.microdata import (
     indicators,
     k_marginal_score,
     logistic,
-    measured,
+    microdata_measures,
     overlap,
     propensity,
     subsample_scores,
@@ -132,7 +132,7 @@ def test_errors_of_the_regression_are_those_of_redrawn_files() -> None:
 
 
 def test_all_measures_of_a_file_beside_itself_are_at_their_best() -> None:
-    found = measured(file(9, 1000), file(9, 1000), np.random.default_rng(0))
+    found = microdata_measures(file(9, 1000), file(9, 1000), np.random.default_rng(0))
     assert {name.split()[0] for name in found} == {"weighted", "unweighted"}
     for name in ("weighted", "unweighted"):
         assert found[f"{name} total_variation_3"] == 0.0

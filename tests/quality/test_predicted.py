@@ -32,7 +32,7 @@ from dpdist.quality.predicted.prediction import (
     predicted,
     predicted_before,
 )
-from dpdist.quality.predicted.replicates import ReplicateFigures, direct_of, published
+from dpdist.quality.predicted.replicates import ReplicateFigures, direct_of, published_cells
 from dpdist.quality.predicted.words import alarms, epsilon_for, in_words, not_predicted, proposals, worth
 from dpdist.quality.summary import errors_in_words, verdicts
 from dpdist.quality.summary import in_words as verdict_in_words
@@ -457,7 +457,7 @@ def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant
     for draw in range(2):
         dpdist.run(job, folder / f"release-{draw}", study=Key(bytes(32)).child(str(draw)))
         table, made = pd.read_parquet(folder / f"release-{draw}/public/tables/incomes.parquet"), []
-        for of, statistic, cells in published(job, crosstab):
+        for of, statistic, cells in published_cells(job, crosstab):
             (value, variance), of_sizes = direct.estimate(cells, statistic), given.estimate(cells, statistic).variance
             n, unknown = cells.membership @ crosstab.count.astype(float), np.full(len(cells), np.nan)
             errors = value, np.sqrt(variance), np.sqrt(of_sizes)

@@ -28,7 +28,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
 from dpdist.publish.released import read_released
 from dpdist.quality import report_material
-from dpdist.quality.report_page import MARKING, _lighter, material_of, stated, write_report
+from dpdist.quality.report_page import MARKING, _lighter, material_of, overall_verdict, write_report
 from dpdist.quality.report_parts import ReportFigure, Section, axis, distribution, error
 from dpdist.quality.report_sections import ANSWERS, _cells_drawn
 from dpdist.quality.summary import overall
@@ -212,13 +212,13 @@ def test_thresholds_of_the_job_that_failed_stand_first(workspace: Path, html: st
 def test_flags_of_print_do_not_take_the_place_of_the_verdict(workspace: Path) -> None:
     """They stand after the sentences. Control: a failed gate stands in the first line, beside the verdict's answer."""
     material = material_of(Workspace(workspace))
-    plain, said = overall(material.tables), stated(material)
+    plain, said = overall(material.tables), overall_verdict(material)
     assert said.head == plain.head
     assert "figures flagged caution" not in said.head
     assert any("By the job's rules of quality, pay: figures flagged " in each for each in said.sentences)
     gate = {"gate": "coverage", "limit": 0.9, "measured": 0.5, "accepted": False}
     gated = replace(material, statement={**material.statement, "acceptance": {"gates": [gate]}})
-    failed = stated(gated)
+    failed = overall_verdict(gated)
     if not plain.fails:
         assert failed.head == f"limits of the job failed: gate: coverage (under noise); {plain.head}"
     assert failed.fails

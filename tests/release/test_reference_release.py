@@ -23,7 +23,7 @@ from dpdist.core.errors import DataError, FitError, JobError, WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.storage.store import mark_unit, marked
+from dpdist.storage.store import mark_unit, read_mark
 
 REGIONS, N, SETS = ("north", "south"), 300, 2
 CLASSES = {
@@ -194,7 +194,7 @@ def test_what_an_earlier_version_learned_is_learned_again(release: tuple[str, Pa
     for mark in (confidential / "marks").glob("result-*"):
         mark.unlink()
     for mark in sorted((confidential / "marks").glob("reference-*")):
-        (path,) = (confidential / name for name in marked(mark) or ())
+        (path,) = (confidential / name for name in read_mark(mark) or ())
         path.unlink()
         mark.unlink()
         former = path.with_stem(FORM.sub(r"\1", path.stem))

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from dpdist.core.errors import ProgramError, ToolchainError
 from dpdist.sampling import building, toolchain
-from dpdist.sampling.building import find_program, kept
+from dpdist.sampling.building import cached_build, find_program
 from dpdist.sampling.toolchain import executable, find_toolchain
 
 SOURCE = Path(__file__).with_name("gaussian.stan")
@@ -134,7 +134,7 @@ def test_a_failed_build_leaves_nothing(tmp_path):
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        kept(tmp_path / "made", build)
+        cached_build(tmp_path / "made", build)
     assert [path.name for path in tmp_path.iterdir()] == ["made.lock"]
 
 

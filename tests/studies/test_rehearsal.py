@@ -37,8 +37,8 @@ from dpdist.studies.rehearsal_trials import (
     cells_of,
     confirmed,
     in_order,
-    repeated,
     tied,
+    with_repetitions,
 )
 
 JOB = """
@@ -221,7 +221,7 @@ class Drawn(Runs):
 
     def repeated(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draws: Sequence[int]) -> Trial:
         (first, *more) = [made_up(candidate.label, True, self.errors[candidate.label], 1.0) for _ in draws]
-        return repeated(first, more)
+        return with_repetitions(first, more)
 
 
 def test_no_candidate_is_best_by_its_first_draw_alone() -> None:
@@ -317,11 +317,11 @@ def test_scores_that_tie_within_their_error_prefer_the_reference_and_then_the_si
 
 def test_draws_of_the_noise_are_averaged_and_tell_how_far_a_score_is_chance() -> None:
     one, two = made_up("a", True, 0.2, 1.0), made_up("a", True, 0.4, 1.0)
-    both = repeated(one, [two])
+    both = with_repetitions(one, [two])
     assert both.draws == 2
     assert both.score == pytest.approx((one.score + two.score) / 2)
     assert both.score_error == pytest.approx(np.std([one.score, two.score], ddof=1) / np.sqrt(2))
-    rival = on_reference(repeated(made_up("b", True, 0.3, 1.0), [made_up("b", True, 0.5, 1.0)]), 0)
+    rival = on_reference(with_repetitions(made_up("b", True, 0.3, 1.0), [made_up("b", True, 0.5, 1.0)]), 0)
     assert rival.score > 1.2 * both.score
     assert tied(rival, both)
     assert not tied(on_reference(made_up("b", True, 0.4, 1.0), 0), made_up("a", True, 0.3, 1.0)), "one draw has no error"
@@ -512,7 +512,7 @@ def test_the_largest_error_of_one_draw_does_not_decide() -> None:
     """One draw of four is far off: the median is not. Control: three of four are."""
     near, far = made_up("a", True, 0.3, 1.0), made_up("a", True, 0.3, 1.0)
     far = Trial(far.candidate, far.cells.assign(error_in_direct_se=[0.3] * 9 + [80.0]), 0, 1.0)
-    once, often = repeated(near, [near, near, far]), repeated(far, [far, far, near])
+    once, often = with_repetitions(near, [near, near, far]), with_repetitions(far, [far, far, near])
     assert once.by_statistic["largest"].tolist() == [0.3]
     assert once.good
     assert not often.good

@@ -259,7 +259,7 @@ def reference(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(names)}"
         )
-    if form is not None and form.unnamed:
+    if form is not None and form.is_redacted:
         yield Contradiction(("reference", "path"), "no file is named", "add path, an earlier period's file that is public")
     yield from release_or_histogram(job)
     if form is not None and form.period == job.period:
@@ -286,24 +286,24 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     form, name = job.reference, job.mechanism.name
     if form is None or form.holds_records:
         return
-    if not (job.mechanism.own_histograms or (job.mechanism.states_totals and form.earlier is not None)):
+    if not (job.mechanism.own_histograms or (job.mechanism.states_totals and form.release_folder is not None)):
         yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
-    elif job.mechanism.states_totals and form.earlier is not None and form.paid is not None:
+    elif job.mechanism.states_totals and form.release_folder is not None and form.histograms is not None:
         fault = f"'{name}' measures drift with its own tables, and needs no histograms"
         yield Contradiction(("reference", "histogram"), fault, "leave it out")
         return
-    if form.earlier is not None and form.period is not None:
+    if form.release_folder is not None and form.period is not None:
         yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
-    if form.paid is None:
+    if form.histograms is None:
         return
-    if form.paid.epsilon >= job.budget.epsilon:
+    if form.histograms.epsilon >= job.budget.epsilon:
         fault = "the histograms take the release's whole budget, which budget.epsilon states"
         remedy = f"spend a part of it, {job.mechanism.histogram_share} as a rule"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, remedy)
     elif 0 < job.epsilon.tables / job.most_records < LEAST_BUDGET:
         fault = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms less, or raise epsilon")
-    elif form.paid.epsilon / job.most_records < LEAST_BUDGET:
+    elif form.histograms.epsilon / job.most_records < LEAST_BUDGET:
         fault = f"{job.most_records} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms more")
     yield from _histogram_alone(job)

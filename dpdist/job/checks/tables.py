@@ -161,7 +161,7 @@ def copied(job: Job) -> Iterator[Contradiction]:
         able = those(lambda spec: spec.donates)
         yield Contradiction(path, fault, f"take mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
-        what = "an earlier release holds" if reference.earlier is not None else "histograms hold"
+        what = "an earlier release holds" if reference.release_folder is not None else "histograms hold"
         fault = f"{what} {', '.join(existing)} alone"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave microdata out")
     replicated = job.survey.replicate_weights
@@ -215,7 +215,7 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("rake",), "raking goes by the public number of records in a cell", "leave it out, or take zero_out"
         )
-    if job.reference is not None and job.reference.paid is not None:
+    if job.reference is not None and job.reference.histograms is not None:
         fault = "noisy histograms give limits of public numbers of records alone"
         yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or take zero_out")
 

@@ -267,7 +267,7 @@ class CodedTables(LinearModel, ABC):
     def drawn(self, theta: Draws, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Codes (record, column) and weights (record,) of synthetic records; weights sum to the stratum's total."""
         keys = tuple(dict.fromkeys(self.keys_of(theta)))
-        return synthetic_records.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
+        return synthetic_records.draw_records(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Margins under other samples without noise; a sample has as many records as the sum of weights allows."""

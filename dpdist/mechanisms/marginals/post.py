@@ -31,7 +31,7 @@ from dpdist.mechanisms.marginals.sensitivity import (
     SINGLES,
     WITHOUT_CHOICE,
     choice_scale,
-    moved,
+    moved_counts,
     parents_scale,
     scales_of_round,
     table_scale,
@@ -387,7 +387,7 @@ def _figures_of_tables(release: ReleaseView, model: CodedTables, stratum: int, t
             [scale],
             lambda *_: (None, cap, None),
             table=" x ".join(model.columns[column] for column in key) + again,
-            sensitivity=float(moved(model.adjacency) * model.sharing(key)),
+            sensitivity=float(moved_counts(model.adjacency) * model.sharing(key)),
         )
 
 
@@ -423,5 +423,5 @@ def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws
             [model.value_scale],
             lambda *_, ends=limits: ends,
             table=name if value.by is None else f"{name} by {model.columns[value.by]}",
-            sensitivity=float(moved(model.adjacency) * model.sharing((model.listed or model.singles)[0])),
+            sensitivity=float(moved_counts(model.adjacency) * model.sharing((model.listed or model.singles)[0])),
         )

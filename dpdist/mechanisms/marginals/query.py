@@ -173,11 +173,11 @@ def chosen(
         (first,) = yield defined.scores(values[None, open_ones], query, next(numbers))
         best = keys[open_ones[int(first)]]
         pairs.append(best)
-        groups = joined(groups, best)
+        groups = merged_groups(groups, best)
     return tuple(sorted(pairs))
 
 
-def joined(groups: Iterable[int], pair: Marginal) -> list[int]:
+def merged_groups(groups: Iterable[int], pair: Marginal) -> list[int]:
     """Each column's group after the groups of the pair's two columns are joined; `groups` are those before."""
     before = list(groups)
     return [before[pair[0]] if group == before[pair[1]] else group for group in before]
@@ -212,7 +212,7 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
         best = open_ones[int(first)]
         noisy = yield defined.sums(exact_tables[best].ravel(), tables(1, scale), next(numbers))
         so_far = Measured((*so_far.keys, best), np.concatenate([so_far.sums, noisy]), (*so_far.units, units))
-        groups, remaining = joined(groups, best), remaining - units
+        groups, remaining = merged_groups(groups, best), remaining - units
         now = expected_of(model, model.fitted(model.of_rounds(*so_far)), best)
         if np.abs(now - expected[best]).sum() <= float(scale) * prod(model.shape(best)):
             factor *= 2

@@ -61,7 +61,7 @@ SCORES_MOVED = Moved.of(2 * (SCORE_SENSITIVITY + SLACK) * UNIT)
 """Largest change of a difference of two scores of parents under neighbouring files."""
 
 
-def moved(adjacency: Adjacency) -> int:
+def moved_counts(adjacency: Adjacency) -> int:
     """The largest L1 change of a table by one record."""
     return 2 if adjacency == "substitution" else 1
 
@@ -73,7 +73,7 @@ def tables(number: int, scale: Fraction) -> NoisyQuery:
 
 def table_scale(epsilon: Fraction, tables: int, adjacency: Adjacency) -> Fraction:
     """Noise scale of tables that share ε, in units of 1/UNIT."""
-    return Fraction(moved(adjacency) * tables * UNIT) / epsilon
+    return Fraction(moved_counts(adjacency) * tables * UNIT) / epsilon
 
 
 def best_pair(scale: Fraction, times: int = 1) -> NoisyQuery:
@@ -85,7 +85,7 @@ def best_pair(scale: Fraction, times: int = 1) -> NoisyQuery:
 
 def choice_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:
     """Scale, in units of 1/UNIT, of the noise on scores of pairs, in each of the rounds that share ε."""
-    return Fraction(2 * moved(adjacency) * rounds * UNIT) / epsilon
+    return Fraction(2 * moved_counts(adjacency) * rounds * UNIT) / epsilon
 
 
 def scales_of_round(epsilon: Fraction, adjacency: Adjacency) -> tuple[Fraction, Fraction]:

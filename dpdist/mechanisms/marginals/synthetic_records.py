@@ -20,7 +20,7 @@ Filling = tuple[int, Marginal | None]
 """A column with its table, whose other columns are filled earlier; None for a column without parents."""
 
 
-def drawn(
+def draw_records(
     fitted: FittedTables, filling: Iterable[Filling], raked_to: Iterable[Marginal], number: int, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
     """Codes (record, column) and weights (record,) of the requested number of records; weights sum to the total.

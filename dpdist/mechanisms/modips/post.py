@@ -25,7 +25,7 @@ from dpdist.mechanisms.figures import LAPLACE, SUM_OF_ABSENT, Figures, cells_of
 from dpdist.mechanisms.modips.sensitivity import by_group, groups, sums_of, together
 from dpdist.mechanisms.modips.spec import Law, Modips, Truncation
 from dpdist.mechanisms.parts import WIDE, Words
-from dpdist.models.design import counted, counted_again, design, patterns
+from dpdist.models.design import cell_counts, counted_again, design, patterns
 from dpdist.models.lognormal.model import limited_lognormal_mean
 from dpdist.models.numerics.chi import chi_quantiles
 from dpdist.models.outputs import ReleaseView
@@ -108,7 +108,7 @@ class Sanitized(PublicModel):
         regressed = settings.location == "main_effects"
         cells = design(crosstab, columns, rows) if regressed else patterns(crosstab, columns, rows)
         labels = cells.names if not regressed else patterns(crosstab, columns, rows).names
-        count = counted(crosstab, rows, cells)
+        count = cell_counts(crosstab, rows, cells)
         queries = by_group(job, settings)
         low, high = job.outcome_column.bounds or (0.0, 1.0)
         return cls(

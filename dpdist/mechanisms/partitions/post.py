@@ -66,7 +66,7 @@ def codes_of(levels: Sequence[int]) -> Ints:
     return np.indices(tuple(levels), dtype=np.int64).reshape(len(levels), -1)
 
 
-def split(nodes: Ints, by: Ints, codes: Ints) -> Ints:
+def split_nodes(nodes: Ints, by: Ints, codes: Ints) -> Ints:
     """Nodes (cell,) after every node was split by its own attribute, `by` (node,)."""
     most = int(codes.max()) + 1
     return np.asarray(np.unique(nodes * most + codes[by[nodes], np.arange(len(nodes))], return_inverse=True)[1])
@@ -78,7 +78,7 @@ def ordered(layers: Sequence[Sequence[int]], levels: Sequence[int]) -> Tree:
     nodes = np.zeros(codes.shape[1], dtype=np.int64)
     for names in layers:
         for attribute in names:
-            nodes = split(nodes, np.full(nodes.max() + 1, attribute), codes)
+            nodes = split_nodes(nodes, np.full(nodes.max() + 1, attribute), codes)
         split_layers.append(nodes)
     return Tree((*split_layers, np.arange(codes.shape[1])))
 
@@ -91,7 +91,7 @@ def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, 
     codes, used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
     layers = [np.zeros(codes.shape[1], dtype=np.int64)]
     for by in selected:
-        nodes = split(layers[-1], by, codes)
+        nodes = split_nodes(layers[-1], by, codes)
         parent = np.zeros(nodes.max() + 1, dtype=np.int64)
         parent[nodes] = layers[-1]
         used = used[parent]
@@ -100,7 +100,7 @@ def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, 
     return tuple(layers), used
 
 
-def chosen(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
+def selected_tree(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
     """The tree of selected attributes; the last layer has all cells."""
     layers = grown(selected, levels)[0]
     return Tree((*layers[1:], np.arange(len(layers[0]))))
@@ -255,7 +255,7 @@ class PartitionCounts(LinearModel):
 
     def tree(self, selected: tuple[Ints, ...] = ()) -> Tree:
         """The tree of the layers that the job names, or of the selected attributes."""
-        return chosen(selected, self.shape) if self.layers is None else self._named
+        return selected_tree(selected, self.shape) if self.layers is None else self._named
 
     @cached_property
     def _named(self) -> Tree:

@@ -41,7 +41,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     sampling_errors,
     whitening_of,
 )
-from dpdist.models.design import Design, counted, counted_again, design
+from dpdist.models.design import Design, cell_counts, counted_again, design
 from dpdist.models.lognormal.conjugate import conjugate_prior, draws_of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.on_reference import ReferenceRecords
@@ -119,7 +119,7 @@ class SanitizedLognormal(PublicModel):
         labels = tuple(
             " / ".join(str(crosstab.levels[c][crosstab.codes[c][row]]) for c in columns) or "all" for row in first
         )
-        count = counted(crosstab, rows, cells)
+        count = cell_counts(crosstab, rows, cells)
         plain = Lognormal.build(job, crosstab, rows)
         of_cells = Design(labels, tuple(range(len(labels))), np.empty((len(labels), 0)), cells.pattern, cells.first)
         law = CellLognormal(

@@ -25,7 +25,7 @@ from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
-from dpdist.mechanisms.tables.effects import Told
+from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws, mean_square_drift
@@ -37,7 +37,7 @@ from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
 from dpdist.mechanisms.tables.words import AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
-from dpdist.models.design import counted, patterns
+from dpdist.models.design import cell_counts, patterns
 from dpdist.models.on_reference import ErrorsOfCells, ReferenceRecords
 from dpdist.models.outputs import DrawnTogether, ReleaseView
 from dpdist.models.protocol import Cost, Draws, Improper, Parameter, StratumModel, describe_draws, recall_draws
@@ -148,7 +148,7 @@ class ResidualCells(PublicModel):
             *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
             tuple(tuple(map(str, crosstab.levels[name])) for name in columns),
             codes.astype(np.int32),
-            np.ones(len(first)) if job.sizes_in_sums else counted(crosstab, rows, cells),
+            np.ones(len(first)) if job.sizes_in_sums else cell_counts(crosstab, rows, cells),
             tables,
             tuple((table.name, tuple(table.statistics)) for table in job.tables),
             joint,
@@ -458,11 +458,11 @@ class ResidualCells(PublicModel):
             rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
             clipped = system.clipped(limits, calibration.first, calibrated)
             return system.posterior(rows, observed, errors, calibration, clipped=clipped), observed
-        told, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
-        rows, observed, errors, clipped = system.observed_again(told, again, sums[1 + len(limits) :])
-        return system.posterior(rows, observed, errors, refined=told.prediction, clipped=clipped), observed
+        by_sums, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
+        rows, observed, errors, clipped = system.observed_again(by_sums, again, sums[1 + len(limits) :])
+        return system.posterior(rows, observed, errors, refined=by_sums.prediction, clipped=clipped), observed
 
-    def again(self, system: TableSystem, noisy: Floats) -> tuple[Told, tuple[TableLimits, ...]]:
+    def again(self, system: TableSystem, noisy: Floats) -> tuple[PredictionBySums, tuple[TableLimits, ...]]:
         """What the first noisy sums tell of cells, and limits of tables that are measured again."""
         calibrated, limits = self.limits(system, noisy)
         sums = [part / UNIT for part in self.by_measurement(noisy)[: 1 + len(limits)]]

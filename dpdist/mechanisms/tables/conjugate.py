@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.core.sharing import shared
+from dpdist.core.sharing import share_out
 
 EXACT = 1e-12
 """Residual at which estimates end, relative to the right side, in units of the diagonal's roots."""
@@ -50,7 +50,7 @@ def solved(times: Callable[[Floats], Floats], diagonal: Floats, right: Floats, t
     """
     sides = right.reshape(len(right), -1)
     blocks = [sides[:, few] for few in in_blocks(sides.shape[1], len(right))]
-    return np.concatenate(list(shared(Block(times, diagonal, tolerance), blocks)), axis=1).reshape(right.shape)
+    return np.concatenate(list(share_out(Block(times, diagonal, tolerance), blocks)), axis=1).reshape(right.shape)
 
 
 def in_blocks(sides: int, entries: int) -> list[slice]:

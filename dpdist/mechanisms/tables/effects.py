@@ -143,7 +143,7 @@ class NoisyCellSums(NamedTuple):
     error: Floats
 
 
-class Told(NamedTuple):
+class PredictionBySums(NamedTuple):
     """A prediction by first sums, and others about the same means with other laws that noisy counts may have meant."""
 
     prediction: Prediction
@@ -160,7 +160,7 @@ def predicted_by_sums(
     measured: NoisyCellSums,
     known: bool,
     others: Sequence[ReferenceSample] = (),
-) -> Told:
+) -> PredictionBySums:
     """The prediction after first sums, with its errors. `others` are further laws.
 
     `measured` are about the prediction `before`, which is the same for all cells. Weights are public if `known`.
@@ -203,7 +203,7 @@ def predicted_by_sums(
         for j, one in enumerate(every)
     ]
     shared = tuple(loadings)
-    return Told(replace(after, loadings=shared), tuple(replace(within(one), loadings=shared) for one in others))
+    return PredictionBySums(replace(after, loadings=shared), tuple(replace(within(one), loadings=shared) for one in others))
 
 
 def _loadings(

@@ -92,7 +92,7 @@ class TableLimits:
         Rounding is towards 0. Any weights and outcomes are allowed, except NaN. Where weights are public, none is read.
         """
         u = self._residuals(base, weight, outcomes, prediction)
-        u = paired(u) if prediction.adds_weight else u
+        u = sums_and_differences(u) if prediction.adds_weight else u
         scaled: Floats = np.trunc(u * (UNIT / np.maximum(np.abs(u).sum(axis=1), 1.0))[:, None])
         # Division may round a norm up to a last digit above 1; one unit less in the largest coordinate mends it.
         above = np.flatnonzero(np.abs(scaled).sum(axis=1) > UNIT)
@@ -157,7 +157,7 @@ def _even(prediction: Prediction) -> Floats:
     return np.full(1 + outcomes, float(outcomes + (not prediction.weights_known)))
 
 
-def paired(u: Floats) -> Floats:
+def sums_and_differences(u: Floats) -> Floats:
     """(u_0/K + u_k)/2 of all K outcomes, then (u_0/K − u_k)/2, (record, 2 × outcome)."""
     part = u[:, :1] / (u.shape[1] - 1)
     return np.concatenate([part + u[:, 1:], part - u[:, 1:]], axis=1) / 2.0

@@ -135,7 +135,7 @@ def _drifted(prior: Prior, drift: Drift, draws: int, rng: np.random.Generator) -
     first = cells if prior.earlier is None else int((prior.earlier.period == last).sum())
     columns = []
     for j, (tau, common) in enumerate(zip(*drift, strict=True)):
-        of_terms = prior.crosses @ (prior.terms @ (tau * rng.standard_normal((prior.terms.shape[1], draws))))
+        of_terms = prior.combinations @ (prior.terms @ (tau * rng.standard_normal((prior.terms.shape[1], draws))))
         columns.append(prior.reached(j, last)[:, None] * (of_terms + common * rng.standard_normal(draws)))
     return np.stack(columns, axis=1)[:first]
 

@@ -25,7 +25,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
-from dpdist.core.sharing import shared
+from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import Loadings
@@ -195,7 +195,7 @@ class Prior:
         return np.concatenate([load.rows(row) for row, load in zip(rows, self.shared, strict=True)], axis=1)
 
     @cached_property
-    def crosses(self) -> scipy.sparse.csr_array:
+    def combinations(self) -> scipy.sparse.csr_array:
         """Takes values of crosses to cells, (cell, cross)."""
         return scipy.sparse.csr_array(
             (np.ones(len(self.size)), self.records.indices, self.records.indptr), self.records.shape
@@ -204,7 +204,7 @@ class Prior:
     def drifts(self, rows: Rows, j: int, period: int) -> Floats:
         """Rows of a coordinate's drift of size 1 in a period, (row, term)."""
         reached = scipy.sparse.diags_array(self.reached(j, period))
-        return np.asarray((rows[j] @ reached @ self.crosses @ self.terms).toarray())
+        return np.asarray((rows[j] @ reached @ self.combinations @ self.terms).toarray())
 
     def moved(self, rows: Rows, j: int, period: int) -> Floats:
         """Rows of a coordinate's common drift of size 1 in a period, (row,)."""
@@ -255,8 +255,8 @@ class Prior:
             columns.append(value + self.alone[j] @ (self.alone[j].T @ onto[j]))
         for period, j, tau, common in self.moves:
             reached = self.reached(j, period)
-            of_terms = self.terms @ (self.terms.T @ (self.crosses.T @ _scaled(reached, onto[j])))
-            columns[j] = columns[j] + tau**2 * _scaled(reached, self.crosses @ of_terms)
+            of_terms = self.terms @ (self.terms.T @ (self.combinations.T @ _scaled(reached, onto[j])))
+            columns[j] = columns[j] + tau**2 * _scaled(reached, self.combinations @ of_terms)
             columns[j] = columns[j] + common**2 * np.multiply.outer(reached, reached @ onto[j])
         return _beside(columns)
 
@@ -277,7 +277,7 @@ class Prior:
                 reached = self.reached(j, period)
                 if tau:
                     term = tau * rng.standard_normal((self.terms.shape[1], number))
-                    value += _scaled(reached, self.crosses @ (self.terms @ term))
+                    value += _scaled(reached, self.combinations @ (self.terms @ term))
                 if common:
                     value += common * np.outer(reached, rng.standard_normal(number))
             columns.append(value)
@@ -406,7 +406,7 @@ class Posterior:
         blocks = in_blocks(draws, len(self.noise))
         seeds = rng.integers(2**63, size=len(blocks)).tolist()
         pieces = [(seed, few.stop - few.start) for seed, few in zip(seeds, blocks, strict=True)]
-        yield from zip(blocks, shared(_DrawnBlock(replace(self), draw), pieces), strict=True)
+        yield from zip(blocks, share_out(_DrawnBlock(replace(self), draw), pieces), strict=True)
 
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
         """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw)."""

@@ -24,9 +24,9 @@ from dpdist.mechanisms.tables.random_effects import (
     RandomEffects,
     components,
     corrected,
-    crosses,
     effects_of,
     families,
+    interactions,
 )
 
 MOST_STEPS = 30
@@ -258,7 +258,7 @@ class _Cells(NamedTuple):
     design: scipy.sparse.csr_array
     families: list[Ints]
     """Cells of columns first, then of tables and pairs of columns."""
-    crosses: list[Ints]
+    interactions: list[Ints]
     """Cells of up to three columns."""
     columns: int
 
@@ -275,7 +275,7 @@ class _Cells(NamedTuple):
         size = number[order][: int((number > 0).sum())].astype(np.float64)
         every = every[order]
         design, index = one_hot(every, sizes), families(tables, every)
-        return cls(rank[place], rank[of_file], size, design, index, crosses(every, len(records)), every.shape[1])
+        return cls(rank[place], rank[of_file], size, design, index, interactions(every, len(records)), every.shape[1])
 
     def added(self, values: Floats) -> Floats:
         """Sums of records' values by cell with records, (cell,)."""
@@ -364,7 +364,7 @@ def _coordinate(
     usual = np.ones(len(place)) if outcome is None else Spread.of(base[place], np.abs(z))(base[place]) ** 2
     usual = np.maximum(usual, SMALLEST)
     size = (relative_to * unit)[place]
-    effects, own = corrected(effects, z, ratio, size, usual, place, half, cells.crosses, cells.families)
+    effects, own = corrected(effects, z, ratio, size, usual, place, half, cells.interactions, cells.families)
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
     own_part = np.minimum(effects.influence[place], MOST_INFLUENCE)

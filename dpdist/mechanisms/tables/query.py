@@ -157,12 +157,12 @@ class Tables(NoisySums[Settings, ResidualCells]):
         if not job.on_histograms:
             return promise_of(job, per_set(total, job), *texts, SHAPE, *referred(job))
         assert job.reference is not None
-        assert job.reference.paid is not None
+        assert job.reference.histograms is not None
         of_law = BINNED_GAUSSIAN if settings.gaussian else BINNED_LAPLACE
         promise = promise_of(
             job, per_set(total, job), *map(_after_counts, texts), f"{BINNED} {of_law}", SHAPE_OF_BINS, *provenance(job)
         )
-        first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon.tables))
+        first, rest = (budget_text(part) for part in (job.reference.histograms.epsilon, job.epsilon.tables))
         split = SPLIT.format(first, rest)
         if settings.gaussian:
             split = SPLIT_RHO.format(float(job.rho.histograms), first, float(job.rho.tables))
@@ -220,10 +220,10 @@ class Tables(NoisySums[Settings, ResidualCells]):
                 answer = yield measured(sums, len(noisy), one, calibrated)
                 noisy.append(answer)
         if limits and system.parts_again:
-            told, limits = model.again(system, np.concatenate(noisy))
-            exact = yield Pass(ResidualSums(*rows, told.prediction, limits), "sum")
+            by_sums, limits = model.again(system, np.concatenate(noisy))
+            exact = yield Pass(ResidualSums(*rows, by_sums.prediction, limits), "sum")
             for one, sums in zip(limits, np.split(exact, ends), strict=True):
-                answer = yield measured(sums, len(noisy), one, told.prediction)
+                answer = yield measured(sums, len(noisy), one, by_sums.prediction)
                 noisy.append(answer)
         theta = model.estimated(system, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))

@@ -161,7 +161,7 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
     return kept
 
 
-def crosses(codes: Ints, records: int) -> list[Ints]:
+def interactions(codes: Ints, records: int) -> list[Ints]:
     """Cells of up to three columns, each as an index over all rows of `codes`, those of fewest cells first.
 
     A cell has two of the `records` or more on average, and effects are as many as those of columns and tables may be.

@@ -51,11 +51,11 @@ COUNTS = "counts of bins"
 def counts_query(job: Job, law: NoiseName) -> NoisyQuery:
     """The query for counts of bins of every column, with the part of the budget that the job gives them."""
     assert job.reference is not None
-    assert job.reference.paid is not None
+    assert job.reference.histograms is not None
     columns = (job.survey.measured_weight is not None) + len(job.outcomes)
     distances = Moved.of(columns)
     if law == "laplace":
-        epsilon = record_epsilon(job, job.reference.paid.epsilon)
+        epsilon = record_epsilon(job, job.reference.histograms.epsilon)
         return NoisyQuery.losing(COUNTS, distances, epsilon, neighbour_of(job))
     roots = Moved(*map(root_above, distances))
     return NoisyQuery.losing_rho(COUNTS, roots, record_rho(job, job.rho.histograms), neighbour_of(job))

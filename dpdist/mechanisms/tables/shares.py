@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.records import UNIT, Floats
-from dpdist.core.sharing import shared
+from dpdist.core.sharing import share_out
 from dpdist.job import Statistic
 from dpdist.mechanisms.tables.conjugate import OF_DRAWS, SIDES, in_blocks
 from dpdist.mechanisms.tables.posterior import Posterior
@@ -151,7 +151,7 @@ def best_parts(
         squares = _Squares(replace(equal), now, target.rows, root)
         probes = signs.shape[1]
         blocks = [slice(0, probes)] if now.dense else in_blocks(probes, len(now.noise))
-        slopes = sum(shared(squares, [signs[:, few] for few in blocks]), np.zeros(len(now.noise))) / probes
+        slopes = sum(share_out(squares, [signs[:, few] for few in blocks]), np.zeros(len(now.noise))) / probes
         wanted = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
         if not (np.isfinite(wanted).all() and wanted.sum() > 0.0):
             return parts

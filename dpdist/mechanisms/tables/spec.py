@@ -63,7 +63,7 @@ class Tables(Noisy):
             fault = f"'{self.name}' releases one estimate of all tables, on which the whole budget is best spent"
             yield Contradiction(("synthetic_sets",), fault, "write 1")
         yield from against_secret_counts(job)
-        if job.reference is not None and job.reference.earlier is not None:
+        if job.reference is not None and job.reference.release_folder is not None:
             yield from self._of_chains(job)
 
     def _of_chains(self, job: JobView) -> Iterator[Contradiction]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints, rows_of_groups
-from dpdist.core.sharing import shared
+from dpdist.core.sharing import share_out
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.mechanisms.tables.calibration import Domain, agree
-from dpdist.mechanisms.tables.heaps import Heaps, spread
+from dpdist.mechanisms.tables.rounded_values import RoundedValues, spread
 from dpdist.models.copula.model import kind_of
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
@@ -67,7 +67,7 @@ class Drawn(NamedTuple):
             [(donors.weight[donor[rows]], donors.outcomes[donor[rows]], means[k]) for k, rows in zip(of, at, strict=True)]
             for of, at in ((present[part].tolist(), groups[part]) for part in parts)
         ]
-        for part, agreed in zip(parts, shared(agreeing, pieces), strict=True):
+        for part, agreed in zip(parts, share_out(agreeing, pieces), strict=True):
             for rows, (of_cell, values) in zip(groups[part], agreed, strict=True):
                 weight[rows], outcomes[rows] = of_cell, values
         if self.cells.one_weight:
@@ -129,16 +129,16 @@ class Transported:
     cells: ResidualCells
     points: Sequence[Sequence[Floats]]
     standing: Floats
-    heaps: Sequence[Heaps | None] = ()
-    """Heaps of every outcome in the reference's records; None if these are not released."""
+    rounded_values: Sequence[RoundedValues | None] = ()
+    """RoundedValues of every outcome in the reference's records; None if these are not released."""
 
     @cached_property
     def _steps(self) -> list[_Steps]:
         """Distribution functions by outcome, with ties spread where answers are heaped."""
-        heaps = self.heaps or [None] * len(self.points)
+        rounded_values = self.rounded_values or [None] * len(self.points)
         return [
             _Steps.of([points if of_outcome is None else np.column_stack(spread(*points.T)) for points in cells])
-            for of_outcome, cells in zip(heaps, self.points, strict=True)
+            for of_outcome, cells in zip(rounded_values, self.points, strict=True)
         ]
 
     @cached_property
@@ -160,8 +160,8 @@ class Transported:
 
     def answers(self, value: Floats, outcome: int) -> Floats:
         """Answers with the ranks of the given quantiles of the spread distribution, of any shape."""
-        heaps = self.heaps[outcome] if self.heaps else None
-        return value if heaps is None else heaps.answers(value)
+        rounded_values = self.rounded_values[outcome] if self.rounded_values else None
+        return value if rounded_values is None else rounded_values.answers(value)
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value`, for pairs of a crosstab row and a value, (draw, pair)."""
@@ -220,13 +220,13 @@ class Transported:
         return made
 
 
-def heaps_of(release: ReleaseView) -> list[Heaps | None]:
-    """Heaps of every outcome in the released records of the reference; empty without such records."""
+def rounded_values_of(release: ReleaseView) -> list[RoundedValues | None]:
+    """RoundedValues of every outcome in the released records of the reference; empty without such records."""
     donors = list(release.donors.values())
     if not donors:
         return []
     weight = np.concatenate([part.weight for part in donors])
-    return [Heaps.of(weight, values) for values in np.concatenate([part.outcomes for part in donors]).T]
+    return [RoundedValues.of(weight, values) for values in np.concatenate([part.outcomes for part in donors]).T]
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class OfDonors(Transported):
         weight, outcomes = donors.records.weight, donors.records.outcomes.T
         points = [[np.column_stack([weight[few], values[few]]) for few in held] for values in outcomes]
         standing = np.array([len(few) for few in held], dtype=np.float64)
-        return cls(cells, points, standing, heaps_of(release), theta=release.theta(cells, stratum, 0))
+        return cls(cells, points, standing, rounded_values_of(release), theta=release.theta(cells, stratum, 0))
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         centre = super().until(self.theta, row, value, outcome)

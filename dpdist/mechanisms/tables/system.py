@@ -23,9 +23,9 @@ import scipy
 
 from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Floats, Ints
-from dpdist.core.sharing import shared
+from dpdist.core.sharing import share_out
 from dpdist.estimation.history import PeriodTotals
-from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, Told, predicted_by_sums
+from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
 from dpdist.mechanisms.tables.limits import (
     PLANNED_DRIFT,
     STEPS_WIDER,
@@ -222,9 +222,9 @@ class TableSystem:
         return FigureRows(tuple(tables), self.prediction.means, len(self._prior.size))
 
     @cached_property
-    def crosses(self) -> tuple[Ints, list[Ints]]:
+    def combinations(self) -> tuple[Ints, list[Ints]]:
         """Codes of base cells, then of further crosses of earlier periods; and the cross of every earlier base cell."""
-        return united(self.codes, [one.codes for one in self.later])
+        return union_of_codes(self.codes, [one.codes for one in self.later])
 
     @property
     def root(self) -> PeriodTotals | None:
@@ -244,9 +244,9 @@ class TableSystem:
     @cached_property
     def at_crosses(self) -> Prediction:
         """What the reference's records predict, or noisy sums of the first period."""
-        if self.told is not None:
-            return self.told.prediction
-        (codes, places), weight = self.crosses, self.weight
+        if self.by_sums is not None:
+            return self.by_sums.prediction
+        (codes, places), weight = self.combinations, self.weight
         if weight is not None and self.history:
             weight = self._known_weights(codes, self.later, places)
         if self.alike:
@@ -265,27 +265,29 @@ class TableSystem:
         return weight
 
     @cached_property
-    def told(self) -> Told | None:
+    def by_sums(self) -> PredictionBySums | None:
         """What the first period's noisy sums tell of crosses, if the chain began without a reference."""
         if self.root is None:
             return None
-        crosses = self.crosses[0]
-        codes, (cross,) = united(crosses, [self.root.codes])
+        crosses = self.combinations[0]
+        codes, (cross,) = union_of_codes(crosses, [self.root.codes])
         known, weight = self.weight is not None, None
         if known:
-            weight = self._known_weights(codes, self.later, self.crosses[1])
+            weight = self._known_weights(codes, self.later, self.combinations[1])
             weight[cross] = self.root.weight
         before = self._of_one_law(codes, weight)
         count = np.bincount(cross, weights=self.root.count, minlength=len(codes)).astype(np.float64)
         indices = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables]
         families = Families.of([*codes.T, *indices], count)
         sums = _cell_sums(self.root, cross, before)
-        told = predicted_by_sums(self.reference, before, families, count, self.lowest, self.highest, sums, known, self.laws)
-        every = [one.within(len(crosses)) for one in (told.prediction, *told.by_law)]
+        by_sums = predicted_by_sums(
+            self.reference, before, families, count, self.lowest, self.highest, sums, known, self.laws
+        )
+        every = [one.within(len(crosses)) for one in (by_sums.prediction, *by_sums.by_law)]
         if known:
-            weight = self._known_weights(crosses, self.later, self.crosses[1])
+            weight = self._known_weights(crosses, self.later, self.combinations[1])
             every = [one.weighing(weight) for one in every]
-        return Told(every[0], tuple(every[1:]))
+        return PredictionBySums(every[0], tuple(every[1:]))
 
     def _of_one_law(self, codes: Ints, weight: Floats | None) -> Prediction:
         law, ones = self.reference, np.ones(len(codes))
@@ -312,7 +314,7 @@ class TableSystem:
         """Rows of earlier periods' totals, residual sums about the reference's prediction, variances of their errors."""
         rows, values, errors = list[Rows](), list[Floats](), list[Floats]()
         place, cells, first = len(self.codes), len(self._prior.size), int(self.weight is not None)
-        for one, cross in zip(self.later, self.crosses[1], strict=True):
+        for one, cross in zip(self.later, self.combinations[1], strict=True):
             means = self.at_crosses.means[cross].copy()
             if self.weight is not None:
                 means[:, 0] = one.weight
@@ -459,7 +461,7 @@ class TableSystem:
         parts = self.parts[1 : 1 + len(self.tables)]
         pieces = [(cell, placed, part) for (_, cell), placed, part in zip(self.tables, self.placed, parts, strict=True)]
         limiting = _Limiting(self._light, calibrated.without_factors, drift, calibration.growth, narrow)
-        of_tables = list(shared(limiting, pieces))
+        of_tables = list(share_out(limiting, pieces))
         if self.beyond is not None:
             ends = np.cumsum([len(one.size) for one in of_tables])[:-1]
             counts = np.split(self.beyond, ends)
@@ -471,7 +473,7 @@ class TableSystem:
         """The law of z before the measurement, with spreads that the reference shows, and without drift."""
         if not self.later:
             return self._prior_about(self.prediction)
-        codes, places = self.crosses
+        codes, places = self.combinations
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
         period = np.concatenate([np.full(len(place), k) for k, place in enumerate(places, start=1)])
@@ -540,8 +542,8 @@ class TableSystem:
             rows.append([row[first * len(value) :] for row in of_table])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
-        if self.told is not None:
-            by_law = self._laws(self.told, calibrated, (of_all or self.first, *limits))
+        if self.by_sums is not None:
+            by_law = self._laws(self.by_sums, calibrated, (of_all or self.first, *limits))
             errors = [np.concatenate(errors) + (by_law**2).sum(axis=1)]
         if self.later:
             of_history, value, error = self._remembered
@@ -552,24 +554,24 @@ class TableSystem:
 
     def again(
         self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
-    ) -> tuple[Told, tuple[TableLimits, ...]]:
+    ) -> tuple[PredictionBySums, tuple[TableLimits, ...]]:
         """What first measurements tell of cells, and limits of tables by it, where one prediction serves all cells.
 
         Arguments are those of `observed`. The last result is kept: measurement and estimate ask for the same.
         """
         key = digest(tuple(sums))
-        if key not in self._told:
-            self._told.clear()
-            self._told[key] = self._again(calibrated, limits, sums)
-        return self._told[key]
+        if key not in self._by_sums:
+            self._by_sums.clear()
+            self._by_sums[key] = self._again(calibrated, limits, sums)
+        return self._by_sums[key]
 
     @cached_property
-    def _told(self) -> dict[str, tuple[Told, tuple[TableLimits, ...]]]:
+    def _by_sums(self) -> dict[str, tuple[PredictionBySums, tuple[TableLimits, ...]]]:
         return {}
 
     def _again(
         self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
-    ) -> tuple[Told, tuple[TableLimits, ...]]:
+    ) -> tuple[PredictionBySums, tuple[TableLimits, ...]]:
         base = np.arange(len(self.codes))
         families = Families.of([*self.codes.T, *(cell for _, cell in self.tables)], self.count)
         every = list(self.residuals(calibrated, limits, sums))
@@ -579,47 +581,48 @@ class TableSystem:
         ends = self.lowest, self.highest
         known = self.weight is not None
         before = self.reference, self.prediction, families, self.count
-        told = predicted_by_sums(*before, *ends, measured, known, self.laws)
+        by_sums = predicted_by_sums(*before, *ends, measured, known, self.laws)
         of_tables = zip(self.tables, self.placed, self.parts_again, strict=True)
         again = [
-            self._limits(cell, placed, told.prediction, part, PLANNED_DRIFT, 1.0) for (_, cell), placed, part in of_tables
+            self._limits(cell, placed, by_sums.prediction, part, PLANNED_DRIFT, 1.0)
+            for (_, cell), placed, part in of_tables
         ]
-        return told, tuple(again)
+        return by_sums, tuple(again)
 
     def observed_again(
-        self, told: Told, limits: Sequence[TableLimits], sums: Sequence[Floats]
+        self, by_sums: PredictionBySums, limits: Sequence[TableLimits], sums: Sequence[Floats]
     ) -> tuple[Rows, Floats, Floats, scipy.sparse.csr_array]:
         """`observed` of the second measurements, about the prediction by the first, with factors of what limits clip.
 
         The last factors are of the law: another one has other clipped parts in all cells.
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
-        for one, value, error in self.residuals_again(told, limits, sums):
-            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, told.prediction)])
+        for one, value, error in self.residuals_again(by_sums, limits, sums):
+            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, by_sums.prediction)])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
-        laws = self._laws(told, told.prediction, limits)
+        laws = self._laws(by_sums, by_sums.prediction, limits)
         clipped = [self._factors(limits), scipy.sparse.csr_array(laws)]
         observed = np.concatenate(values), np.concatenate(errors) + (laws**2).sum(axis=1)
         return stacked(rows), *observed, scipy.sparse.hstack(clipped).tocsr()
 
     def residuals_again(
-        self, told: Told, limits: Sequence[TableLimits], sums: Sequence[Floats]
+        self, by_sums: PredictionBySums, limits: Sequence[TableLimits], sums: Sequence[Floats]
     ) -> Iterator[tuple[TableLimits, Floats, Floats]]:
         """`residuals` of the second measurements, about the prediction by the first."""
         for one, noisy, part in zip(limits, sums, self.parts_again, strict=True):
             seen = 1.0 - one.slope
-            value = self._residual_sums(one, told.prediction, noisy, told.prediction) / seen
+            value = self._residual_sums(one, by_sums.prediction, noisy, by_sums.prediction) / seen
             yield one, value, (self.noise(part) * one.scale**2 + one.loss) / seen**2
 
-    def _laws(self, told: Told, taken: Prediction, limits: Sequence[TableLimits]) -> Floats:
+    def _laws(self, by_sums: PredictionBySums, taken: Prediction, limits: Sequence[TableLimits]) -> Floats:
         """Factors of what limits clip by the law, of residuals from the prediction `taken`, (row, law): another law has
         other clipped parts in all cells.
         """
         first, factors = int(self.weight is not None), list[Floats]()
-        cells, before = len(self.codes), told.prediction.spread
+        cells, before = len(self.codes), by_sums.prediction.spread
         ratio = np.divide(taken.spread, before[:cells], out=np.zeros_like(taken.spread), where=taken.spread > 0.0)
-        others = [replace(taken, spread=one.spread[:cells] * ratio, residuals=one.residuals) for one in told.by_law]
+        others = [replace(taken, spread=one.spread[:cells] * ratio, residuals=one.residuals) for one in by_sums.by_law]
         for one in limits:
             placed, part = np.full(0, -1), self.parts[0]
             beyond = [self._limits(one.cell, placed, other, part, PLANNED_DRIFT, 1.0, one).beyond for other in others]
@@ -638,9 +641,9 @@ class TableSystem:
         """What later periods learn from this one."""
         every = [(self.prediction, *one) for one in self.residuals(calibrated, limits, sums[: 1 + len(limits)])]
         if self.parts_again:
-            told, again = self.again(calibrated, limits, sums[: 1 + len(limits)])
-            every += [(told.prediction, *one) for one in self.residuals_again(told, again, sums[1 + len(limits) :])]
-            calibrated = told.prediction
+            by_sums, again = self.again(calibrated, limits, sums[: 1 + len(limits)])
+            every += [(by_sums.prediction, *one) for one in self.residuals_again(by_sums, again, sums[1 + len(limits) :])]
+            calibrated = by_sums.prediction
         spread = calibrated.spread
         if self.beyond is not None:
             spread = np.maximum(spread, self._shown(limits))
@@ -685,9 +688,9 @@ class TableSystem:
         records. `of_all` and `calibrated` are those of `observed`.
         """
         factors = self._factors((of_all or self.first, *limits))
-        if self.told is not None:
+        if self.by_sums is not None:
             taken = calibrated or self.informed
-            laws = self._laws(self.told, taken, (of_all or self.first, *limits))
+            laws = self._laws(self.by_sums, taken, (of_all or self.first, *limits))
             factors = scipy.sparse.hstack([factors, scipy.sparse.csr_array(laws)]).tocsr()
         earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.later else 0, factors.shape[1]))
         return scipy.sparse.vstack([factors, earlier]).tocsr()
@@ -747,7 +750,7 @@ class TableSystem:
         before, clipped = self.before, system.clipped(limits, calibrated=calibrated)
         posterior = Posterior(self.prior.drifting(*PLANNED), rows, errors, clipped)
         # Rows depend on limits only where numbers of records are secret.
-        if before is not None and alike(before.rows, rows):
+        if before is not None and equal_rows(before.rows, rows):
             posterior = before.under(errors, clipped)
         return Planned(posterior, system.parts, system.noises(limits))
 
@@ -803,13 +806,13 @@ class Planned(NamedTuple):
     noise: list[Floats]
 
 
-def alike(one: Rows, other: Rows) -> bool:
+def equal_rows(one: Rows, other: Rows) -> bool:
     """Whether rows are the same."""
     pairs = [(a, b) for a, b in zip(one, other, strict=True)]
     return all(a.shape == b.shape and a.nnz == b.nnz and abs(a - b).nnz == 0 for a, b in pairs)
 
 
-def united(codes: Ints, others: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
+def union_of_codes(codes: Ints, others: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
     """Codes of crosses, these first, then further ones of others; and the cross of every row of the others."""
     if not others:
         return codes, []

@@ -26,7 +26,7 @@ from dpdist.models.copula.expectations import PRIOR, misfit
 from dpdist.models.copula.fits import FittedScores
 from dpdist.models.copula.normal_scores import PARTS, Kind, Scored, law_of, part_of, relative
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
-from dpdist.models.copula.shapes import UNIT, PredictorCells, grouped, ties
+from dpdist.models.copula.shapes import UNIT, PredictorCells, grouped, weight_outcome_ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, SplinePrior, products
 from dpdist.models.design import strata_as_predictors
 from dpdist.models.numerics import tiles
@@ -70,7 +70,9 @@ class Scores:
         model = self.within(plain)
         if self.kind != "binary":
             scored, ones = model.scored(records), part == 1
-            tie = ties(cell[ones].astype(np.int64), scored.weight[ones], scored.outcome[ones], model.units[0])
+            tie = weight_outcome_ties(
+                cell[ones].astype(np.int64), scored.weight[ones], scored.outcome[ones], model.units[0]
+            )
             model = self.within(replace(plain, tie=tie))
         return model.fitted_to(records)
 

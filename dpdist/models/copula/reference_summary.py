@@ -20,7 +20,7 @@ import scipy
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.copula.marginal import Marginal, MarginalBins, bins_of
-from dpdist.models.copula.shapes import PredictorCells, Shapes, by_class, shapes
+from dpdist.models.copula.shapes import PredictorCells, Shapes, by_class, cell_distributions
 from dpdist.models.copula.spline import BASIS, SplinePrior
 
 SHAPES = ("weight where the outcome is 0", "weight", "outcome")
@@ -180,7 +180,7 @@ def tell(cells: PredictorCells, cell: Codes, part: Ints, weight: Floats, outcome
     for p in (1, 0):
         inside = part == p
         if inside.sum() >= FEWEST:
-            of_parts[p] = shapes(cells, cell[inside], weight[inside], True, marginals)
+            of_parts[p] = cell_distributions(cells, cell[inside], weight[inside], True, marginals)
     for p in (1, 0):
         if (part == p).sum() < FEWEST:
             of_parts[p] = of_parts[1 - p]
@@ -188,7 +188,7 @@ def tell(cells: PredictorCells, cell: Codes, part: Ints, weight: Floats, outcome
     classes, edges = of_outcome.position[:, None], np.empty((len(cells), 0))
     if not binary:
         inside = part == 1 if (part == 1).any() else np.ones(len(part), dtype=bool)
-        of_outcome = shapes(cells, cell[inside], outcome[inside], False, marginals)
+        of_outcome = cell_distributions(cells, cell[inside], outcome[inside], False, marginals)
         classes, edges = by_class(of_outcome.position, cell[inside], weight[inside], outcome[inside], marginals)
     size = np.bincount(cell, minlength=len(cells)).astype(np.float64)
     ones = np.bincount(cell[part == 1], minlength=len(cells))

@@ -141,7 +141,7 @@ class Shapes(NamedTuple):
         return cls(np.zeros(cells, dtype=np.int64), np.ones(cells), np.zeros(cells))
 
 
-def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
+def weight_outcome_ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
     """Correlation of the scores of weight and outcome, (cell,), where several cells share a unit; 0 elsewhere.
 
     The correlations of a cell and of its unit are mixed by size and similarity, as inverse hyperbolic tangents.
@@ -179,7 +179,9 @@ def discrete(values: Floats) -> bool:
     return FEW_VALUES * len(np.unique(values)) <= len(values)
 
 
-def shapes(cells: PredictorCells, cell: Codes, values: Floats, weights: bool, marginals: list[Marginal]) -> Shapes:
+def cell_distributions(
+    cells: PredictorCells, cell: Codes, values: Floats, weights: bool, marginals: list[Marginal]
+) -> Shapes:
     """Estimates the distributions of all cells, and adds them to `marginals`.
 
     `values` (record,) are weights if `weights` is true, otherwise outcomes. `cell` (record,) is the cell of each record.

@@ -15,13 +15,13 @@ from dpdist.core.files import write_text
 from dpdist.core.formats import version_of
 from dpdist.job import Job
 from dpdist.job.presentation import Registry
-from dpdist.job.yaml_lines import written
+from dpdist.job.yaml_lines import as_yaml
 
 
 def write_registry(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
     """Writes the file if the job asks for it."""
     if job.presentation.registry is not None:
-        write_text(path, written(entry(job, job.presentation.registry, statement)))
+        write_text(path, as_yaml(entry(job, job.presentation.registry, statement)))
 
 
 def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:

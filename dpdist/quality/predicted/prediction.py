@@ -44,9 +44,9 @@ from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.predicted.replicates import (
     Population,
     PublicReplicate,
-    kept,
+    cached,
     known_before,
-    published,
+    published_cells,
     release_of,
     replicate,
     rows_of,
@@ -264,7 +264,7 @@ def predicted(
     reference = _public_file(plan, public, listener)
     crosstab = public_sizes(plan.job, plan.crosstab, reference)
     try:
-        rows = kept(
+        rows = cached(
             identity(plan.job, crosstab, reference, times), lambda: _rows(plan.job, crosstab, reference, times, listener)
         )
     except FAILURES as failure:
@@ -326,7 +326,7 @@ def identity(
 ) -> str:
     """A checksum of all that a prediction depends on; `times` may be what else is computed."""
     left_out = {"presentation", "runtime", "input", "ledger", "compare", "reference"}
-    settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.paid)
+    settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.histograms)
     facts = {
         "job": settings,
         "sizes": crosstab.count,
@@ -347,9 +347,10 @@ def public_sizes(job: Job, crosstab: Crosstab, reference: ReferenceFile | Refere
 def with_epsilon(job: Job, epsilon: Fraction) -> Job:
     """The job with another ε; gates and sample counts keep their ε, and histograms their share."""
     budget, reference = job.budget.model_copy(update={"epsilon": epsilon, "rho": None}), job.reference
-    if reference is not None and reference.paid is not None:
-        paid = reference.paid.model_copy(update={"epsilon": reference.paid.epsilon * epsilon / job.budget.epsilon})
-        reference = reference.model_copy(update={"histogram": paid})
+    if reference is not None and reference.histograms is not None:
+        histogram = reference.histograms
+        scaled = histogram.model_copy(update={"epsilon": histogram.epsilon * epsilon / job.budget.epsilon})
+        reference = reference.model_copy(update={"histogram": scaled})
     microdata = job.microdata.model_copy(update={"columns": ()})
     return job.model_copy(update={"budget": budget, "reference": reference, "compare": (), "microdata": microdata})
 
@@ -396,7 +397,7 @@ def _of_formulas(
     frames = []
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
         records, absent, history = _public_records(job, crosstab, reference)
-        cells = {(table.name, statistic): by for table, statistic, by in published(job, crosstab)}
+        cells = {(table.name, statistic): by for table, statistic, by in published_cells(job, crosstab)}
         first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
         learned, every = None, None
         for tried in sorted(budgets, key=lambda item: item is not first):

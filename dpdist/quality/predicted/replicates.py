@@ -34,7 +34,7 @@ from dpdist.models.on_reference import donors_of, facts_of, fixed_model
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
-from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_crosstab
+from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.publish.folder import grounds_of
 from dpdist.publish.printed_tables import rows_with
 from dpdist.publish.released import ReleasedObject, public_frame
@@ -70,7 +70,7 @@ def known_before(identity: str, where: Path | None = None) -> pd.DataFrame | Non
         return None
 
 
-def kept(identity: str, make: Callable[[], pd.DataFrame], where: Path | None = None) -> pd.DataFrame:
+def cached(identity: str, make: Callable[[], pd.DataFrame], where: Path | None = None) -> pd.DataFrame:
     """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again.
 
     They are stored in the folder `where`, or among the latest predictions in the user's cache.
@@ -243,7 +243,7 @@ def replicate(
     alone = None if reference is None else direct_of(job, crosstab, _at_sizes(job, crosstab, reference))
     by_cell = replace(estimates, crosstab=crosstab.stratified(tuple(crosstab.codes)))
     figures = []
-    for (of, statistic, cells), truth in zip(published(job, crosstab), truths, strict=True):
+    for (of, statistic, cells), truth in zip(published_cells(job, crosstab), truths, strict=True):
         value, variance = estimates.estimate(cells, statistic)
         of_sizes = np.sqrt(by_cell.estimate(cells, statistic).variance)
         of_reference = np.full(len(cells), np.nan) if alone is None else alone.estimate(cells, statistic).value
@@ -252,16 +252,16 @@ def replicate(
     return PublicReplicate(current, reference, figures)
 
 
-def published(job: Job, crosstab: Crosstab) -> list[tuple[Table, Statistic, Cells]]:
+def published_cells(job: Job, crosstab: Crosstab) -> list[tuple[Table, Statistic, Cells]]:
     """Every statistic of every table, with the table's cells."""
     tables = [(table, table.cells(crosstab)) for table in job.tables]
     return [(table, statistic, cells) for table, cells in tables for statistic in table.statistics]
 
 
 def truths_of(job: Job, crosstab: Crosstab, population: Population) -> list[Floats]:
-    """The population's figures at the crosstab's sizes, (cell,) each, in the order of `published`."""
+    """The population's figures at the crosstab's sizes, (cell,) each, in the order of `published_cells`."""
     population_values = direct_of(job, crosstab, population.whole(crosstab))
-    return [population_values.estimate(cells, statistic).value for _, statistic, cells in published(job, crosstab)]
+    return [population_values.estimate(cells, statistic).value for _, statistic, cells in published_cells(job, crosstab)]
 
 
 def direct_of(job: Job, crosstab: Crosstab, records: Records) -> Direct:
@@ -347,7 +347,7 @@ def _seen(job: Job, crosstab: Crosstab, key: Key) -> Crosstab:
     rng, law = key.generator("sample counts"), noise_name(job)
     measured = [
         exact + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(exact), rng))
-        for level, exact in zip(levels(job), counts(job, crosstab), strict=True)
+        for level, exact in zip(layers_of(job), counts(job, crosstab), strict=True)
     ]
     return noisy_crosstab(job, crosstab, measured)
 

@@ -16,7 +16,7 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job.families import COUNT, FamilyFacts
 from dpdist.models.numerics.tiles import Table, Tile, products
-from dpdist.models.outcome import ConjugateModel, whole
+from dpdist.models.outcome import ConjugateModel, integer_bounds
 from dpdist.models.protocol import Draws, Parameter
 
 PRIOR = 0.5
@@ -50,11 +50,11 @@ class Geometric(ConjugateModel):
 
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         y = np.floor(np.log(open_uniforms(rng, (len(crosstab_row),))) / np.log1p(-theta["stop"][0]))
-        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(crosstab_row))
+        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E w = 1 and E y with y limited to its public bounds: the lower bound, and Σ P(y > k) from there to the upper."""
-        (low, high), go = whole(self.outcome_bounds), 1.0 - theta["stop"]
+        (low, high), go = integer_bounds(self.outcome_bounds), 1.0 - theta["stop"]
         mean = low + go ** (low + 1.0) * (1.0 - go ** (high - low)) / theta["stop"]
         return self.per_row(mean[:, None])
 

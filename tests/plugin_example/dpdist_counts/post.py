@@ -13,7 +13,7 @@ from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.figures import NO_LIMITS, Figures, cells_of
 from dpdist.mechanisms.parts import Words
-from dpdist.models.design import counted, design
+from dpdist.models.design import cell_counts, design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.public_model import PublicModel
@@ -38,7 +38,7 @@ class Counts(PublicModel):
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Counts:
         cells = design(crosstab, tuple(name for name in job.cell_columns if name not in crosstab.strata), rows)
-        return cls(cells, (0.0, 1.0), counted(crosstab, rows, cells), scale_of(job))
+        return cls(cells, (0.0, 1.0), cell_counts(crosstab, rows, cells), scale_of(job))
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

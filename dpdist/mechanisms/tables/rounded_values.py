@@ -1,7 +1,7 @@
-"""For `tables.synthetic`: finds heaped answers, round values that many records share, such as 24,000.
+"""Round values that many records share, such as 24,000: how synthetic records and quantiles keep them.
 
-Moving a reference's shape to released means would move its heaps too. But people round to the same values every year.
-So ties are first spread evenly, which removes the heaps. A quantile of the spread shape is then replaced by the value
+Moving a reference's shape to released means would move its round values too. But people round to the same values each year.
+So ties are first spread evenly, which removes them. A quantile of the spread shape is then replaced by the value
 of equal rank in all of the reference's records. Quantiles and monotone maps commute. Limits of intervals are mapped in
 the same way, in discrete steps. All of this is post-processing.
 """
@@ -23,7 +23,7 @@ COPIES, MOST_COPIES = 15, 300_000
 TIES, TIED = 0.002, 5
 """Smallest share and smallest number of records for a value to count as a heap."""
 HEAPED = 0.3
-"""An outcome counts as heaped if this share of records is on heaps other than 0 and the ends."""
+"""An outcome counts as heaped if this share of records is on round values other than 0 and the ends."""
 ROUNDING = 1e-9
 """Relative rounding error of a rank."""
 
@@ -32,8 +32,8 @@ def is_heaped(values: Floats) -> bool:
     """Whether an outcome's answers, (record,), are heaped. A two-valued outcome is not."""
     distinct, number = np.unique(values, return_counts=True)
     inner = np.isin(distinct, (0.0, values.min(), values.max()), invert=True)
-    heaps = inner & (number >= max(TIED, TIES * len(values)))
-    return bool(number[heaps].sum() >= HEAPED * len(values))
+    rounded_values = inner & (number >= max(TIED, TIES * len(values)))
+    return bool(number[rounded_values].sum() >= HEAPED * len(values))
 
 
 def spread(weight: Floats, values: Floats) -> tuple[Floats, Floats]:
@@ -44,7 +44,7 @@ def spread(weight: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True)
-class Heaps:
+class RoundedValues:
     """The ranks of spread values, and of answers as they are: values in rising order, and shares of weight up to each."""
 
     smooth: Floats
@@ -54,7 +54,7 @@ class Heaps:
 
     @classmethod
     def of(cls, weight: Floats, values: Floats) -> Self | None:
-        """The heaps of a reference's records, (record,); None if answers are not heaped."""
+        """The round values of a reference's records, (record,); None if answers are not heaped."""
         if not len(values) or not is_heaped(values):
             return None
         answer, place = np.unique(values, return_inverse=True)
