@@ -137,7 +137,7 @@ def test_verify_says_so_of_a_release_of_an_earlier_version_and_its_exit_code_sta
     for earlier in (None, "0.1.0"):
         protected_by(public, earlier)
         done = verified(public)
-        assert (done.exit_code, done.output.splitlines()[0]) == (0, f"whole: {public}")
+        assert (done.exit_code, done.output.splitlines()[0]) == (0, f"complete: {public}")
         assert "advisory 2026-01: the claim of this release does not hold if" in " ".join(done.output.split())
         (listed,) = json.loads(verified(public, "--json").output)["advisories"]
         assert (listed["name"], listed["words"]) == ("2026-01", ADVISORIES[0].words)

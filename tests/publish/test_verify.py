@@ -74,9 +74,9 @@ def edit(path: Path, **edits: object) -> None:
 
 
 def test_a_release_is_whole_whatever_its_folder_is_called(public: Path) -> None:
-    assert first_line(public.parent) == (0, f"whole: {public}")
+    assert first_line(public.parent) == (0, f"complete: {public}")
     moved = public.rename(public.with_name("downloaded"))
-    assert first_line(moved) == (0, f"whole: {moved}")
+    assert first_line(moved) == (0, f"complete: {moved}")
 
 
 def test_every_flipped_bit_is_named(public: Path) -> None:
@@ -250,7 +250,7 @@ def test_dpdist_accepts_what_minisign_signs(
     (tmp_path / "copy").write_text(key.text)
     for secret in ("sec", "copy"):
         other.sign(tmp_path / secret, public / MANIFEST, hashed)
-        assert first_line(public, "--key", f"{tmp_path}/pub") == (0, f"whole: {public}")
+        assert first_line(public, "--key", f"{tmp_path}/pub") == (0, f"complete: {public}")
         assert verify(public, "--key", key.public.text.splitlines()[1])[0] == 0
     assert key.public == PublicKey.parse((tmp_path / "pub").read_text())
 
