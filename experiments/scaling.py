@@ -38,6 +38,8 @@ from campaign import Survey, strata_done
 from cluster import Cluster
 
 RECORDS, DRAWS = 30, 100
+FILES_ALONE = 9.0
+"""Files of a stratum that shares none."""
 ALONE = 256
 """Strata of a release that shows how unrelated processes slow each other."""
 EMPTY = ((1, 500), (1, 2000), (4, 2000), (16, 2000), (64, 2000), (64, 6000), (256, 6000))
@@ -230,6 +232,7 @@ def kept(
         "scheduler": most["scheduler"],
         "latency": min(alone),
         "files_per_stratum": files,
+        "files_alone": FILES_ALONE,
         "costs": [{name: round(value, 6) for name, value in c.items()} for c in costs],
         "runs": [
             {
@@ -260,7 +263,7 @@ def main() -> None:
         times = {k: slowness(folder / f"together-{k}", k) for k in said.workers}
         slow = {k: times[k] / times[said.workers[0]] for k in times}
         print("unrelated processes:", {k: round(value, 2) for k, value in slow.items()}, flush=True)
-        files = round(sum(path.is_file() for path in (folder / f"on-{said.workers[0]}").rglob("*")) / said.strata, 1)
+        files = round(sum(path.is_file() for path in (folder / f"on-{said.workers[0]}").rglob("*")) / said.strata, 2)
         costs = []
         for workers, tasks in EMPTY:
             (folder / f"empty-{workers}-{tasks}").mkdir()

@@ -43,7 +43,9 @@ class Measured:
     scheduler: float
     latency: float
     files: float
-    """Files that a stratum leaves."""
+    """Files that a stratum leaves, where batches share them."""
+    files_alone: float
+    """Files that a stratum leaves whose task protects no other, as with Stan."""
     costs: tuple[dict[str, float], ...]
     """Driver's and scheduler's seconds per task, by number of workers and tasks."""
     runs: tuple[Run, ...]
@@ -55,9 +57,8 @@ class Measured:
             Run(run["workers"], run["cores"], run["slowness"], run["seconds"], tuple(Task(s, n) for n, s in run["tasks"]))
             for run in said["runs"]
         )
-        return cls(
-            said["driver"], said["scheduler"], said["latency"], said["files_per_stratum"], tuple(said["costs"]), runs
-        )
+        files = said["files_per_stratum"], said["files_alone"]
+        return cls(said["driver"], said["scheduler"], said["latency"], *files, tuple(said["costs"]), runs)
 
     @property
     def alone(self) -> Run:

@@ -51,7 +51,7 @@ ADVICE = (
     "Where tasks stay shorter (very small strata on very many workers), use fewer workers: the release is short anyway.",
     "A second scheduler serves a second release, with a workspace and a driver of its own; a release has one of each.",
     "Groups that are too large leave workers idle at the start and the end: keep ten or more tasks per worker.",
-    "Look at the storage first: at thousands of small strata a second new files are the limit, not the scheduler.",
+    "Look at the storage where every stratum is a task: at thousands of them a second new files are the limit.",
 )
 
 
@@ -110,11 +110,11 @@ def _stored(measured: Measured, strata: int, workers: int, stratum_seconds: floa
     heads = ("new files a second", "time, s", "efficiency", "at its limit")
     lines = []
     for rate in STORAGE:
-        storage = measured.files / rate
-        (short,) = project(measured, strata, workers, (32,), stratum_seconds, storage=storage)
-        (long,) = project(measured, strata, workers, (4,), LONG, storage=storage)
+        (short,) = project(measured, strata, workers, (32,), stratum_seconds, storage=measured.files / rate)
+        (long,) = project(measured, strata, workers, (1,), LONG, storage=measured.files_alone / rate)
         lines.append([f"{rate:,}", *_brief(short.outcome), *_brief(long.outcome)])
-    title = f"Shared storage, {measured.files:.0f} files a stratum: 32 strata a task, and 4 of {LONG} s"
+    shared, alone = f"{measured.files:g} files a stratum, 32 strata a task", f"{measured.files_alone:g}, 1 of {LONG} s"
+    title = f"Shared storage: {shared}; {alone}"
     return Table(title, (*heads, *(f"{head} ({LONG} s)" for head in heads[1:])), lines)
 
 

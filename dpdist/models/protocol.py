@@ -145,6 +145,8 @@ class Cost(NamedTuple):
     seconds: float
     shared: float
     bytes: int
+    solver: str = ""
+    """How a system of equations is solved, and its size; empty if there is none."""
 
 
 @runtime_checkable

@@ -26,11 +26,11 @@ from dpdist.models.outputs import CodedRecords
 from dpdist.models.protocol import Likelihood
 from dpdist.storage.arrays import RaggedAxis
 
-STRATUM_SECONDS = 0.045
-"""Seconds for the files and rounds of one stratum with 1,000 draws (deploy/capacity/measured.json)."""
-OF_DRAWS = 0.55
+STRATUM_SECONDS = 0.012
+"""Seconds for the files and rounds of one stratum with 1,000 draws (docs/explanation/scaling.md)."""
+OF_DRAWS = 0.7
 """Share of `STRATUM_SECONDS` that grows with the number of draws."""
-VALUE_SECONDS = 0.67 / 2**24
+VALUE_SECONDS = 0.55 / 2**24
 """Seconds for each record and draw, over all rounds, where log likelihoods are stored too."""
 SHORT, LONG = 1.5, 20.0
 """Length in seconds of the longest tasks: on few workers, and on any number of workers."""

@@ -118,13 +118,13 @@ def _entries(ratios_of: dict[Key, list[float]]) -> Iterator[DesignEffect]:
         yield DesignEffect(effect=min(effect, float(LARGEST_EFFECT)), statistics=(statistic,), outcome=outcome, by=by)
 
 
-START_SECONDS = 0.9
-"""Seconds for imports, checks and the pages of a release, whatever its size."""
+START_SECONDS = 2.0
+"""Seconds for imports, compilation, checks and the pages of a release, whatever its size."""
 DASK_SECONDS = 2.0
 """Seconds for the start of a scheduler and a worker."""
-REFIT_SECONDS = 0.004
+REFIT_SECONDS = 0.006
 """Seconds for the standard errors of a stratum: a repeated search on a synthetic sample."""
-SYNTHESIS_SECONDS = 0.001
+SYNTHESIS_SECONDS = 0.0004
 """Seconds for the synthetic records of a stratum in one set."""
 READ_SECONDS, WRITE_SECONDS = 1e-6, 2.5e-7
 """Seconds for a record: read, checked, stored and evaluated; and written to one synthetic set."""
@@ -364,12 +364,13 @@ def sizes(plan: Plan) -> dict[str, str]:
 
 
 def time(plan: Plan) -> dict[str, str]:
-    """A line on a run's time, if its model knows it; else empty."""
+    """Lines on a run's time, if its model knows it, and on how it solves a system of equations; else empty."""
     if plan.cost is None:
         return {}
     alone, two = plan.cost.seconds, plan.cost.seconds - plan.cost.shared / 2
     error = "often much less" if isinstance(plan.model, LearnsFromRecords) else "a factor of 2 either way"
-    return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two ({error})"}
+    solver = {"estimation": plan.cost.solver} if plan.cost.solver else {}
+    return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two ({error})"} | solver
 
 
 def rounded(seconds: float) -> str:

@@ -21,6 +21,7 @@ from dpdist.mechanisms.tables import posterior
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.conjugate import EXACT
 from dpdist.planning.making import make_plan
+from dpdist.planning.plan import sizes
 
 
 def job_of(folder: Path, levels: Sequence[int], tables: int, columns: int, records: int, epsilon: str = "40") -> Path:
@@ -84,6 +85,14 @@ def test_sums_beyond_what_is_supported_are_refused(tmp_path: Path, monkeypatch: 
     assert not model.too_large
     monkeypatch.setattr("dpdist.mechanisms.tables.cells.MOST_SUMS", model.sums - 1)
     assert model.too_large == f"{model.sums} sums to measure, and 'tables' may have {model.sums - 1}"
+
+
+def test_a_plan_says_how_sums_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = dpdist.load_job(job_of(tmp_path, (3, 4), 1, 2, 200))
+    text = "26 sums of 12 base cells, by {}"  # two of each cell and of all records
+    assert sizes(make_plan(job, None, silent))["estimation"] == text.format("one factorisation")
+    monkeypatch.setattr("dpdist.mechanisms.tables.costs.MOST_DENSE", 25)
+    assert sizes(make_plan(job, None, silent))["estimation"] == text.format("conjugate gradients")
 
 
 MEASURED = """

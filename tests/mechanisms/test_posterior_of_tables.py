@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy
-from test_tables import population, system_of
+from test_tables import LEVELS, Population, population, system_of
 
 from dpdist.core.progress import Event
 from dpdist.core.records import Floats
@@ -16,7 +17,7 @@ from dpdist.core.sharing import offered
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
 from dpdist.mechanisms.tables import conjugate, limits, posterior, prediction, random_effects
-from dpdist.mechanisms.tables.conjugate import OF_DRAWS, solved
+from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, solved
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
 from dpdist.mechanisms.tables.system import Calibration
@@ -25,9 +26,9 @@ from dpdist.runtime.sharing import FOLDER, pieces_on
 from dpdist.storage.workspace import Workspace
 
 
-def posterior_of(seed: int, epsilon: float) -> Posterior:
+def posterior_of(seed: int, epsilon: float, people: Population | None = None) -> Posterior:
     """The posterior of a random population's tables, with drift of every kind."""
-    system, _ = system_of(population(seed, records=600, spread=(0.2, 0.6, 1.2)[seed % 3]), epsilon)
+    system, _ = system_of(people or population(seed, records=600, spread=(0.2, 0.6, 1.2)[seed % 3]), epsilon)
     calibrated, of_each = system.limits(Calibration(np.array([1.02, 0.97]), 0.05))
     sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
     rows, _, errors = system.observed(calibrated, of_each, sums)
@@ -42,20 +43,41 @@ def observed(of: Posterior, rng: np.random.Generator, sides: int = 1) -> Floats:
 @pytest.mark.parametrize(("seed", "epsilon"), [(0, 0.1), (1, 1.0), (2, 4.0), (3, 64.0), (4, 1e4)])
 def test_conjugate_gradients_have_the_dense_estimates(seed: int, epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows to 1e-7 of a posterior standard deviation, which rounding takes at ε = 10,000. Control: a loose one."""
-    dense = posterior_of(seed, epsilon)
+    distance = distance_from(posterior_of(seed, epsilon), seed, monkeypatch)
+    assert distance(EXACT) <= (1e-7 if epsilon > 100.0 else 1e-10)
+    assert distance(0.1) > 1e-5
+
+
+def test_uneven_base_cells_and_a_table_of_all_columns_have_the_dense_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the base cells have the first level of a column, and no column nests another. Control: a loose one."""
+    people = population(1, records=2_000)
+    codes = people.file.codes
+    few = (codes[:, 0] == 0) | (codes[:, 1:].sum(axis=1) <= 1)
+    cells = np.unique(codes[few], axis=0)
+    assert (cells[:, 0] == 0).mean() > 0.5
+    monkeypatch.setattr("test_tables.TABLES", (tuple(range(len(LEVELS))), (0,), (1, 2)))
+    uneven = people._replace(
+        file=people.file._replace(**{name: values[few] for name, values in people.file._asdict().items()})
+    )
+    distance = distance_from(posterior_of(1, 4.0, uneven), 1, monkeypatch)
+    assert distance(EXACT) <= 1e-10
+    assert distance(0.1) > 1e-5
+
+
+def distance_from(dense: Posterior, seed: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], float]:
+    """The distance of estimates by products, at a tolerance, from dense ones: the largest, in posterior errors of rows."""
+    assert dense.dense
     values = observed(dense, np.random.default_rng(seed))[:, 0]
     right, errors = dense.estimate(values), np.sqrt(dense.variances(dense.rows))
     monkeypatch.setattr(posterior, "MOST_DENSE", 0)
     few = replace(dense)
     assert not few.dense
-    found = few.estimate(values)
 
-    def distance(z: Floats) -> float:
-        return float((np.abs(posterior.seen(few.rows, (z - right)[..., None])[:, 0]) / errors).max())
+    def distance(tolerance: float) -> float:
+        found = few.prior.spread_out(few.rows, few.solve(values, tolerance))
+        return float((np.abs(posterior.seen(few.rows, (found - right)[..., None])[:, 0]) / errors).max())
 
-    assert distance(found) <= (1e-7 if epsilon > 100.0 else 1e-10)
-    loose = few.prior.spread_out(few.rows, few.solve(values, 0.1))
-    assert distance(loose) > 1e-5
+    return distance
 
 
 def test_a_block_of_right_sides_takes_fewer_steps_than_each_of_them() -> None:

@@ -46,4 +46,10 @@ def projected_cost(
     # Draws of two laws are there twice, and errors of one block of them.
     drawn = 4.0 * draws * coordinates * cells + 12.0 * block * (sums + coordinates * cells)
     memory = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + tables * cells + 500.0 * cells) + 300.0 * records
-    return Cost(seconds, records * 1.0e-5, int(memory))
+    return Cost(seconds, records * 1.0e-5, int(memory), solver(number_of_sums, base_cells))
+
+
+def solver(sums: int, base_cells: int) -> str:
+    """How all sums are estimated together. It follows from their number alone, whatever the shape of the tables."""
+    how = "one factorisation" if sums <= MOST_DENSE else "conjugate gradients"
+    return f"{sums:,} sums of {base_cells:,} base cells, by {how}"
