@@ -23,6 +23,8 @@ LEDGER = 1
 """The format of a ledger's entries: `format` in its first entry. Its tables have another (ledger/database.py)."""
 WORKSPACE = 1
 """The format of a workspace with its journal and stored noise: `format` in confidential/identity.json."""
+OTHER_LIMITS = "this version of dpdist chooses other limits than those under which the noisy sums were measured"
+"""What is wrong where a version cannot publish a release of another one again, though it reads all formats."""
 LATER = "install a later dpdist: pip install --upgrade dpdist"
 """The remedy for a file of a later dpdist."""
 

@@ -19,8 +19,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.core.errors import DpdistError, JobError
-from dpdist.core.formats import version_of
+from dpdist.core.errors import DpdistError, JobError, WorkspaceError
+from dpdist.core.formats import OTHER_LIMITS, version_of
 from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, printable, read_object
 from dpdist.core.this_process import single_threaded
@@ -81,7 +81,9 @@ def remade(public: Path, listener: Listener = silent) -> Remade:
                 publish(released, again := Path(folder) / "public", listener)
                 differences += _files(public, again)
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, pa.ArrowException) as error:
-        return Remade([_unusable(error)], rest)
+        if not (isinstance(error, WorkspaceError) and error.fault == OTHER_LIMITS):
+            return Remade([_unusable(error)], rest)
+        differences = [Damaged("released/set-1.json", OTHER_LIMITS, "those of the measurement")]
     stated = read_object(public, MANIFEST).get("versions")
     protected_by = str(released.promise.get("protected_by") or "0.1.0 or earlier")
     if stated == versions() and protected_by == version_of("dpdist"):

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dpdist.core.digests import digest
 from dpdist.core.errors import WorkspaceError
+from dpdist.core.formats import OTHER_LIMITS
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.core.table_cells import codes_of
 from dpdist.estimation.donors import AbsentRecords, Donors
@@ -58,7 +59,6 @@ PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
 ALIKE = 1e-6
 """Relative difference of mean limits that rounding may make between machines."""
-OTHER_LIMITS = "this version of dpdist chooses other limits than those under which the noisy sums were measured"
 AS_MEASURED = "publish with the version that the statement names under protected_by"
 ALL, NUMBER_OF_RECORDS = "all records", "number of records"
 """Names of the measurements of all records."""
