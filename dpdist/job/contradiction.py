@@ -1,22 +1,77 @@
-"""Contradictions between keys of a job; `JobView` is the job for mechanisms' `spec`, which the job itself imports."""
+"""Contradictions between keys of a job, and the view of a job that mechanisms' `spec` see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from fractions import Fraction
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 from dpdist.core.errors import Problem
+from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column
+from dpdist.job.design import Survey
+from dpdist.job.model import Model
+from dpdist.job.reference import Reference
+from dpdist.job.runtime import Record, Sampler
+from dpdist.job.tables import Rake
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
-if TYPE_CHECKING:
-    from dpdist.job.whole import Job
 
-    JobView: TypeAlias = Job
-else:
-    JobView = Any
+class JobView(Protocol):
+    """Keys of a job, and facts that follow from them. Guarantees and refusals depend on nothing else."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]: ...
+
+    @property
+    def survey(self) -> Survey: ...
+
+    @property
+    def strata(self) -> tuple[str, ...]: ...
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def likelihood(self) -> Model: ...
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def budget(self) -> ReleaseBudget: ...
+
+    @property
+    def mechanism(self) -> Any: ...
+
+    @property
+    def synthetic_sets(self) -> int: ...
+
+    @property
+    def epsilon_per_set(self) -> Fraction: ...
+
+    @property
+    def reference(self) -> Reference | None: ...
+
+    @property
+    def sampler(self) -> Sampler: ...
+
+    @property
+    def record(self) -> Record: ...
+
+    @property
+    def rake(self) -> tuple[Rake, ...]: ...
+
+    @property
+    def most_records(self) -> int: ...
+
+    @property
+    def strict(self) -> bool: ...
+
+    @property
+    def outcome_dependent_rules(self) -> tuple[str, ...]: ...
 
 
 class Contradiction(NamedTuple):

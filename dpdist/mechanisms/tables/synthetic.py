@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -20,25 +20,59 @@ from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.mechanisms.tables.calibration import Domain, agree
 from dpdist.mechanisms.tables.rounded_values import RoundedValues, spread
 from dpdist.models.copula.model import kind_of
+from dpdist.models.design import Design
 from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws
-
-if TYPE_CHECKING:
-    from dpdist.mechanisms.tables.cells import ResidualCells
+from dpdist.models.protocol import Draws, StratumModel
 
 CELLS_OF_PART = 2_048
 """Base cells whose donors are moved to estimates by one worker at a time."""
 
 
+class DonorCells(StratumModel, Protocol):
+    """Base cells of a stratum, (cell,), with public sizes and the outcomes' public bounds.
+
+    Their released parameter `means` has mean weight and mean outcomes, (cell, 1 + outcome).
+    """
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]: ...
+
+    @property
+    def codes(self) -> Codes: ...
+
+    @property
+    def count(self) -> Floats: ...
+
+    @property
+    def weighted(self) -> bool: ...
+
+    @property
+    def one_weight(self) -> bool: ...
+
+    @property
+    def first(self) -> list[int]: ...
+
+    @property
+    def design(self) -> Design: ...
+
+    def pattern(self, crosstab_row: Codes) -> Codes: ...
+
+
 class Drawn(NamedTuple):
     """A stratum's cells, its donors after the common scale, and the domain in which every outcome's values may move."""
 
-    cells: ResidualCells
+    cells: DonorCells
     donors: DonorsByCell
     domains: tuple[Domain, ...]
 
     @classmethod
-    def of(cls, release: ReleaseView, cells: ResidualCells, stratum: int, by_law: Donors | None) -> Drawn:
+    def of(cls, release: ReleaseView, cells: DonorCells, stratum: int, by_law: Donors | None) -> Drawn:
         """The cells with the reference's records as donors, or with those of a law that noisy counts give."""
         donors = by_law or release.donors[release.crosstab.stratum_labels[stratum]]
         columns = release.job.outcome_columns.values()
@@ -126,7 +160,7 @@ class Transported:
     `standing` (cell,) is the number of records that a cell's points represent.
     """
 
-    cells: ResidualCells
+    cells: DonorCells
     points: Sequence[Sequence[Floats]]
     standing: Floats
     rounded_values: Sequence[RoundedValues | None] = ()
@@ -241,7 +275,7 @@ class OfDonors(Transported):
     """The released parameters."""
 
     @classmethod
-    def of_cells(cls, release: ReleaseView, cells: ResidualCells, stratum: int) -> Self:
+    def of_cells(cls, release: ReleaseView, cells: DonorCells, stratum: int) -> Self:
         """The distributions of a release with donors."""
         donors = release.donors[release.crosstab.stratum_labels[stratum]].by_cell(cells.codes)
         held = [donors.of_cell(cell) for cell in range(len(cells.codes))]
