@@ -88,8 +88,8 @@ def test_an_interrupted_verb_says_what_is_true_of_it(
     """Interrupted in its work, which begins with the second block that watches for Ctrl-C; the first is round all verbs."""
     blocks = iter([console.as_interrupt, interrupt])
 
-    def watched(act: Callable[[], None], kept: tuple[type[Exception], ...] = ()) -> None:
-        next(blocks)(act, kept)
+    def watched(act: Callable[[], None], exempt: tuple[type[Exception], ...] = ()) -> None:
+        next(blocks)(act, exempt)
 
     monkeypatch.setattr(console, "as_interrupt", watched)
     afterwards = (

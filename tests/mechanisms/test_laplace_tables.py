@@ -472,7 +472,7 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
         ),
         ([*PUBLIC, ("outside: clip}\n  weight", "outside: clip, missing: drop}\n  weight")], "is strict"),
         ([("weight: {bounds: [1, 60]}", "weight: {bounds: [1, 60], outside: clip}")], "a weight has no rules"),
-        ([('"3"}', '"3", adjacency: substitution}')], "promises nothing, under no adjacency"),
+        ([('"3"}', '"3", adjacency: substitution}')], "promises nothing under any adjacency"),
         ([('"3"}', '"3", adjacency: add_remove}')], "add_remove cannot be promised"),
         ([("outcome:", "strata: [field]\noutcome:")], "leave strata out"),
         ([("tables:", "synthetic_sets: 3\ntables:")], "one set of tables"),
