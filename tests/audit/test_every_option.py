@@ -48,6 +48,8 @@ Laplace noise.
 """
 SIGNAL = ("substitution",)
 """Adjacencies of `-m quick`."""
+SELDOM = [("tables", "zero_out"), ("tables", "add_remove")]
+"""Seconds each, and `long`: the distances under substitution and anywhere are twice these."""
 table: dict[tuple[str, str, str], float] = {}
 
 
@@ -78,7 +80,12 @@ def claimed(mechanism: str, kind: str) -> list[Option]:
 
 @pytest.mark.parametrize(
     ("mechanism", "kind"),
-    [pytest.param(*pair, marks=[pytest.mark.quick] if pair[1] in SIGNAL else []) for pair in product(PLAIN, KINDS)],
+    [
+        pytest.param(
+            *pair, marks=[pytest.mark.quick] if pair[1] in SIGNAL else [pytest.mark.long] if pair in SELDOM else []
+        )
+        for pair in product(PLAIN, KINDS)
+    ],
 )
 def test_no_option_costs_more_than_is_claimed(mechanism: str, kind: str) -> None:
     for option in claimed(mechanism, kind):

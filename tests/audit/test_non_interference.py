@@ -223,7 +223,24 @@ def public(job: str, workspace: Path, input: Path, noisy: Noisy, keys_of: Keys) 
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+OFTEN = {
+    "tables, two outcomes, strata",
+    "tables, raked, Gaussian",
+    "tables, histograms",
+    "tables, add_remove",
+    "tables, chain",
+    "laplace_composed, protected, PSUs",
+    "perturbed_histogram, protected, strata",
+    "sanitized statistics, protected, Gaussian",
+    "weighted marginals, protected",
+    "modips, protected",
+}
+"""Every mechanism, every kind of reference and every key once; the other variants are `long`."""
+
+
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.long]) for name in VARIANTS]
+)
 def test_public_bytes_follow_from_the_noisy_sums_alone(variant: str, folder: Path, tmp_path: Path, keys_of: Keys) -> None:
     said = PLAIN | VARIANTS[variant]
     job = JOB.format(**said | {"reference": said["reference"].format(folder=folder)})
