@@ -49,7 +49,7 @@ class OneOf:
         return value
 
 
-CONTRACT = 1
+CONTRACT = 2
 """The version of the contract between dpdist and plug-ins."""
 MECHANISMS = "dpdist.mechanisms"
 """The group of entry points that name the specifications of mechanisms."""

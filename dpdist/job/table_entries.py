@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 from math import comb
 from typing import Annotated, Any, NamedTuple, Self
+from unicodedata import normalize
 
 from pydantic import BeforeValidator, Discriminator, Field, GetCoreSchemaHandler, Tag, model_validator
 from pydantic_core import CoreSchema, core_schema
@@ -25,7 +26,8 @@ from dpdist.job.yaml_lines import Where
 MOST_TABLES = 1_000
 """Largest number of tables of a job. A larger workbook, page or folder would be of no use to a reader."""
 LONGEST_NAME = 80
-_NOT_IN_A_NAME = re.compile(r"[^\w.]+")
+_NOT_IN_A_NAME = re.compile(r"[\x00-\x2d/:-@\x5b-\x5e`\x7b-\xbf\u2000-\u206f\u3000]+")
+"""What `values.TABLE` excludes, and the hyphen, which joins."""
 _GROUPS = {"every_pair_of": 2, "every_triple_of": 3}
 """Shorthand keys, and the number of columns of each of their tables."""
 
@@ -128,7 +130,7 @@ class TableEntry(Frozen):
             )
 
     def _name(self, by: Sequence[str]) -> str:
-        return "-".join((self.name, *(_NOT_IN_A_NAME.sub("_", column) for column in by)))
+        return "-".join((self.name, *(_NOT_IN_A_NAME.sub("_", normalize("NFC", column)) for column in by)))
 
 
 def priority_of(error: float) -> float:

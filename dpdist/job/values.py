@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cache
@@ -69,7 +70,21 @@ PATTERNS = {
 }
 """The patterns in words, for messages."""
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
-TableName = Annotated[str, Field(pattern=TABLE, max_length=80)]
+MOST_BYTES = 160
+"""Largest length of a table's name in UTF-8: a file of 255 bytes has endings, and a temporary ending, too."""
+
+
+def _file_name(text: str) -> str:
+    if unicodedata.normalize("NFC", text) != text or unicodedata.combining(text[0]):
+        raise ValueError("letters with their accents as one character each (Unicode form NFC), the first a letter")
+    if hidden := [mark for mark in text if unicodedata.category(mark) in ("Cc", "Cf", "Cn", "Co", "Cs")]:
+        raise ValueError(f"no character that nobody sees: U+{ord(hidden[0]):04X}")
+    if (size := len(text.encode())) > MOST_BYTES:
+        raise ValueError(f"at most {MOST_BYTES} bytes in UTF-8; it has {size}")
+    return text
+
+
+TableName = Annotated[str, Field(pattern=TABLE, max_length=80), AfterValidator(_file_name)]
 KeyText = Annotated[str, Field(pattern=MINISIGN)]
 """A public key as minisign writes it, in the second line of its file."""
 Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]

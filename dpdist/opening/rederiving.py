@@ -172,6 +172,10 @@ def _delta(statement: Mapping[str, Any]) -> Fraction:
         return Fraction(0)
 
 
+FORMER_BINS = "counts of histograms"
+"""The query of the former mechanism `table_package` that its statistics "count in bins of …" answer."""
+
+
 class _Figures(NamedTuple):
     """Noisy figures of measurements.parquet whose noise has a public scale, (figure,) each.
 
@@ -195,7 +199,7 @@ def _noise(
     """Faults in laws and scales of noisy figures, and queries without any figure, in words.
 
     A statistic answers the query that its mechanism names, or any of the mechanism's queries, which are the first `number`.
-    A `former` mechanism names none.
+    A `former` mechanism names none, and its counts of bins answer FORMER_BINS alone.
     """
     noisy = [query for query in queries[:number] if query["law"] != "posterior_draw"]
     further = [query["name"] for query in queries[number:]]
@@ -248,7 +252,9 @@ def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured:
     """Positions of the queries that a statistic may answer: those of the name that its mechanism gives, and of the law."""
     of_law = [place for place, query in enumerate(queries) if query["law"] == law]
     if measured is None:
-        return of_law
+        of_bins = [place for place in of_law if queries[place]["name"] == FORMER_BINS]
+        others = [place for place in of_law if place not in of_bins]
+        return (of_bins if statistic.startswith("count in bins") else others) or of_law
     named = measured.query(statistic)
     if named is None:  # queries of a mechanism may have the names of their statistics
         names = {query["name"]: query["name"] for query in queries}

@@ -205,9 +205,7 @@ def _stata(one: Path, other: Path) -> str | None:
             labels.append((reader.variable_labels(), reader.value_labels()))
     if labels[0] != labels[1]:
         return "its labels"
-    return _columns(
-        *({str(name): pa.chunked_array([pa.array(crosstab[name])]) for name in crosstab} for crosstab in frames)
-    )
+    return _columns(*({str(name): pa.chunked_array([pa.array(columns[name])]) for name in columns} for columns in frames))
 
 
 def _columns(one: Mapping[str, pa.ChunkedArray], other: Mapping[str, pa.ChunkedArray]) -> str | None:

@@ -38,15 +38,17 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     judged = [(name, verdict) for name, verdict in zip(names, verdicts, strict=True) if verdict is not None]
     if not judged:
         return NOTHING
+    by_cover = sorted(judged, key=lambda pair: pair[1].held)
+    by_largest = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.largest))
+    by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
-        "figures of all records are biased": [name for name, verdict in judged if verdict.off],
-        "90 % intervals cover too few direct estimates": [name for name, verdict in judged if verdict.too_few],
+        "figures of all records are biased": [name for name, verdict in by_bias if verdict.off],
+        "90 % intervals cover too few direct estimates": [name for name, verdict in by_cover if verdict.too_few],
         "intervals of margins cover too few direct estimates": [name for name, verdict in judged if verdict.few_margins],
         "most cells err in the same direction": [name for name, verdict in judged if verdict.one_sided],
-        "a cell is too far off": [name for name, verdict in judged if verdict.far is not None],
+        "a cell is too far off": [name for name, verdict in by_largest if verdict.far is not None],
     }
     sentences = [f"{fault} ({_first(where)})" for fault, where in faults.items() if where]
-    by_cover = sorted(judged, key=lambda pair: pair[1].held)
     low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in by_cover if verdict.unclear]
     warned = any(verdict.warns for _, verdict in judged)
     by_error = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.median))

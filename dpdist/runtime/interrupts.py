@@ -53,7 +53,7 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     signals: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, crosstab: signals.append(number))
+    handler = signal.signal(signal.SIGINT, lambda number, stack_frame: signals.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     def restore() -> None:

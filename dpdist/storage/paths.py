@@ -7,9 +7,9 @@ from pathlib import Path
 
 STORES_FORM = 2
 """The form of the stores of draws. Strata with draws in stores of an earlier form are fitted again, from the same key."""
-LEARNED_FORM = 5
+LEARNED_FORM = 6
 """The form of what was learned from a reference.
-Results of an earlier form are learned again, with the same values, from public data.
+Results of an earlier form are learned again from public data. A run that has measured under other values is refused.
 """
 STORED_REFERENCE = "stored-reference-2"
 """Name of the completion record of the reference's stored records; its number is that of their form."""

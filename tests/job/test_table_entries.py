@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -68,10 +69,29 @@ def test_columns_of_other_scripts_have_names_of_their_own() -> None:
     """They were one underscore each, so that two of them made one name. Control: marks are still underscores."""
     declared = '  "المنطقة": {levels: [a, b]}\n  "地域": {levels: [a, b]}\n  "Åland (sum)": {levels: [a, b]}\n'
     entry = '  - {name: t, by: [["المنطقة"], ["地域"], ["Åland (sum)"]], statistics: [count]}\n'
+    declared += '  "राज्य": {levels: [a, b]}\n  "m²": {levels: [a, b]}\n'
+    entry = entry.replace("]], statistics", '], ["राज्य"], ["m²"]], statistics')
     names = list(columns(parse_job(TEXT.replace("columns:\n", f"columns:\n{declared}") + entry)))
-    assert names == ["t-المنطقة", "t-地域", "t-Åland_sum_"]
+    assert names == ["t-المنطقة", "t-地域", "t-Åland_sum_", "t-राज्य", "t-m_"]
     with pytest.raises(JobError, match="letters of any script"):
         job('{name: "a/b", by: [state], statistics: [count]}')
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("表" * 54, "160 bytes"),
+        ("pay\ufeff", "U\\+FEFF"),
+        ("e\u0301t", "Unicode form NFC"),
+        ("\u0301t", "the first a letter"),
+    ],
+)
+def test_a_name_of_files_is_short_and_looks_like_no_other(name: str, found: str) -> None:
+    """Files have 255 bytes at most. Control: one character less, and the letter with its accent as one."""
+    with pytest.raises(JobError, match=found):
+        job(f"{{name: {json.dumps(name)}, by: [state], statistics: [count]}}")
+    for allowed in ("表" * 53, "ét"):
+        job(f"{{name: {allowed}, by: [state], statistics: [count]}}")
 
 
 def test_shorthand_is_the_same_job_as_its_tables_written_out() -> None:

@@ -382,54 +382,54 @@ KINDS = {
 CONTRACT = "CONTRACT = {}"
 OF_EVERY_KIND = {
     "a broken import": ("import not_there", "imported (ModuleNotFoundError: No module named 'not_there')"),
-    "another contract": (CONTRACT.format(2), "is written for contract 2"),
+    "another contract": (CONTRACT.format(1), "is written for contract 1"),
     "no contract": ("", "states no CONTRACT"),
-    "another type": ("class Faulty:\n    CONTRACT = 1", ""),
-    "a name of dpdist": (CONTRACT.format(1), "has the name of a member of dpdist"),
+    "another type": ("class Faulty:\n    CONTRACT = 2", ""),
+    "a name of dpdist": (CONTRACT.format(2), "has the name of a member of dpdist"),
 }
 """Of a plug-in: its module, or what is stated of its contract, and the reason of its refusal."""
 OF_ONE_KIND = {
     ("mechanism", "another name"): (
-        SPEC.format(name="other", contract="CONTRACT: ClassVar[int] = 1"),
+        SPEC.format(name="other", contract="CONTRACT: ClassVar[int] = 2"),
         "has another name in its class",
     ),
     ("mechanism", "code of dpdist"): (
-        SPEC.format(name="faulty", contract="CONTRACT: ClassVar[int] = 1").replace(
+        SPEC.format(name="faulty", contract="CONTRACT: ClassVar[int] = 2").replace(
             '= "faulty"', '= "dpdist.mechanisms.modips"'
         ),
         "runs code of dpdist.mechanisms.modips",
     ),
-    ("family", "chains"): (FAMILY.format(contract="CONTRACT = 1").replace("exact", "stan"), "has other samplers"),
-    ("family", "no draws"): (FAMILY.format(contract="CONTRACT = 1").replace("exact", "grid"), "has no draw_on_grid"),
+    ("family", "chains"): (FAMILY.format(contract="CONTRACT = 2").replace("exact", "stan"), "has other samplers"),
+    ("family", "no draws"): (FAMILY.format(contract="CONTRACT = 2").replace("exact", "grid"), "has no draw_on_grid"),
     ("weight rule", "constants without keys"): (
-        RULE.format(contract="CONTRACT = 1\n    constants = frozenset({'c', 'steepness'})"),
+        RULE.format(contract="CONTRACT = 2\n    constants = frozenset({'c', 'steepness'})"),
         "has the constants steepness, and no section with these keys",
     ),
     ("weight rule", "a section of another kind"): (
-        RULE.format(contract="CONTRACT = 1\n    section = dict"),
+        RULE.format(contract="CONTRACT = 2\n    section = dict"),
         "has a section that is not derived from Weights",
     ),
     ("statistic", "another name"): (
-        STATISTIC.format(name="other", contract="CONTRACT = 1"),
+        STATISTIC.format(name="other", contract="CONTRACT = 2"),
         "has another name in its class",
     ),
     ("statistic", "no sums"): (
-        STATISTIC.format(name="faulty", contract="CONTRACT = 1").replace("def sums", "def sum"),
+        STATISTIC.format(name="faulty", contract="CONTRACT = 2").replace("def sums", "def sum"),
         "has no sums: write",
     ),
     ("statistic", "an unknown constant"): (
-        STATISTIC.format(name="faulty", contract="CONTRACT = 1\n    takes = frozenset({'power'})"),
+        STATISTIC.format(name="faulty", contract="CONTRACT = 2\n    takes = frozenset({'power'})"),
         "needs or takes power: a statistic has constants among above, across",
     ),
     ("statistic", "plain"): (
-        STATISTIC.format(name="faulty", contract="CONTRACT = 1\n    plain = True"),
+        STATISTIC.format(name="faulty", contract="CONTRACT = 2\n    plain = True"),
         "is plain, as only a count, a mean and a total are",
     ),
     ("reader", "a lacking method"): (
-        READER.format(contract="CONTRACT = 1").replace("def batches", "def batch"),
+        READER.format(contract="CONTRACT = 2").replace("def batches", "def batch"),
         "has no batches: write what is missing in Faulty",
     ),
-    ("weight rule", "words that are no text"): (RULE.format(contract="CONTRACT = 1\n    exceeds = 3"), "than a text"),
+    ("weight rule", "words that are no text"): (RULE.format(contract="CONTRACT = 2\n    exceeds = 3"), "than a text"),
 }
 FAULTS = [*product(KINDS, OF_EVERY_KIND), *OF_ONE_KIND]
 

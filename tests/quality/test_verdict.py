@@ -267,6 +267,20 @@ def test_the_first_line_names_three_statistics_of_a_fault_the_worst_first() -> N
     assert " more)" not in three
 
 
+def test_a_cell_too_far_off_is_named_for_the_worst_statistics() -> None:
+    """Of five tables with such a cell, the last has the worst."""
+    tables = {}
+    for k in range(5):
+        rows = evaluated(np.random.default_rng(30 + k), 12)
+        error = rows.loc[0, ["synthetic_se", "direct_se"]].astype(float).max()
+        rows.loc[0, "synthetic"] = rows.loc[0, "direct"] + (20.0 + 10.0 * k) * error
+        tables[f"pay-{k}"] = rows
+    head = overall(tables).head
+    named = re.search(r"a cell is too far off \(([^)]*)", head)
+    assert named is not None
+    assert re.findall(r"pay-\d", named[1])[:3] == ["pay-4", "pay-3", "pay-2"]
+
+
 def test_a_grand_figure_is_held_to_the_interval_that_is_published() -> None:
     """It may be longer on one side; control: by 1.645 standard errors on both."""
     rows = evaluated(np.random.default_rng(17), 12)

@@ -238,6 +238,25 @@ def test_noise_of_a_former_mechanism_loses_what_its_record_states(factor: float,
     assert [str(one).startswith("measurements.parquet: noise") for one in answer.faults] == [True] * found
 
 
+def test_counts_of_bins_of_a_former_mechanism_answer_their_own_query(tmp_path: Path) -> None:
+    """A package begun without a reference had figures of bins, too. Control: sums with a tenth less noise are found."""
+    public = tmp_path / "public"
+    shutil.copytree(PACKAGE, public)
+    record = json.loads((public / "released/proof.json").read_text())
+    histograms = {"name": "counts of histograms", "scale": "4", "times": 1, "in_parts": False}
+    record["queries"].append({**record["queries"][0], **histograms})
+    (public / "released/proof.json").write_text(json.dumps(record))
+    statement = json.loads((public / "statement.json").read_text()) | {"protected_by": "0.2.0"}
+    figures = pd.read_parquet(public / "measurements.parquet")
+    bins = figures.head(1).assign(statistic="count in bins of pay", scale=4.0, lattice=1.0, measurement=10**6)
+    for factor, found in ((1.0, False), (0.9, True)):
+        sums = figures.assign(scale=figures["scale"] * factor)
+        pd.concat([sums, bins]).to_parquet(public / "measurements.parquet")
+        answer = rederivation(public, read_job(public, "released/job.json"), statement)
+        noise = [str(one) for one in answer.faults if str(one).startswith("measurements.parquet: noise")]
+        assert bool(noise) == found, noise
+
+
 def test_a_stored_job_of_a_former_mechanism_is_refused_by_name(tmp_path: Path) -> None:
     job = read_job(PACKAGE, "released/job.json")
     for use in (dpdist.validate, dpdist.plan, lambda job: dpdist.run(job, tmp_path / "ws")):

@@ -164,7 +164,7 @@ class Transported:
     points: Sequence[Sequence[Floats]]
     standing: Floats
     rounded_values: Sequence[RoundedValues | None] = ()
-    """RoundedValues of every outcome in the reference's records; None if these are not released."""
+    """Rounded values of every outcome in the reference's records; None if these are not released."""
 
     @cached_property
     def _steps(self) -> list[_Steps]:
@@ -255,7 +255,7 @@ class Transported:
 
 
 def rounded_values_of(release: ReleaseView) -> list[RoundedValues | None]:
-    """RoundedValues of every outcome in the released records of the reference; empty without such records."""
+    """Rounded values of every outcome in the released records of the reference; empty without such records."""
     donors = list(release.donors.values())
     if not donors:
         return []

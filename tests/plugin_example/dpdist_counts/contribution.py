@@ -11,7 +11,7 @@ from dpdist.job.statistics.kind import Constants, Fault, Kind, Sums
 class Contribution(Kind):
     """A job writes {contribution: pay, across: [region]}."""
 
-    CONTRACT: ClassVar[int] = 1
+    CONTRACT: ClassVar[int] = 2
     name, written, needs = "contribution", "{contribution: outcome, across: [column]}", frozenset({"across"})
 
     def text(self, one: Constants) -> Any:

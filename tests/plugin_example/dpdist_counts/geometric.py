@@ -26,7 +26,7 @@ ENDS = 1e-12, 1.0 - 1e-12
 class Geometric(ConjugateModel):
     """Geometric model of one stratum's outcome; statistics are (1, 2): Σα, Σαy."""
 
-    CONTRACT: ClassVar[int] = 1
+    CONTRACT: ClassVar[int] = 2
     facts: ClassVar[FamilyFacts] = FamilyFacts(
         "geometric probability of {outcome}", COUNT, False, False, ("exact",), "geometric"
     )

@@ -17,7 +17,7 @@ BATCH_ROWS = 65_536
 class JsonLines(OneFile):
     """A file of JSON lines, which is held in memory. A key that a line lacks is a missing value."""
 
-    CONTRACT: ClassVar[int] = 1
+    CONTRACT: ClassVar[int] = 2
 
     @cached_property
     def table(self) -> pa.Table:

@@ -33,7 +33,7 @@ class Power(NamedTuple):
 class PowerRule(WeightRule):
     """Powers of a constant over the record bound."""
 
-    CONTRACT: ClassVar[int] = 1
+    CONTRACT: ClassVar[int] = 2
     constants: ClassVar[frozenset[str]] = frozenset({"c", "steepness"})
     section: ClassVar[type[Weights]] = PowerWeights
 

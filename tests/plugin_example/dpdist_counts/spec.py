@@ -16,7 +16,7 @@ class YesNoCounts(Noisy):
     """Noisy counts of 0 and of 1 in every cell."""
 
     name: Literal["yes_no_counts"] = Field(description="noisy counts of an outcome's two values in every cell")
-    CONTRACT: ClassVar[int] = 1
+    CONTRACT: ClassVar[int] = 2
     statistics: ClassVar[str | None] = "yes_no_counts"
     counts_records: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True

@@ -16,7 +16,7 @@ class CappedTotals(Noisy):
     """Noisy sums of capped weights of 0 and of 1 in every cell."""
 
     name: Literal["capped_totals"] = Field(description="noisy sums of capped weights, by an outcome's two values")
-    CONTRACT: ClassVar[int] = 1
+    CONTRACT: ClassVar[int] = 2
     statistics: ClassVar[str | None] = "capped_totals"
     tabulates: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean"})
