@@ -876,7 +876,7 @@ MUTATED_FAMILIES = {
         "weight of 0",
     ),
     "another mean": ("mean = low", "mean = 1.0 + low", "simulate has another mean than expect"),
-    "no public bounds": ("np.clip(y, *whole(self.outcome_bounds))", "y", "simulate leaves the public bounds"),
+    "no public bounds": ("np.clip(y, *integer_bounds(self.outcome_bounds))", "y", "simulate leaves the public bounds"),
     "a prior of two points": ("PRIOR = 0.5", "PRIOR = 1e-9", "its prior is of single points"),
     "a prior that no records move": ("PRIOR = 0.5", "PRIOR = 1e9", "its draws hardly follow its records"),
     "no prior": ("PRIOR = 0.5", "PRIOR = 0.0", "its prior has draws that are not finite"),
