@@ -352,7 +352,8 @@ def published_variances(posterior: Posterior, rows: Rows) -> Floats:
     gain = scipy.linalg.cho_solve((posterior.root, True), across.T)
     deviations = across - sampled(rows, seen).toarray()
     own = prior_variances(prior, rows) - sampled(rows, rows).diagonal()
-    return np.maximum((gain * across.T).sum(axis=0) - 2.0 * (gain * deviations.T).sum(axis=0) + own, 0.0)
+    errors = (gain * across.T).sum(axis=0) - 2.0 * (gain * deviations.T).sum(axis=0) + own
+    return np.maximum(errors, 0.0) + posterior.further_drift(rows, gain)
 
 
 def within(posterior: Posterior, j: int, k: int) -> Floats:

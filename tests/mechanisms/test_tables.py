@@ -127,16 +127,15 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
     sums += [
         measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1 : 1 + len(of_tables)], strict=True)
     ]
-    rows, observed, errors = system.observed(calibrated, of_tables, sums)
-    refined, clipped = None, system.clipped(of_tables, calibrated=calibrated)
     if system.parts_again:
         told, again = system.again(calibrated, of_tables, sums)
-        refined = told.prediction
-        second = [measured(one, refined, part) for one, part in zip(again, system.parts_again, strict=True)]
+        second = [measured(one, told.prediction, part) for one, part in zip(again, system.parts_again, strict=True)]
         rows, observed, errors, clipped = system.observed_again(told, again, second)
-        sums += second
-    posterior = system.posterior(rows, observed, errors, calibration, refined=refined, clipped=clipped)
-    totals = system.totals("2020", calibrated, of_tables, sums)
+        posterior = system.posterior(rows, observed, errors, calibration, refined=told.prediction, clipped=clipped)
+        totals = system.totals("2020", calibrated, of_tables, [*sums, *second])
+    else:
+        posterior, observed, (first, *of_tables) = system.read(calibrated, of_tables, sums, calibration)
+        totals = system.totals("2020", calibrated, of_tables, sums, first)
     return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
 
 

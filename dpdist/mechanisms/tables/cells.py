@@ -455,9 +455,8 @@ class ResidualCells(PublicModel):
         calibrated, limits = system.limits(calibration)
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         if not system.parts_again:
-            rows, observed, errors = system.observed(calibrated, limits, sums, calibration.first)
-            clipped = system.clipped(limits, calibration.first, calibrated)
-            return system.posterior(rows, observed, errors, calibration, clipped=clipped), observed
+            read = system.read(calibrated, limits, sums, calibration)
+            return read.posterior, read.observed
         by_sums, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
         rows, observed, errors, clipped = system.observed_again(by_sums, again, sums[1 + len(limits) :])
         return system.posterior(rows, observed, errors, refined=by_sums.prediction, clipped=clipped), observed
@@ -474,7 +473,12 @@ class ResidualCells(PublicModel):
             return ()
         system, noisy = self.knowing(theta).released_system(theta), theta["noisy"][0]
         sums = [part / UNIT for part in self.by_measurement(noisy)]
-        own = system.totals(self.period, *self.limits(system, noisy), sums)
+        calibration = self.calibration(system, noisy)
+        calibrated, of_tables = system.limits(calibration)
+        every = (calibration.first or system.first, *of_tables)
+        if not system.parts_again:
+            every = system.read(calibrated, of_tables, sums, calibration).limits
+        own = system.totals(self.period, calibrated, every[1:], sums, every[0])
         if self.bins is not None:
             assert self.of_counts is not None
             own = replace(own, counts=theta["counts"][0], scale=self.of_counts.scale_as_laplace)

@@ -78,6 +78,8 @@ class TableLimits:
     reference the part of an error of the predicted mean weight that is clipped."""
     slope: Floats
     """Parts of errors of predicted means that are clipped without a reference, otherwise 0, (cell, 1 + outcome)."""
+    expected: Floats | float = 0.0
+    """Residual sums about which parts of errors are clipped, (cell, 1 + outcome)."""
     widest: Floats | None = None
     """Limits that clip no record of the public range, (cell, 1 + outcome), where counts of records may widen them."""
 
@@ -224,13 +226,16 @@ def residual_samples(
     prediction: Prediction,
     drift: float,
     bounds: tuple[Floats, Floats] | None = None,
+    about: Prediction | None = None,
 ) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
     """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), and the
     number of reference records, (cell,), for some cells at a time.
 
     `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
-    outcomes, if these are given, are moved to them: residuals of a law of all cells may be far from a cell's.
+    outcomes, if these are given, are moved to them: residuals of a law of all cells may be far from a cell's. Residuals are
+    taken `about` another prediction, if it is given.
     """
+    about = about or prediction
     cells, z = int(cell.max()) + 1, prediction.residuals
     largest = np.abs(z).max(axis=1)
     order = np.lexsort((largest, of_reference))
@@ -262,16 +267,16 @@ def residual_samples(
         base = by_cell[np.minimum(np.searchsorted(reach, wanted, side="right"), len(cell) - 1)]
         means = prediction.means[base]
         residual = sample * prediction.spread[base] + sign * moves[base]
-        weight, about = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[few, None, :]
-        total = residual[..., 1:] + (means[..., 1:] - about) * weight[..., None]
+        weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[few, None, :]
+        total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
         if bounds is not None:
             low, high = bounds
             most = np.maximum(high[0], means[..., 0])
             lighter = np.minimum(weight, most) / np.maximum(weight, 1e-300)
             weight, total = np.minimum(weight, most), total * lighter[..., None]
-            total = np.clip(total, weight[..., None] * (low[1:] - about), weight[..., None] * (high[1:] - about))
-        taken = (1.0 - prediction.adds_weight) * means[..., 0]
-        r, rho = weight - taken, total - taken[..., None] * (means[..., 1:] - about)
+            total = np.clip(total, weight[..., None] * (low[1:] - centre), weight[..., None] * (high[1:] - centre))
+        taken = about.subtracted[base]
+        r, rho = weight - taken, total - taken[..., None] * (about.means[base, 1:] - centre)
         yield (
             few,
             np.concatenate([r[..., None], rho], axis=-1),
@@ -292,18 +297,20 @@ def choose(
     fixed: TableLimits | None = None,
     unknown: Floats | None = None,
     narrow: bool = False,
+    about: Prediction | None = None,
 ) -> TableLimits:
     """Limits of a table's cells. `noise` is the variance of noise on sums of contributions; `highest` and `lowest` are
     public bounds of weight and outcomes, (1 + outcome,). `fixed` are limits of which only the clipped part is wanted.
     `unknown` (cell, 1 + outcome) are variances of the prediction's errors in sums, if no reference tells cells apart. A
     weight is then larger in proportion to its cell's mean, and `hidden` is the part of such a change that is clipped. If
-    `narrow`, limits are those that counts of records beyond them will widen: nothing is clipped.
+    `narrow`, limits are those that counts of records beyond them will widen: nothing is clipped. `about` is the prediction
+    about which `fixed` limits clip residuals, where the law is another; `slope` is then that of a change of this law.
     """
     cells = int(cell.max()) + 1
     # A cell that is expected to have less than a record matters only if it has one.
     number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.adds_weight)
     mean = predicted_means(cell, size, prediction) if fixed is None else fixed.mean
-    ends = _ranges(cell, prediction, mean, highest, lowest)
+    ends = _ranges(cell, about or prediction, mean, highest, lowest)
     adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(cells, len(cell)))
     direct = np.maximum(
         direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
@@ -311,26 +318,27 @@ def choose(
     if narrow:
         none = np.zeros_like(ends)
         scale = np.minimum(ends, NARROW * np.sqrt(direct / noise))
-        parts = scale[:, 0], scale[:, 1:], none, none, none, none, ends * _even(prediction)
-        return TableLimits(cell, number, mean, np.zeros(cells), *parts)
+        parts = scale[:, 0], scale[:, 1:], none, none, none, none
+        return TableLimits(cell, number, mean, np.zeros(cells), *parts, widest=ends * _even(prediction))
     # Errors of counts are judged in direct ones that have those of numbers of records.
     unit = np.column_stack([np.maximum(sampled_variances(adding, size, prediction), direct[:, 0]), direct[:, 1:]])
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)
     slope, unknown_mean = np.zeros_like(ends), None
-    if unknown is not None:
-        base_weight = np.bincount(cell, weights=size * prediction.means[:, 0], minlength=cells) / number
+    if unknown is not None or about is not None:
+        taken = (about or prediction).means[:, 0]
+        base_weight = np.bincount(cell, weights=size * taken, minlength=cells) / number
         unknown_mean = np.column_stack([np.maximum(base_weight, 1e-300), np.where(lowest[1:] >= 0.0, mean, 0.0)])
     bounds = None if unknown is None else (lowest, highest)
-    for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift, bounds):
+    for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about):
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = _with_tails(sample, share, len(prediction.residuals), ends[few])
         law = number[few], records, prediction.adds_weight, None if unknown_mean is None else unknown_mean[few]
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, one, ends[few, 0]) for one in centres)]
-            about = [ClippedResiduals.of(sample, share, one, *law) for one in start]
+            tried = [ClippedResiduals.of(sample, share, one, *law) for one in start]
             open_ = np.zeros_like(unit[few]) if unknown is None else unknown[few]
-            best = _best(about, noise, unit[few], ends[few], cells > MOST_WITH_ALL_CENTRES, open_)
+            best = _best(tried, noise, unit[few], ends[few], cells > MOST_WITH_ALL_CENTRES, open_)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
             least = np.minimum(ends[few], NEGLIGIBLE * np.sqrt(direct[few] / noise))
             centre[few], scale[few] = best[0], np.maximum(best[1], least)
@@ -343,7 +351,9 @@ def choose(
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[few], scale[few], prediction.adds_weight), share[:, of_pool]
         pool[few] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
-    beyond = _beyond(of_reference, prediction, mean, centre, scale, pool)
+    beyond = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction)
+    if fixed is not None and about is not None:
+        return replace(fixed, beyond=beyond, loss=loss, slope=slope)
     hidden = np.zeros_like(beyond)
     if unknown is not None:
         hidden[:, 0] = slope[:, 0]
@@ -372,18 +382,44 @@ def _best(
 
 
 def _beyond(
-    of_reference: Ints, prediction: Prediction, mean: Floats, centre: Floats, scale: Floats, pool: Floats
+    of_reference: Ints,
+    prediction: Prediction,
+    mean: Floats,
+    centre: Floats,
+    scale: Floats,
+    pool: Floats,
+    about: Prediction,
 ) -> Floats:
     """Expected clipped part of a record: of the cell's reference records, and of the pool's, (cell, 1 + outcome)."""
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
-    r = residual[:, 0] + prediction.adds_weight * means[:, 0]
-    rho = residual[:, 1:] + (means[:, 1:] - mean[cell]) * r[:, None]
+    of_about, weight = about.at_reference[inside, 0], means[:, 0] + residual[:, 0]
+    taken = (1.0 - about.adds_weight) * of_about[:, 0]
+    r, total = weight - taken, residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
+    rho = total - taken[:, None] * (of_about[:, 1:] - mean[cell])
     lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
+
+
+def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints, size: Floats) -> Prediction:
+    """A law that has moved since the prediction `before`: reference records have moved as the cells of a table have."""
+
+    def factors(of_law: Floats, of_before: Floats) -> Floats:
+        now, then = (np.bincount(cell, weights=size * part) for part in (of_law, of_before))
+        return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
+
+    inside = np.flatnonzero(of_reference >= 0)
+    place, at_reference = of_reference[inside], before.at_reference.copy()
+    weight = factors(law.means[:, 0], before.means[:, 0])[place, None]
+    outcomes = predicted_means(cell, size, law) - predicted_means(cell, size, before)
+    spread = np.column_stack([factors(*both) for both in zip(law.spread.T, before.spread.T, strict=True)])
+    at_reference[inside, 0, :1] *= weight
+    at_reference[inside, 0, 1:] += outcomes[place]
+    at_reference[inside, 1] *= spread[place]
+    return replace(law, at_reference=at_reference)
 
 
 def _lost(residual: Floats, centre: Floats, scale: Floats, adds_weight: bool) -> Floats:

@@ -32,12 +32,14 @@ from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, seen
 from dpdist.mechanisms.tables.sizes import Sizes
 
-DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.02}
+DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.018, 0.3: 0.0018, 0.9: 0.0002}
 """Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
-COMMON_DRIFTS = {0.001: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.005}
+COMMON_DRIFTS = {0.001: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.0048, 0.9: 0.0002}
 """Relative sizes of drift that all cells have in common, with their probabilities."""
 GROWTH = 0.01
 """Probability that a file of a secret number of records has grown by what its first sums show, and not drifted alone."""
+NOMINAL = 1.645
+"""Half the width of a 90 % interval in standard deviations of a normal law."""
 SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
 MOST_OF_DRIFT = 1_000
@@ -246,12 +248,15 @@ class Prior:
         """Covariance of z with rows, applied to `values` (row,) or (row, draw): (cell, 1 + outcome) or with draws last."""
         return self.times([row.T @ values for row in rows])
 
-    def times(self, onto: Sequence[Floats]) -> Floats:
-        """Covariance of z, applied to values by coordinate, (cell,) or (cell, draw), as `spread_out` has it."""
+    def times(self, onto: Sequence[Floats], sampling: bool = True) -> Floats:
+        """Covariance of z, with or without that of sampling, applied to values by coordinate, (cell,) or (cell, draw), as
+        `spread_out` has it.
+        """
         columns = []
         for j in range(self.coordinates):
-            value = sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
-            value = value + self.shared[j] @ self.shared[j].back(onto[j])
+            value = self.shared[j] @ self.shared[j].back(onto[j])
+            if sampling:
+                value = value + sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
             columns.append(value + self.alone[j] @ (self.alone[j].T @ onto[j]))
         for period, j, tau, common in self.moves:
             reached = self.reached(j, period)
@@ -307,6 +312,8 @@ class Posterior:
     rows: Rows
     noise: Floats
     clipped: scipy.sparse.csr_array | None = None
+    erring: Prior | None = None
+    """The law with the drift that errors have, where that by which sums are shrunk is another."""
 
     @cached_property
     def covariance(self) -> Floats:
@@ -361,6 +368,11 @@ class Posterior:
         """Posterior mean of z, (cell, 1 + outcome)."""
         return self.prior.spread_out(self.rows, self.solve(observed))
 
+    def deviation(self, observed: Floats) -> Floats:
+        """Posterior mean of what errors of the prediction and drift add to z, (cell, 1 + outcome): z without sampling."""
+        solved = self.solve(observed)
+        return self.prior.times([row.T @ solved for row in self.rows], sampling=False)
+
     def across(self, figures: FigureRows, weight: Floats, signs: NDArray[np.int8]) -> Floats:
         """Covariance of what is observed with figures, applied to `weight` (row,) times `signs` (row, side): (observed row,
         side).
@@ -384,7 +396,22 @@ class Posterior:
             self.reached[id(rows)] = rows, self.prior.with_drift(self.rows, rows), prior_variances(self.prior, rows)
         _, across, before = self.reached[id(rows)]
         half = scipy.linalg.solve_triangular(self.root, across, lower=True)
-        return np.asarray(np.maximum(before - (half**2).sum(axis=0), 0.0))
+        gain = scipy.linalg.solve_triangular(self.root, half, lower=True, trans="T")
+        return np.asarray(np.maximum(before - (half**2).sum(axis=0), 0.0) + self.further_drift(rows, gain))
+
+    def further_drift(self, rows: Rows, gain: Floats) -> Floats:
+        """What drift adds to variances of estimated rows, (row,), beyond that by which sums are shrunk; `gain` is (observed
+        row, row).
+        """
+        variance = np.zeros(rows[0].shape[0])
+        if self.erring is None:
+            return variance
+        for (period, j, *typical), (*_, tau, common) in zip(self.prior.moves, self.erring.moves, strict=True):
+            more = np.maximum(np.square([tau, common]) - np.square(typical), 0.0)
+            for drift, extra in ((self.prior.drifts, more[0]), (self.prior.moved, more[1])):
+                left, seen = (drift(one, j, period).reshape(one[0].shape[0], -1) for one in (rows, self.rows))
+                variance += extra * ((left - gain.T @ seen) ** 2).sum(axis=1)
+        return variance
 
     def draws(self, wanted: int) -> int:
         """The number of draws of errors: the one that is wanted, or fewer of many sums."""
@@ -395,7 +422,7 @@ class Posterior:
     def _errors(self) -> Floats:
         """Draws of the estimate's errors, (cell, 1 + outcome, draw)."""
         rng = np.random.default_rng(SEED)
-        z = self.prior.sampled(PROBES, rng) + self.prior.deviated(PROBES, rng)
+        z = self.prior.sampled(PROBES, rng) + (self.erring or self.prior).deviated(PROBES, rng)
         return self.answers(z, self.disturbed(rng.standard_normal((len(self.noise), PROBES)), rng)) - z
 
     def redrawn(self, draw: ErrorDraws, draws: int, rng: np.random.Generator) -> Iterator[tuple[slice, Floats]]:
@@ -441,7 +468,7 @@ class NoiseErrorDraws:
     laplace: bool
 
     def __call__(self, posterior: Posterior, number: int, rng: np.random.Generator) -> Floats:
-        z = posterior.prior.deviated(number, rng)
+        z = (posterior.erring or posterior.prior).deviated(number, rng)
         if len(z) > self.cells:
             z[self.cells :] += posterior.prior.sampled(number, rng)[self.cells :]
         size = (len(posterior.noise), number)
@@ -527,8 +554,10 @@ def learned(
         # Common drift first: it would otherwise be taken for that of all levels.
         for j in reversed(range(len(sizes))):
             sizes[j] = _typical(*known.weights(j, sizes))
-    drift = Drift(tuple(sizes[: prior.coordinates]), tuple(sizes[prior.coordinates :]))
-    return Posterior(prior.moving(drift), rows, noise, clipped)
+    laws = [known.weights(j, sizes) for j in range(len(sizes))]
+    errors = [_covering(grid, weight) for grid, weight in laws]
+    shrinking, erring = (Drift(tuple(one[: prior.coordinates]), tuple(one[prior.coordinates :])) for one in (sizes, errors))
+    return Posterior(prior.moving(shrinking), rows, noise, clipped, prior.moving(erring))
 
 
 def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
@@ -591,6 +620,13 @@ def squared(factors: Floats) -> Floats:
 def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:
     """The geometric mean of sizes of drift. A mean of squares would follow noise that could hide a large drift."""
     return float(np.exp(np.average(np.log(sizes), weights=weight)))
+
+
+def _covering(sizes: Floats, weight: Floats) -> float:
+    """The size of a drift that is normal and within 1.645 sizes of 0 as often as one whose size has this law: in 90 %."""
+    ends = np.geomspace(sizes[0], 2.0 * sizes[-1], 200)
+    inside = scipy.special.erf(ends[:, None] / sizes / np.sqrt(2.0)) @ (weight / weight.sum())
+    return float(np.interp(0.9, inside, ends)) / NOMINAL
 
 
 def _signal(prior: Prior, rows: Rows) -> Floats:

@@ -31,6 +31,7 @@ from dpdist.mechanisms.tables.limits import (
     STEPS_WIDER,
     TableLimits,
     choose,
+    following,
 )
 from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, Prior, learned
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
@@ -58,6 +59,9 @@ FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
 MOST_CALIBRATIONS = 3
 """Number of calibrations whose limits are kept."""
+STEPS, SETTLED = 3, 0.05
+"""Largest number of times that what limits clip follows the law that sums show, before drift is learned again and after;
+and the change in standard errors below which it has settled."""
 PLANNED = (0.005, 0.015)
 """Relative drift in predicted errors, of levels and cells, and of all cells together: what the posterior allows for where
 the file has not drifted, because noise hides it."""
@@ -74,6 +78,14 @@ class Calibration(NamedTuple):
     deviation: float
     growth: float = 1.0
     first: TableLimits | None = None
+
+
+class Reading(NamedTuple):
+    """A posterior, the residual sums it is given, and limits of all measurements with what they clip by its law."""
+
+    posterior: Posterior
+    observed: Floats
+    limits: tuple[TableLimits, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -520,8 +532,57 @@ class TableSystem:
         for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, parts, strict=True):
             # Without a reference a part of the prediction's errors is clipped.
             seen = 1.0 - one.slope
-            value = self._residual_sums(one, taken, noisy, self.prediction) / seen
-            yield one, value, (self.noise(part) * one.scale**2 + one.loss) / seen**2
+            value = self._residual_sums(one, taken, noisy, self.prediction) - one.expected
+            yield one, one.expected + value / seen, (self.noise(part) * one.scale**2 + one.loss) / seen**2
+
+    def read(
+        self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats], calibration: Calibration
+    ) -> Reading:
+        """The posterior of measurements, whose limits clip what the law that sums show lets expect.
+
+        Arguments are those of `observed` and `posterior`.
+        """
+        every = (calibration.first or self.first, *limits)
+
+        def observed_under(every: tuple[TableLimits, ...]) -> tuple[Rows, Floats, Floats, scipy.sparse.csr_array]:
+            rows, observed, errors = self.observed(calibrated, every[1:], sums, every[0])
+            return rows, observed, errors, self.clipped(every[1:], every[0], calibrated)
+
+        rows, observed, errors, clipped = observed_under(every)
+        posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
+        # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
+        if self.secret or self.alike or self.beyond is not None:
+            return Reading(posterior, observed, every)
+        for step in range(2 * STEPS):
+            if step == STEPS:
+                posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
+            every, before = self._following(every, calibrated, posterior.deviation(observed)[: len(self.count)]), observed
+            rows, observed, errors, clipped = observed_under(every)
+            posterior = posterior.under(errors, clipped)
+            if (np.abs(observed - before) <= SETTLED * np.sqrt(errors)).all():
+                break
+        return Reading(posterior, observed, every)
+
+    def _following(
+        self, every: Sequence[TableLimits], calibrated: Prediction, deviation: Floats
+    ) -> tuple[TableLimits, ...]:
+        """Limits of all measurements, with what they clip where the law has moved by sums, (cell, 1 + outcome)."""
+        before, count = self.prediction, self.count[:, None]
+        law = before.shifted(deviation / count, self.lowest, self.highest)
+        taken, weight = before.means, law.means[:, :1]
+        moved = count * np.column_stack([weight - taken[:, :1], weight * (law.means[:, 1:] - taken[:, 1:])])
+        everywhere, found = np.zeros(len(self.reference.weight), dtype=np.int64), list[TableLimits]()
+        taken_from = self.informed, *[calibrated] * len(self.tables)
+        for one, placed, about in zip(every, (everywhere, *self.placed), taken_from, strict=True):
+            of_table = following(law, before, one.cell, placed, self.count)
+            clipped = choose(
+                *(one.cell, placed, self.count, of_table, 1.0, self.highest, self.lowest, PLANNED_DRIFT, one), about=about
+            )
+            sums = [moved[:, 0], *((taken[:, 1:] - one.mean[one.cell]) * moved[:, :1] + moved[:, 1:]).T]
+            added = [np.bincount(one.cell, weights=part, minlength=len(one.size)) for part in sums]
+            expected = np.column_stack(added).astype(np.float64)
+            found.append(replace(clipped, expected=expected))
+        return tuple(found)
 
     def observed(
         self,
@@ -637,9 +698,10 @@ class TableSystem:
         calibrated: Prediction,
         limits: Sequence[TableLimits],
         sums: Sequence[Floats],
+        of_all: TableLimits | None = None,
     ) -> PeriodTotals:
-        """What later periods learn from this one."""
-        every = [(self.prediction, *one) for one in self.residuals(calibrated, limits, sums[: 1 + len(limits)])]
+        """What later periods learn from this one. `of_all` is that of `observed`."""
+        every = [(self.prediction, *one) for one in self.residuals(calibrated, limits, sums[: 1 + len(limits)], of_all)]
         if self.parts_again:
             by_sums, again = self.again(calibrated, limits, sums[: 1 + len(limits)])
             every += [(by_sums.prediction, *one) for one in self.residuals_again(by_sums, again, sums[1 + len(limits) :])]
@@ -700,7 +762,7 @@ class TableSystem:
         cells, first, root = len(self.codes), int(self.weight is not None), np.sqrt(self.numbers.count)
         coordinates, factors = len(self.lowest) - first, list[scipy.sparse.csr_array]()
         for one in measured:
-            of_record = (np.sqrt(one.loss / one.size[:, None]) / (1.0 - one.slope * self.alike))[one.cell, first:]
+            of_record = (np.sqrt(one.loss / one.size[:, None]) / (1.0 - one.slope))[one.cell, first:]
             adding = scipy.sparse.csr_array((np.ones(cells), (one.cell, np.arange(cells))))
             every = scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr()
             factors.append(every @ scipy.sparse.diags_array((of_record * root[:, None]).T.ravel()))
