@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("DPDIST_LEDGER", raising=False)
     survey().head(300).to_parquet(tmp_path / "survey.parquet")
     text = JOB.replace("survey: {", f"input: {{path: {tmp_path}/survey.parquet}}\nsurvey: {{")
-    (tmp_path / "job.yaml").write_text(text + f"ledger: {{url: {tmp_path}/ledger.sqlite}}\n")
+    (tmp_path / "job.yaml").write_text(text + f"publish: always\nledger: {{url: {tmp_path}/ledger.sqlite}}\n")
     Ledger(f"{tmp_path}/ledger.sqlite").begin()
     return tmp_path
 
