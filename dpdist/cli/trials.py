@@ -105,6 +105,11 @@ def audit(
         refuse(workspace, audited)
 
     def act() -> None:
+        options = {"--holdout": holdout is not None, "--draws": draws is not None, "--all-rules": all_rules}
+        chosen = [*(["--black-box"] if black_box is not None else []), *(name for name, given in options.items() if given)]
+        if len(chosen) > 1:
+            fault = f"{' and '.join(chosen)} are audits of their own"
+            raise JobError("audit", [Problem(chosen[-1], fault, "", "give one of them, and audit again for the other")])
         if black_box is not None and neighbours is not None and workspace is None:
             from_releases(black_box, neighbours)
         elif workspace is not None and black_box is None and neighbours is None:

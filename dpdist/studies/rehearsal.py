@@ -22,7 +22,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from dpdist.core.digests import digest
-from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem
+from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError
 from dpdist.core.extras import require
 from dpdist.core.files import exclusive, scratch, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
@@ -98,7 +98,10 @@ def claimed(out: Path, listener: Listener) -> Iterator[Path]:
     the folder.
     """
     stored = out / STORED
-    stored.mkdir(parents=True, exist_ok=True)
+    try:
+        stored.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise WorkspaceError(str(out), f"{STORED} in it is a file", "remove it, or choose another folder", 2) from None
     with exclusive(out / LOCK, out, "another rehearsal runs in it", "wait for it, or choose another folder"):
         for name in (RECOMMENDED, PAGE, CONFIRMATION, CSV):
             (out / name).unlink(missing_ok=True)

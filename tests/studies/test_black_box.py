@@ -127,3 +127,6 @@ def test_the_command_takes_a_run_or_a_job_with_two_files(pair: tuple[Any, Path, 
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2
         assert "--black-box JOB --neighbours FILE FILE" in " ".join(result.output.split())
+    both = CliRunner().invoke(app, ["audit", "ws", "--draws", "100", "--holdout", "people.csv"])
+    assert both.exit_code == 2
+    assert "--holdout and --draws are audits of their own" in " ".join(both.output.split())

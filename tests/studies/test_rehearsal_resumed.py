@@ -239,6 +239,13 @@ def test_two_rehearsals_in_one_folder_are_one_too_many(job: Job, tmp_path: Path)
         pass
 
 
+def test_a_file_where_results_are_stored_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / STORED).write_text("precious")
+    with pytest.raises(WorkspaceError, match="is a file"), claimed(tmp_path, lambda event: None):
+        pass
+    assert (tmp_path / STORED).read_text() == "precious"
+
+
 @pytest.mark.long
 def test_a_process_that_is_killed_says_what_it_does_and_resumes(tmp_path: Path) -> None:
     """By its streams: a first line stands there before any result does, and a second process goes on from a SIGKILL."""
