@@ -64,6 +64,8 @@ class Dask:
     """Time of the last question to the scheduler about its workers, and their number then."""
     _seen: tuple[float, frozenset[str] | None, float] = (-1e9, None, -1e9)
     """Time of the last look for workers that died, workers then, and the scheduler's time of the last death."""
+    _ended: dict[str, int] = field(default_factory=dict)
+    """Keys of tasks that have ended since that look, by name: a worker may have died in one of them before."""
     _deaths: Deaths | None = None
     _pulse: Pulse = field(default_factory=Pulse)
     _by_memory: Counter[str] = field(default_factory=Counter)
@@ -89,6 +91,8 @@ class Dask:
                     self._fill(pending, waiting, task, call)
                     at_work = self._announced(next(iter(pending.values()), None), at_work, task)
                     done = self._finished(pending, task)
+                    if len(done) == len(pending) and not waiting:
+                        self._look(pending, task, last=True)
                 except scheduler.Lost:
                     done, losses = set(), losses + 1
                     waiting += list(pending.values())
@@ -97,7 +101,7 @@ class Dask:
                     self._reconnect(losses)
                 results = self._gathered(done)
                 for future in done:
-                    key = pending.pop(future)
+                    key = self._ended[future.key] = pending.pop(future)
                     try:
                         result = results[future] if future in results else future.result()
                     except KilledWorker:
@@ -185,24 +189,26 @@ class Dask:
                 raise scheduler.Lost from None
         raise self._stalled(set(pending))
 
-    def _look(self, pending: Mapping[Any, int], task: Callable[[int], R]) -> None:
+    def _look(self, pending: Mapping[Any, int], task: Callable[[int], R], last: bool = False) -> None:
         """Tells of workers that died since the last look, each with the task that it had been given first.
 
-        A task that runs alone also reports how much is done.
+        A task that runs alone also reports how much is done. Looks are a second apart, but for the `last`.
         """
         looked, before, until = self._seen
-        if time.monotonic() - looked < _CHECK_INTERVAL:
+        if time.monotonic() - looked < _CHECK_INTERVAL and not last:
             return
         with suppress(scheduler.Lost):
             here = frozenset(scheduler.workers_of(self.client))
             for when, tasks in scheduler.deaths(self.client) if here != before else ():
                 if before is not None and when > until:
-                    key = next((key for future, key in pending.items() if future.key in tasks), None)
+                    given = self._ended | {future.key: key for future, key in pending.items()}
+                    key = next((key for name, key in given.items() if name in tasks), None)
                     self.listener(Event("lost", "", unit={} if key is None else unit_of(task, key)))
                 until = max(until, when)
             if len(pending) == 1:
                 part(scheduler.part(self.client))
             self._seen = time.monotonic(), here, until
+            self._ended.clear()
 
     def _refuse_what_memory_ends(self, names: Sequence[str]) -> None:
         """Raises `TaskError` if memory has ended as many workers under one of these tasks as it may."""

@@ -157,7 +157,7 @@ DRAWS = {
     "marginals, choice of parents": 100_000,
     "marginals, tables of rounds": MANY,
     "marginals, choices of rounds": 200_000,
-    **dict.fromkeys(("steps, selection", "sanitized_statistics, substitution"), MANY),
+    **dict.fromkeys(("steps, selection", "sanitized_statistics, substitution", "tables, anywhere"), MANY),
 }
 """Draws of each file. `laplace_composed` shares ε among many figures, so large losses are seldom. At 30,000 draws its
 control is often not caught."""

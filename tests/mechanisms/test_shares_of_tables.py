@@ -75,7 +75,7 @@ def test_a_slope_is_the_derivative_of_the_predicted_error() -> None:
 
 
 def test_a_priority_gives_a_table_a_larger_part_and_smaller_errors() -> None:
-    """9 of 10 cells of 3 populations, in the median by 3 %, and none larger by a tenth: other tables' smaller parts, and
+    """17 of 20 cells of 3 populations, in the median by 3 %, and none larger by an eighth: other tables' smaller parts, and
     limits that are the best of a grid, let single cells lose. Control: the other tables' cells do not become smaller.
     """
     ratios, others = list[Floats](), list[Floats]()
@@ -87,9 +87,9 @@ def test_a_priority_gives_a_table_a_larger_part_and_smaller_errors() -> None:
         others += [every[k].ravel() for k in (0, 2, 3)]
         assert np.exp(np.log(every[1]).mean()) < 0.99
     pooled = np.concatenate(ratios)
-    assert (pooled < 1.0).mean() >= 0.9
+    assert (pooled < 1.0).mean() >= 0.85
     assert np.median(pooled) < 0.97
-    assert pooled.max() < 1.1
+    assert pooled.max() < 1.125
     assert (np.concatenate(others) < 1.0).mean() < 0.5
 
 

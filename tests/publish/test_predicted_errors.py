@@ -60,8 +60,8 @@ def test_figures_that_rest_on_a_small_reference_are_not_said_to_be_as_accurate_a
 ) -> None:
     """At this ε, estimates of 1,000 records of a field are nearly the reference's own. A mean rests on its field's 30
     records, and on 180 of all fields where these are alike. So it errs by √(1000/180) = 2.4 to √(1000/30) = 5.8 direct
-    errors, and all means are named. Control: with 20,000 records no figure is. In both cases figures that are off by over
-    4 are named."""
+    errors, and all means are named. Control: with 20,000 records no field's figure is; that of all records may be, because
+    noise at this ε hides drift that all have in common. In both cases figures that are off by over 4 are named."""
     rng = np.random.default_rng(7)
     salaries(rng, 1_000).to_parquet(tmp_path / "now.parquet")
     salaries(rng, of_reference).to_parquet(tmp_path / "before.parquet")
@@ -75,9 +75,9 @@ def test_figures_that_rest_on_a_small_reference_are_not_said_to_be_as_accurate_a
     ratios = pd.Series({(name.split()[0], cell): ratio for name, cells in named.items() for cell, ratio in cells.items()})
     assert set(errors.index[errors > FAR_NAMED]) <= set(ratios.index)
     if of_reference > 1_000:
-        assert not named
+        assert {cell for _, cell in ratios.index} <= {"Total"}
         return
-    assert (errors > FAR_NAMED).sum() > 2
+    assert (errors > FAR_NAMED).any()
     assert set(ratios["mean"].index) == set(errors["mean"].index)
     assert np.sqrt(1_000 / 180) <= ratios["mean"].median() <= np.sqrt(1_000 / 30)
 
