@@ -94,7 +94,7 @@ def test_the_wheel_works_without_the_repository(wheel, tmp_path):
     origin = subprocess.run(where, cwd=empty, capture_output=True, text=True, check=True).stdout
     assert origin.startswith(str(place)), "it would test the repository's code"
     dpdist("run", "doctorates", "--workspace", "release")
-    assert "whole" in dpdist("verify", "release")
+    assert "complete" in dpdist("verify", "release")
     assert (empty / "release" / "public" / "index.html").is_file()
     dpdist("validate", "doctorates_stan")  # its Stan program lies beside the job
     assert "lognormal.stan" in dpdist("stan", "doctor")
