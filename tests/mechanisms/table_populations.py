@@ -23,7 +23,7 @@ from dpdist.mechanisms.tables.posterior import Posterior, prior_variances
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.rows import Rows, placed_in, rows_about
 from dpdist.mechanisms.tables.sensitivity import MOVED
-from dpdist.mechanisms.tables.system import TableSystem
+from dpdist.mechanisms.tables.system import Reading, TableSystem
 from dpdist.mechanisms.tables.workload import WorkloadTable
 from dpdist.models.design import Design
 from dpdist.privacy.queries import NoisyQuery
@@ -243,7 +243,7 @@ class Release:
 
     @cached_property
     def posterior(self) -> Posterior:
-        return self.model._posterior(self.system, self.noisy)[0]
+        return self.model._reading(self.system, self.noisy).posterior
 
     @cached_property
     def sums(self) -> Floats:
@@ -383,11 +383,11 @@ def cells_of(codes: Ints, others: Sequence[Ints], by: Sequence[int]) -> tuple[In
 class Cells(ResidualCells):
     """Base cells that compute the posterior of the same noisy sums once."""
 
-    def _posterior(self, system: TableSystem, noisy: Floats) -> tuple[Posterior, Floats]:
+    def _reading(self, system: TableSystem, noisy: Floats) -> Reading:
         kept = self.__dict__.setdefault("_kept", {})
         if id(noisy) not in kept:
-            kept[id(noisy)] = super()._posterior(system, noisy)
-        found: tuple[Posterior, Floats] = kept[id(noisy)]
+            kept[id(noisy)] = super()._reading(system, noisy)
+        found: Reading = kept[id(noisy)]
         return found
 
 

@@ -50,8 +50,8 @@ def test_a_series_serves_most_degrees_and_asks_for_no_inversion(monkeypatch):
 def test_a_series_that_is_cut_short_is_found_out(monkeypatch):
     """Control: without polynomials from the thirtieth, the same comparison sees it."""
     assert error(12.0, uniforms(1000)) < LIMIT
-    whole = chi.Axis.polynomials
-    monkeypatch.setattr(chi.Axis, "polynomials", lambda axis, values: cut(whole(axis, values)))
+    whole = chi.ChebyshevInterval.polynomials
+    monkeypatch.setattr(chi.ChebyshevInterval, "polynomials", lambda axis, values: cut(whole(axis, values)))
     assert error(12.0, uniforms(1000)) > LIMIT
 
 

@@ -176,7 +176,7 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     monkeypatch.setattr(limits, "PLANNED_DRIFT", 0.2)
     monkeypatch.setattr(system, "PLANNED_DRIFT", 0.2)
     cells._system_of.cache_clear()
-    cells._posterior_of.cache_clear()
+    cells._reading_of.cache_clear()
     with pytest.raises(WorkspaceError, match="other limits than those under which the noisy sums were measured"):
         dpdist.publish(first)
     assert public_files(first) == before

@@ -35,7 +35,7 @@ from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
 from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
-from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
+from dpdist.mechanisms.tables.system import NUMBER, Calibration, Reading, TableSystem
 from dpdist.mechanisms.tables.words import AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.models.design import cell_counts, patterns
@@ -408,7 +408,7 @@ class ResidualCells(PublicModel):
 
     def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
         """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
-        posterior, observed = self._posterior(system, noisy)
+        posterior, observed, _ = self._reading(system, noisy)
         z, means = posterior.estimate(observed)[: len(self.count)], posterior.prior.prediction.means[: len(self.count)]
         low, high = np.array(self.bounds).T
         predicted = system.numbers.count * means[:, 0]
@@ -450,16 +450,16 @@ class ResidualCells(PublicModel):
         ]
         return count, np.column_stack(columns)
 
-    def _posterior(self, system: TableSystem, noisy: Floats) -> tuple[Posterior, Floats]:
+    def _reading(self, system: TableSystem, noisy: Floats) -> Reading:
         calibration = self.calibration(system, noisy)
         calibrated, limits = system.limits(calibration)
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         if not system.parts_again:
-            read = system.read(calibrated, limits, sums, calibration)
-            return read.posterior, read.observed
+            return system.read(calibrated, limits, sums, calibration)
         by_sums, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
         rows, observed, errors, clipped = system.observed_again(by_sums, again, sums[1 + len(limits) :])
-        return system.posterior(rows, observed, errors, refined=by_sums.prediction, clipped=clipped), observed
+        posterior = system.posterior(rows, observed, errors, refined=by_sums.prediction, clipped=clipped)
+        return Reading(posterior, observed, (calibration.first or system.first, *limits))
 
     def again(self, system: TableSystem, noisy: Floats) -> tuple[PredictionBySums, tuple[TableLimits, ...]]:
         """What the first noisy sums tell of cells, and limits of tables that are measured again."""
@@ -473,16 +473,12 @@ class ResidualCells(PublicModel):
             return ()
         system, noisy = self.knowing(theta).released_system(theta), theta["noisy"][0]
         sums = [part / UNIT for part in self.by_measurement(noisy)]
-        calibration = self.calibration(system, noisy)
-        calibrated, of_tables = system.limits(calibration)
-        every = (calibration.first or system.first, *of_tables)
-        if not system.parts_again:
-            every = system.read(calibrated, of_tables, sums, calibration).limits
-        own = system.totals(self.period, calibrated, every[1:], sums, every[0])
+        first, *of_tables = self.reading(theta).limits
+        totals = system.totals(self.period, self.limits(system, noisy)[0], of_tables, sums, first)
         if self.bins is not None:
             assert self.of_counts is not None
-            own = replace(own, counts=theta["counts"][0], scale=self.of_counts.scale_as_laplace)
-        return (*(() if self.donors is None else self.donors.history), own)
+            totals = replace(totals, counts=theta["counts"][0], scale=self.of_counts.scale_as_laplace)
+        return (*(() if self.donors is None else self.donors.history), totals)
 
     def released_limits(self, theta: Draws) -> tuple[TableLimits, ...]:
         """Limits of all measurements in turn, which follow from the released noisy sums.
@@ -626,8 +622,7 @@ class ResidualCells(PublicModel):
 
     def _estimated(self, theta: Draws) -> Estimated:
         *history, own = self.history(theta)
-        posterior, system = self.posterior(theta), self.released_system(theta)
-        observed = self._posterior(system, theta["noisy"][0])[1]
+        posterior, observed, _ = self.reading(theta)
         return Estimated(posterior, tuple(history), own, mean_square_drift(posterior, observed))
 
     def _shares_reference(self, other: ResidualCells) -> bool:
@@ -645,9 +640,13 @@ class ResidualCells(PublicModel):
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
+        return self.reading(theta).posterior
+
+    def reading(self, theta: Draws) -> Reading:
+        """What the released noisy sums show; publication asks for it several times, and computes it once."""
         model = self.knowing(theta)
         key = digest((model._content, *(value for name, value in sorted(theta.values.items()) if name != "means")))
-        return _posterior_of(_Problem(key, model, theta))
+        return _reading_of(_Problem(key, model, theta))
 
     def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
         """Released parts of the budget, by measurement."""
@@ -717,7 +716,7 @@ class ResidualCells(PublicModel):
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """A model with the released parameters; publication asks for the same posterior several times."""
+    """A model with the released parameters, by which what they show is kept."""
 
     key: str
     model: ResidualCells
@@ -736,10 +735,10 @@ def _system_of(problem: _Problem) -> TableSystem:
 
 
 @lru_cache(maxsize=2)
-def _posterior_of(problem: _Problem) -> Posterior:
+def _reading_of(problem: _Problem) -> Reading:
     assert problem.theta is not None
     problem.model.released_limits(problem.theta)
-    return problem.model._posterior(problem.model.released_system(problem.theta), problem.theta["noisy"][0])[0]
+    return problem.model._reading(problem.model.released_system(problem.theta), problem.theta["noisy"][0])
 
 
 def weight_bounds(job: Job) -> tuple[float, float]:

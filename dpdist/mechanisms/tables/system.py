@@ -530,10 +530,15 @@ class TableSystem:
         predictions = (self.informed, *[calibrated] * len(limits))
         parts = self.parts[: 1 + len(limits)]
         for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, parts, strict=True):
-            # Without a reference a part of the prediction's errors is clipped.
-            seen = 1.0 - one.slope
-            value = self._residual_sums(one, taken, noisy, self.prediction) - one.expected
-            yield one, one.expected + value / seen, (self.noise(part) * one.scale**2 + one.loss) / seen**2
+            yield self._residuals(one, taken, noisy, self.prediction, part)
+
+    def _residuals(
+        self, limits: TableLimits, taken: Prediction, noisy: Floats, about: Prediction, part: Fraction
+    ) -> tuple[TableLimits, Floats, Floats]:
+        """`residuals` of one measurement from the prediction `taken`, `about` another one."""
+        seen = 1.0 - limits.slope
+        value = self._residual_sums(limits, taken, noisy, about) - limits.expected
+        return limits, limits.expected + value / seen, (self.noise(part) * limits.scale**2 + limits.loss) / seen**2
 
     def read(
         self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats], calibration: Calibration
@@ -571,7 +576,7 @@ class TableSystem:
         law = before.shifted(deviation / count, self.lowest, self.highest)
         taken, weight = before.means, law.means[:, :1]
         moved = count * np.column_stack([weight - taken[:, :1], weight * (law.means[:, 1:] - taken[:, 1:])])
-        everywhere, found = np.zeros(len(self.reference.weight), dtype=np.int64), list[TableLimits]()
+        everywhere, followed = np.zeros(len(self.reference.weight), dtype=np.int64), list[TableLimits]()
         taken_from = self.informed, *[calibrated] * len(self.tables)
         for one, placed, about in zip(every, (everywhere, *self.placed), taken_from, strict=True):
             of_table = following(law, before, one.cell, placed, self.count)
@@ -580,9 +585,8 @@ class TableSystem:
             )
             sums = [moved[:, 0], *((taken[:, 1:] - one.mean[one.cell]) * moved[:, :1] + moved[:, 1:]).T]
             added = [np.bincount(one.cell, weights=part, minlength=len(one.size)) for part in sums]
-            expected = np.column_stack(added).astype(np.float64)
-            found.append(replace(clipped, expected=expected))
-        return tuple(found)
+            followed.append(replace(clipped, expected=np.column_stack(added).astype(np.float64)))
+        return tuple(followed)
 
     def observed(
         self,
@@ -672,9 +676,7 @@ class TableSystem:
     ) -> Iterator[tuple[TableLimits, Floats, Floats]]:
         """`residuals` of the second measurements, about the prediction by the first."""
         for one, noisy, part in zip(limits, sums, self.parts_again, strict=True):
-            seen = 1.0 - one.slope
-            value = self._residual_sums(one, by_sums.prediction, noisy, by_sums.prediction) / seen
-            yield one, value, (self.noise(part) * one.scale**2 + one.loss) / seen**2
+            yield self._residuals(one, by_sums.prediction, noisy, by_sums.prediction, part)
 
     def _laws(self, by_sums: PredictionBySums, taken: Prediction, limits: Sequence[TableLimits]) -> Floats:
         """Factors of what limits clip by the law, of residuals from the prediction `taken`, (row, law): another law has

@@ -22,7 +22,7 @@ FARTHEST = 8.3
 def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
     """Inverse distribution function of the χ law at many uniforms, (draw,).
 
-    Errors are at most about twenty units in the last place of the largest quantile.
+    Errors are at most 24 units in the last place of the largest quantile.
     """
     return np.asarray(ChiLevels.of(uniforms[None]).quantiles(np.array([degrees]))[0])
 
@@ -30,7 +30,7 @@ def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
 # Let q be the quantile of the χ law with ν degrees of freedom at the normal quantile z. Then q/√ν is nearly linear in z and
 # smooth in 1/√ν (Cornish & Fisher 1938). So one Chebyshev series in both serves all levels and laws but those of few or of
 # very many degrees of freedom. Its coefficients err by the rounding error of the largest quantile.
-class Axis(NamedTuple):
+class ChebyshevInterval(NamedTuple):
     """Chebyshev polynomials of an interval (middle − half, middle + half), `terms` of them."""
 
     middle: float
@@ -66,8 +66,8 @@ class Axis(NamedTuple):
         return np.ascontiguousarray(np.moveaxis(table, 0, -2))
 
 
-QUANTILES = Axis(0.0, FARTHEST, 48)
-ROOTS = Axis((MOST**-0.5 + FEWEST**-0.5) / 2.0, (FEWEST**-0.5 - MOST**-0.5) / 2.0, 32)
+QUANTILES = ChebyshevInterval(0.0, FARTHEST, 48)
+ROOTS = ChebyshevInterval((MOST**-0.5 + FEWEST**-0.5) / 2.0, (FEWEST**-0.5 - MOST**-0.5) / 2.0, 32)
 """Of 1/√ν."""
 
 
