@@ -23,7 +23,7 @@ from dpdist.audit.lower_bounds import LOWER_BOUNDS
 from dpdist.cli.main import app
 from dpdist.core.cautions import KINDS
 from dpdist.core.errors import JobError
-from dpdist.core.formats import JOB, PROOF, RELEASE, STATEMENT
+from dpdist.core.files import JOB, PROOF, RELEASE, STATEMENT
 from dpdist.job import SAMPLERS, SPECS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job

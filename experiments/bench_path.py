@@ -10,7 +10,7 @@ import numpy as np
 from conftest import simulated
 
 from dpdist.core.keys import Key
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.protocol import run_rounds
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling import sampler_of
 

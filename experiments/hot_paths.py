@@ -15,7 +15,7 @@ from conftest import simulated
 
 from dpdist.core.keys import Key
 from dpdist.core.progress import silent
-from dpdist.core.table_cells import cross
+from dpdist.core.records import cross
 from dpdist.estimation.estimators import counts_and_means, record_sums
 from dpdist.models.protocol import Draws
 from dpdist.planning.making import make_plan

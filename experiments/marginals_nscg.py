@@ -39,7 +39,7 @@ import pandas as pd
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.engine.protocol import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights

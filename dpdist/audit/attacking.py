@@ -26,8 +26,7 @@ from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.privacy.guarantees import Strict
-from dpdist.privacy.queries import record_epsilon
+from dpdist.privacy.guarantees import Strict, record_epsilon
 from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace

@@ -23,7 +23,7 @@ from dpdist.job import WEIGHT_RULES, Job, MechanismSpec, those
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.registry import AUDITS
 from dpdist.models.protocol import Improper
-from dpdist.privacy.queries import record_epsilon, record_rho
+from dpdist.privacy.guarantees import record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.storage.paths import GATHERED

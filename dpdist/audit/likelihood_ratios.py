@@ -17,8 +17,7 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Choice, FigureQuery, Learned, Noise, Query
-from dpdist.engine.rounds import Unwatched, fresh_noise, run_rounds
+from dpdist.engine.protocol import Choice, FigureQuery, Learned, Noise, Query, Unwatched, fresh_noise, run_rounds
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel

@@ -22,13 +22,11 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Codes, Floats
-from dpdist.engine.protocol import Learned
-from dpdist.engine.rounds import Unwatched, run_rounds
+from dpdist.engine.protocol import Learned, Unwatched, run_rounds
 from dpdist.job import Job, epsilon_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
-from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict
-from dpdist.privacy.queries import record_epsilon, record_rho
+from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict, record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.sampling.samplers import PosteriorSampler

@@ -18,8 +18,7 @@ from dpdist.cli.console import Escaping
 from dpdist.cli.table_text import PUBLISHED_TOO, facts_text, least_width, paragraphs, promise, stated_cautions, table_text
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import cell_rows
+from dpdist.core.records import Crosstab, cell_rows
 from dpdist.estimation.crosstab_table import crosstab_from_table, read_job
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.job.presentation import Presentation

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from dpdist.cli.console import err, guarded, out
-from dpdist.core.errors import ToolchainError
-from dpdist.core.extras import install
+from dpdist.core.errors import ToolchainError, install
 from dpdist.core.progress import Event
 
 if TYPE_CHECKING:

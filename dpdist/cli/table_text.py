@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpdist.core.cautions import Caution
-from dpdist.core.table_cells import first_named
+from dpdist.core.records import first_named
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.privacy import claims
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dpdist.core.errors import JobError, Problem
-from dpdist.core.extras import install
+from dpdist.core.errors import JobError, Problem, install
 from dpdist.core.progress import Event, Listener
 
 WAIT = 5.0

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -334,3 +335,39 @@ def escaped(text: str) -> str:
 
 def _written(character: re.Match[str]) -> str:
     return f"\\x{ord(character[0]):02x}" if ord(character[0]) < 0x100 else f"\\u{ord(character[0]):04x}"
+
+
+EXTRAS = {
+    "numba": "compiled",
+    "pyreadstat": "formats",
+    "xarray": "posterior",
+    "psycopg": "postgres",
+    "pysdmx": "sdmx",
+    "arviz": "stan",
+    "cmdstanpy": "stan",
+    "httpstan": "stan",
+    "platformdirs": "stan",
+    "obstore": "stores",
+    "matplotlib": "studies",
+    "pytest": "testing",
+    "opentelemetry": "tracing",
+}
+"""The extra of dpdist that brings a module."""
+
+
+def install(module: str) -> str:
+    """The command that brings a module."""
+    return f"pip install 'dpdist[{EXTRAS[module]}]'"
+
+
+def installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require(module: str, purpose: str) -> None:
+    """Raises `MissingExtra` if a module that `purpose` needs is not installed."""
+    if not installed(module):
+        raise MissingExtra(f"{purpose} needs {module}, which is not installed", install(module))

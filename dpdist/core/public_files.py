@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import rfc8785
 from pydantic import ValidationError
 
-from dpdist.core.files import sha256
-from dpdist.core.formats import RELEASE, misfit
+from dpdist.core.files import RELEASE, misfit, sha256
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.minisig"

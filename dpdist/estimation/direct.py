@@ -10,8 +10,7 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Crosstab, Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Codes, Crosstab, Floats
 from dpdist.estimation.estimators import (
     STATISTICS,
     Estimate,

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells, split_by
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, split_by
 from dpdist.estimation.variance import Stage, Stages, Variable, linearised, stratified
 from dpdist.job import StatisticName
 

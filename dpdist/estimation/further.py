@@ -14,8 +14,7 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.direct import SamplingDesign, stages_of
 from dpdist.estimation.domains import DesignSample, quantile, share_below
 from dpdist.estimation.estimators import Estimate

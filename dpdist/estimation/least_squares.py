@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Floats, Ints
 from dpdist.job import StatisticName
 
 DIRECT = 3_000

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import TOTAL, Floats, Ints
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import TOTAL, Cells, Floats, Ints
 from dpdist.estimation.variance import Stage, stratified
 from dpdist.job import Statistic
 

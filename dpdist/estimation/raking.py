@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import TOTAL, Crosstab, Floats
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.records import TOTAL, Cells, Crosstab, Floats, cross
 from dpdist.estimation.estimators import Estimate, Figures, PsuSums, group_sums
 from dpdist.estimation.variance import Stage, stratified
 from dpdist.job import Job

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpdist.core.errors import JobError, Problem, ProblemsError, suggestion
-from dpdist.core.formats import JOB, misfit
+from dpdist.core.files import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.design import COLUMN, read_weights

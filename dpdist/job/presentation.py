@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from dpdist.core.errors import JobError, Problem
-from dpdist.core.extras import install, installed
+from dpdist.core.errors import JobError, Problem, install, installed
 from dpdist.job.names import StatisticName
 from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, VERSION, Frozen, Sentence
 

@@ -13,8 +13,7 @@ from dpdist.job.statistics.kind import CONSTANTS, Kind
 from dpdist.job.values import ColumnName, Frozen, PublicLevel, TableName
 
 if TYPE_CHECKING:
-    from dpdist.core.records import Crosstab
-    from dpdist.core.table_cells import Cells
+    from dpdist.core.records import Cells, Crosstab
 
 
 class Statistic(Frozen):
@@ -163,7 +162,7 @@ class Table(Frozen):
 
     def cells(self, crosstab: Crosstab) -> Cells:
         """Its cells over a crosstab."""
-        from dpdist.core.table_cells import cross  # brings SciPy, which no reader of a job waits for
+        from dpdist.core.records import cross  # brings SciPy, which no reader of a job waits for
 
         return cross(crosstab, self.by, self.margins, self.universe)
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy import Connection
 
 from dpdist.core.errors import LedgerError
-from dpdist.core.formats import LEDGER, misfit
+from dpdist.core.files import LEDGER, misfit
 from dpdist.job import Limits
 from dpdist.ledger.accounts import Charge, Class, refuse_correction, refuse_excess
 from dpdist.ledger.database import Database, append, rows

@@ -38,10 +38,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import NullPool
 
-from dpdist.core.errors import LedgerError
-from dpdist.core.extras import install
-from dpdist.core.files import replaced
-from dpdist.core.formats import LATER
+from dpdist.core.errors import LedgerError, install
+from dpdist.core.files import LATER, replaced
 from dpdist.ledger.entries import COLUMNS, Entry, LedgerRow
 
 SCHEMA = Table(

@@ -14,8 +14,7 @@ import numpy as np
 from dpdist.core.records import UNIT, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.parts import MEASURED, Incomplete, Parts
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, ReleaseView
 from dpdist.models.public_model import PublicModel
 
 LAPLACE, GAUSSIAN = "discrete_laplace", "discrete_gaussian"

@@ -6,8 +6,7 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.engine.protocol import Learned, LearnsOutright
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.protocol import Learned, LearnsOutright, run_rounds
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
@@ -20,9 +19,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_centre,
     learn_weights,
 )
-from dpdist.models.on_reference import OnDistributions
-from dpdist.models.outputs import LearnsFromRecords
-from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel
+from dpdist.models.protocol import Draws, Improper, LearnsFromRecords, Likelihood, OnDistributions, StratumModel
 from dpdist.privacy.weight_rules import reference_counts
 from dpdist.privacy.weights import for_later_files
 from dpdist.sampling.markov import Generated, check_clamp

@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from dpdist.core.errors import JobError, Problem
 from dpdist.job import SPECS, Job
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Builder
+from dpdist.models.protocol import Builder, ReleaseView
 
 T = TypeVar("T")
 REQUIRED = {

@@ -21,8 +21,8 @@ from dpdist.privacy.guarantees import (
     Promise,
     Strict,
     bound_target,
+    record_epsilon,
 )
-from dpdist.privacy.queries import record_epsilon
 from dpdist.sampling.clamped import VARIATION
 
 PUBLIC_X = (

@@ -14,9 +14,17 @@ from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.guarantees import (
+    Concentrated,
+    Moved,
+    NoisyQuery,
+    Promise,
+    Strict,
+    neighbour_of,
+    record_epsilon,
+    record_rho,
+)
 from dpdist.privacy.proof import proof_record
-from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho
 
 CLIPPED = Moved(*map(Fraction, (1, 2, 2)))
 """Distances of sums that are clipped at limits from a reference."""

@@ -28,8 +28,16 @@ from dpdist.engine.protocol import (
 )
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, Strict
-from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, total_loss
+from dpdist.privacy.guarantees import (
+    Concentrated,
+    Neighbour,
+    NoGuarantee,
+    NoisyQuery,
+    Promise,
+    Strict,
+    guarantee_of,
+    total_loss,
+)
 
 S = TypeVar("S", bound=MechanismSpec)
 M = TypeVar("M", bound=StratumModel)

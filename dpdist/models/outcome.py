@@ -14,10 +14,9 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
-from dpdist.models.design import strata_as_predictors
 from dpdist.models.numerics.tiles import Tile, extremes_of, log_lik_of
 from dpdist.models.protocol import Draws, Extremes, Parameter
-from dpdist.models.public_model import PublicModel
+from dpdist.models.public_model import PublicModel, strata_as_predictors
 
 
 def no_records(*columns: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpdist.core.formats import PROOF as FORMAT
+from dpdist.core.files import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.history import CELL

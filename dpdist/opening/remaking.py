@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import DpdistError, JobError, WorkspaceError
-from dpdist.core.formats import OTHER_LIMITS, version_of
+from dpdist.core.files import OTHER_LIMITS, version_of
 from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, printable, read_object
 from dpdist.core.this_process import single_threaded

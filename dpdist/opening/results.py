@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpdist.core.errors import WorkspaceError
-from dpdist.core.extras import require
+from dpdist.core.errors import WorkspaceError, require
 from dpdist.core.parquet import ParquetTables
 from dpdist.core.public_files import MANIFEST
 from dpdist.opening.verifying import public_of, refuse_unverified

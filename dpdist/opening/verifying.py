@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpdist.core.errors import DpdistError, WorkspaceError
+from dpdist.core.files import STATEMENT as FORMAT
 from dpdist.core.files import write_text
-from dpdist.core.formats import STATEMENT as FORMAT
 from dpdist.core.minisign import PublicKey, SecretKey, unsigned
 from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import (

@@ -22,8 +22,7 @@ from dpdist.core.records import Crosstab, Ints
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.outputs import CodedRecords
-from dpdist.models.protocol import Likelihood
+from dpdist.models.protocol import CodedRecords, Likelihood
 from dpdist.storage.arrays import RaggedAxis
 
 STRATUM_SECONDS = 0.012

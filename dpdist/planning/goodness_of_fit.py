@@ -21,18 +21,14 @@ from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Crosstab, Floats
-from dpdist.core.table_cells import Cells
-from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
-from dpdist.engine.rounds import run_rounds
+from dpdist.core.records import TOTAL, Cells, Crosstab, Floats
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample, run_rounds
 from dpdist.estimation.direct import Replicated, SamplingDesign, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import FitsOutright
-from dpdist.models.outputs import Recentred
-from dpdist.models.protocol import Draws, Exact, Improper, Likelihood, StratumModel, expected_of
+from dpdist.models.protocol import Draws, Exact, FitsOutright, Improper, Likelihood, Recentred, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows
 from dpdist.sampling.samplers import ExactSampler, GridSampler
 from dpdist.survey.batches import Tick

@@ -19,9 +19,9 @@ from dpdist.job.families import family_facts, parametric
 from dpdist.job.presentation import refuse_formats
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.design import Design
 from dpdist.models.lognormal.conjugate import SINGULAR
 from dpdist.models.protocol import StratumModel
+from dpdist.models.public_model import Design
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.planning.plan import Plan, reference_design, shown_records

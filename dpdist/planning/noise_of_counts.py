@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.table_cells import counted_and_named
+from dpdist.core.records import counted_and_named
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.models.outputs import NoisedFigures
+from dpdist.models.protocol import NoisedFigures
 from dpdist.planning.plan import Plan
 
 

@@ -19,8 +19,7 @@ from dpdist.job.design import LARGEST_EFFECT
 from dpdist.job.hierarchies import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
-from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, LearnsFromRecords, Recentred, Resampled
-from dpdist.models.protocol import Cost, StratumModel
+from dpdist.models.protocol import DRAWS, LARGEST, SMALLEST, Cost, LearnsFromRecords, Recentred, Resampled, StratumModel
 from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims

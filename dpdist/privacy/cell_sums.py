@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import UNIT, Cells, Crosstab, Floats
 from dpdist.job import StatisticName, Table
 
 SENSITIVITY = 2

@@ -1,15 +1,16 @@
-"""Classes of guarantee as types, for mechanisms and `ledger`: adjacency, composition; classes are never added."""
+"""Guarantees as types, never added, and the loss of queries under noise by record and by privacy unit (METHODS §2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import isqrt
 from operator import add
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from dpdist.core.cautions import Caution
-from dpdist.job import Adjacency, Job, budget_text, epsilon_of
+from dpdist.job import Adjacency, Job, NoiseName, budget_text, epsilon_of
 
 GuaranteeName = Literal["strict", "strict for exact draws", "strict zCDP", "asymptotic", "none"]
 
@@ -211,3 +212,176 @@ def delta_text(guarantee: Guarantee) -> str | None:
     if isinstance(guarantee, Strict | Concentrated):
         return None if guarantee.delta is None else budget_text(guarantee.delta)
     return "tends to 0 as the number of records grows" if isinstance(guarantee, Asymptotic) else None
+
+
+# A query gives sums of whole numbers under noise. Neighbouring files move the exact sums by a distance D. Discrete
+# Laplace noise of scale b loses ε = D/b, with D in L1. Discrete Gaussian noise loses ρ = D²/2σ², with D in L2. Losses of
+# several queries add up, even if earlier answers decide later queries.
+#
+# At most k records of a unit count, so neighbours differ in at most k records. Mechanisms are calibrated to one record,
+# at ε/k or ρ/k². By the triangle inequality k records move sums by at most kD, attained if all move them in one
+# direction. So scale kD/ε gives ε, and σ² = (kD)²/2ρ gives ρ. Under a clamp one record's factor lies in [e^−M, e^M], so k
+# records lose 2kM, and k exchanged records 4kM. Weights computed from the file have no such bound, so jobs with such
+# weights may have no unit.
+DIGITS = 1000
+"""Gaussian scales are rounded up to multiples of 1/DIGITS."""
+Neighbour = Literal["off", "same_x", "anywhere"]
+"""How a record of two neighbouring files differs: it is switched off, added or removed; its outcome and weight are
+exchanged at the same predictors; or it is exchanged for any other record."""
+
+
+class Moved(NamedTuple):
+    """The largest distance of exact sums between neighbouring files, in the sums' whole units, by kind of neighbour."""
+
+    off: Fraction
+    same_x: Fraction
+    anywhere: Fraction
+
+    @classmethod
+    def of(cls, distance: Fraction | int) -> Moved:
+        """Sums that a record moves by `distance` at most, and any exchange by twice as much: it takes one and adds one."""
+        return cls(*(Fraction(times * distance) for times in (1, 2, 2)))
+
+    def by(self, neighbour: Neighbour) -> Fraction:
+        distance: Fraction = getattr(self, neighbour)
+        return distance
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The distances as exact texts."""
+        return {kind: str(distance) for kind, distance in self._asdict().items()}
+
+    def times(self, factor: int) -> Moved:
+        """The distances for `number` such sums together, or for units that are finer by this factor."""
+        return Moved(*(factor * distance for distance in self))
+
+
+@dataclass(frozen=True)
+class NoisyQuery:
+    """Sums that get noise: how far a neighbour moves them, and the noise's law and scale, in the sums' units."""
+
+    name: str
+    moved: Moved
+    scale: Fraction
+    law: NoiseName = "laplace"
+    times: int = 1
+    """Number of times that the sums are asked for, each under independent noise."""
+    together: bool = False
+    """True if n of these times may be one question, with noise of 1/n of the scale and an equal loss."""
+    in_parts: bool = False
+    """True if it is asked as several queries that have parts of its loss (`share`)."""
+
+    @classmethod
+    def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour) -> NoisyQuery:
+        """The query whose Laplace noise loses this ε."""
+        return cls(name, moved, moved.by(neighbour) / epsilon)
+
+    @classmethod
+    def losing_rho(cls, name: str, moved: Moved, rho: Fraction, neighbour: Neighbour) -> NoisyQuery:
+        """The query whose Gaussian noise loses this ρ, or a little less: σ is rounded up."""
+        return cls(name, moved, root_above(moved.by(neighbour) ** 2 / (2 * rho)), "gaussian")
+
+    def share(self, name: str, part: Fraction) -> NoisyQuery:
+        """A query of the same distance that loses at most this part of the loss.
+
+        Queries with parts that sum to 1 lose together at most the loss of this query.
+        """
+        laplace = self.law == "laplace"
+        scale = self.scale / part if laplace else root_above(self.scale**2 / part)
+        return replace(self, name=name, scale=scale, in_parts=False)
+
+    @property
+    def variance(self) -> float:
+        """The noise's variance in squared units of the sums; that of discrete Laplace noise is 2b² to 1/(12b²)."""
+        return (2.0 if self.law == "laplace" else 1.0) * float(self.scale) ** 2
+
+    @property
+    def scale_as_laplace(self) -> float:
+        """The scale of Laplace noise with this variance, in the sums' units."""
+        return float(self.scale) if self.law == "laplace" else float(self.scale) / 2.0**0.5
+
+    @property
+    def squared(self) -> Moved:
+        """Squares of the distances in L2."""
+        return Moved(*(distance**2 for distance in self.moved))
+
+    def loss(self, neighbour: Neighbour) -> Fraction:
+        """ε under Laplace noise, ρ under Gaussian noise, of one record and of all times together."""
+        if self.law == "laplace":
+            return self.times * self.moved.by(neighbour) / self.scale
+        return self.times * self.squared.by(neighbour) / (2 * self.scale**2)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The query in a proof record, as exact texts from which its loss is computed."""
+        laplace = self.law == "laplace"
+        moved = {"distance": self.moved.texts} if laplace else {"squared_distance": self.squared.texts}
+        law = "discrete_laplace" if laplace else "discrete_gaussian"
+        merged = {name: True for name in ("together", "in_parts") if getattr(self, name)}
+        return {"name": self.name, "law": law, **moved, "scale": str(self.scale), "times": self.times, **merged}
+
+    @property
+    def once(self) -> NoisyQuery:
+        return replace(self, times=min(self.times, 1))
+
+    def further(self, scale: Fraction | None = None) -> NoisyQuery:
+        """A further part of the query, for other sums, under at least as much noise.
+        The first part states the loss of all parts.
+
+        Mechanisms' tests, which compare sums of neighbouring files, hold that parts have different sums.
+        """
+        if scale is not None and scale < self.scale:
+            raise ValueError(f"a part of query '{self.name}' has less noise than its first part states")
+        return replace(self, scale=scale or self.scale, times=0)
+
+
+def root_above(square: Fraction) -> Fraction:
+    """A multiple of 1/DIGITS that exceeds the square root by at most 1/DIGITS."""
+    floor_root = square * DIGITS**2
+    return Fraction(isqrt(floor_root.numerator // floor_root.denominator) + 1, DIGITS)
+
+
+def neighbour_of(job: Job) -> Neighbour:
+    """The kind of neighbour that a job's budget compares."""
+    if job.budget.adjacency != "substitution":
+        return "off"
+    return "anywhere" if job.budget.exchange == "anywhere" else "same_x"
+
+
+def total_loss(queries: Iterable[NoisyQuery], neighbour: Neighbour) -> Fraction:
+    """The loss of one record by all of these queries, ε or ρ."""
+    return sum((query.loss(neighbour) for query in queries), Fraction(0))
+
+
+def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrated:
+    """The guarantee of queries together, for the privacy unit of the job.
+
+    k records of a unit lose k times the ε, or k² times the ρ, of one record. The loss of an exchange is at the same
+    predictors if sizes are public, and for any other record if they are secret. Because σ is rounded up, the stated ρ
+    is slightly below the job's share. Raises `ValueError` if it is above.
+    """
+    queries = tuple(queries)
+    loss = total_loss(queries, neighbour_of(job))
+    exchange = total_loss(queries, "anywhere" if job.sizes_secret else "same_x") / loss
+    if all(query.law == "laplace" for query in queries):
+        return Strict(job.budget.adjacency, job.most_records * loss, exchange=exchange)
+    rho, delta = job.most_records**2 * loss, job.budget.delta
+    if delta is None or any(query.law == "laplace" for query in queries) or rho > job.rho.release:
+        raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho.release):.6g}")
+    epsilon = job.budget.epsilon if not job.noisy_crosstab else epsilon_of(job.rho.release, delta)
+    return Concentrated(job.budget.adjacency, epsilon, job.rho.release, delta, exchange)
+
+
+def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:
+    """The ε of one record, from a part of the release's ε, which bounds a unit's loss."""
+    return epsilon / job.most_records
+
+
+def moves(job: Job) -> int:
+    """Number of cells that a neighbour may change for each record: two if any record may replace it."""
+    return 2 if job.budget.exchange == "anywhere" else 1
+
+
+def record_rho(job: Job, rho: Fraction) -> Fraction:
+    """The ρ of one record, from a part of the release's ρ, which bounds a unit's loss."""
+    return rho / job.most_records**2

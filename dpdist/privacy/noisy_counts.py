@@ -20,8 +20,8 @@ import numpy as np
 
 from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.job import Job, NoiseName
+from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon, record_rho
 from dpdist.privacy.noise import simulated_noise
-from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho
 
 TOTAL_SHARE = Fraction(1, 10)
 """Share of the crosstab's budget for the number of all records. The other levels share the rest equally."""

@@ -12,14 +12,23 @@ from fractions import Fraction
 from math import exp, log
 from typing import Any, NamedTuple
 
-from dpdist.core.formats import PROOF
+from dpdist.core.files import PROOF
 from dpdist.core.records import UNIT
 from dpdist.job import Job
 from dpdist.job.budget import least_epsilon
 from dpdist.privacy.claims import promised
-from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
+from dpdist.privacy.guarantees import (
+    Asymptotic,
+    Concentrated,
+    Moved,
+    NoGuarantee,
+    NoisyQuery,
+    Promise,
+    Strict,
+    neighbour_of,
+    record_epsilon,
+)
 from dpdist.privacy.noisy_counts import queries_of_counts
-from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon
 
 GATE_SENSITIVITY = UNIT + 2
 """Sensitivity of a gate's value in parts of unit/2^20: UNIT for the record, 1 for rounding down, 1 for float64 rounding."""

@@ -9,8 +9,7 @@ from dpdist.core.cautions import Caution
 from dpdist.job import DesignEffect, Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import words_of
-from dpdist.models.outputs import Recentred, Resampled
-from dpdist.models.protocol import Expectation
+from dpdist.models.protocol import Expectation, Recentred, Resampled
 from dpdist.publish.released import ReleasedObject
 
 SEARCH_AGAIN = (

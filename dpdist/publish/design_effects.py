@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import TOTAL, Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import TOTAL, Cells, Floats
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import DesignEffect, Job, Statistic
 

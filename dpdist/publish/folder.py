@@ -16,15 +16,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.core.extras import installed
-from dpdist.core.files import sha256, write_json, write_text
-from dpdist.core.formats import RELEASE, version_of
+from dpdist.core.errors import installed
+from dpdist.core.files import RELEASE, sha256, version_of, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.estimators import PsuSums
-from dpdist.models.outputs import NoisedFigures
-from dpdist.models.protocol import Expectation
+from dpdist.models.protocol import Expectation, NoisedFigures
 from dpdist.publish.batches import ByBatch, run_here
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS

@@ -15,15 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from dpdist.core.records import Codes, Floats, Ints
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Codes, Floats, Ints
 from dpdist.estimation.estimators import Interval, combine_sets, t_interval
 from dpdist.estimation.linear import Below, StatisticFigures, Units, figures_of, variance, woodruff
 from dpdist.estimation.raking import margins_of
 from dpdist.estimation.variance import Stages, met_units
 from dpdist.job import Column, Statistic
-from dpdist.models.outputs import LearnsFromRecords
-from dpdist.models.protocol import Distributed, Draws, OfAnswers
+from dpdist.models.protocol import Distributed, Draws, LearnsFromRecords, OfAnswers
 from dpdist.publish.design_effects import further_effects
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from dpdist.estimation.history import CELL
 from dpdist.job import DesignEffect
 from dpdist.mechanisms.figures import Figures, measured_of
-from dpdist.models.outputs import CodedRecords, DesignEffectOf, ModelTable
+from dpdist.models.protocol import CodedRecords, DesignEffectOf, ModelTable
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 

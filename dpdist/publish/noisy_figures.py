@@ -13,12 +13,10 @@ from functools import lru_cache
 import numpy as np
 
 from dpdist.core.digests import digest
-from dpdist.core.records import Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Floats
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
 from dpdist.job import StatisticName, Table
-from dpdist.models.outputs import DRAWS, NoisedFigures, Resampled
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import DRAWS, Draws, NoisedFigures, Resampled
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, VarianceParts, noise_variances, normal_variance, spreads

@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import Floats
-from dpdist.core.table_cells import Cells, counted_and_named
+from dpdist.core.records import Cells, Floats, counted_and_named
 from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
-from dpdist.models.outputs import DRAWS, LearnsFromRecords
-from dpdist.models.protocol import expected_of
+from dpdist.models.protocol import DRAWS, LearnsFromRecords, expected_of
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject

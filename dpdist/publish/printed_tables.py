@@ -19,8 +19,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.cautions import Caution, described
-from dpdist.core.records import TOTAL, Crosstab, Floats, Ints
-from dpdist.core.table_cells import codes_of
+from dpdist.core.records import TOTAL, Crosstab, Floats, Ints, codes_of
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 

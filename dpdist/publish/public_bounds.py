@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dpdist.core.records import Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Floats
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import Margin, factors, margins_of
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of

@@ -15,9 +15,19 @@ import numpy as np
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.linear import symmetric_root
-from dpdist.models.on_reference import OnDistributions
-from dpdist.models.outputs import DRAWS, LARGEST, SMALLEST, Recentred
-from dpdist.models.protocol import Draws, Improper, Redraw, StratumModel, expected_of, redrawing
+from dpdist.models.protocol import (
+    DRAWS,
+    LARGEST,
+    SMALLEST,
+    Draws,
+    Improper,
+    OnDistributions,
+    Recentred,
+    Redraw,
+    StratumModel,
+    expected_of,
+    redrawing,
+)
 from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weight_rules import reference_counts, reference_search, search_of
 from dpdist.privacy.weights import (

@@ -17,12 +17,10 @@ import scipy
 
 from dpdist.core.confidential import refuse_confidential
 from dpdist.core.errors import JobError, Problem, WorkspaceError
-from dpdist.core.files import replaced, write_json, write_text
-from dpdist.core.formats import version_of
+from dpdist.core.files import replaced, version_of, write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
-from dpdist.core.records import POOLED, Crosstab
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import POOLED, Cells, Crosstab
 from dpdist.estimation.crosstab_table import crosstab_table, read_crosstab, read_job
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.estimators import stratum_sizes
@@ -41,11 +39,8 @@ from dpdist.job.families import family_facts
 from dpdist.job.former import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.on_reference import OnDistributions
-from dpdist.models.outputs import LearnsFromRecords
-from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.guarantees import GuaranteeName, bound_target
-from dpdist.privacy.queries import record_epsilon
+from dpdist.models.protocol import Draws, LearnsFromRecords, OnDistributions, StratumModel
+from dpdist.privacy.guarantees import GuaranteeName, bound_target, record_epsilon
 from dpdist.publish.design_effects import design_effects, effects_in_promise
 
 UNDO = (

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from dpdist.core.formats import PROOF, RELEASE, STATEMENT
-from dpdist.privacy.guarantees import GuaranteeName
+from dpdist.core.files import PROOF, RELEASE, STATEMENT
+from dpdist.privacy.guarantees import GuaranteeName, Moved
 from dpdist.privacy.proof import FORMULAS, TOTALS
-from dpdist.privacy.queries import Moved
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TEXT, WHOLE, BOOLEAN, OBJECT = (

@@ -24,8 +24,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Table
-from dpdist.models.outputs import DRAWS, DrawnTogether, LearnsFromRecords
-from dpdist.models.protocol import Draws, expected_of
+from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, LearnsFromRecords, expected_of
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (

@@ -15,12 +15,10 @@ import numpy as np
 import scipy
 
 from dpdist.core.progress import within
-from dpdist.core.records import Floats, Ints
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Floats, Ints
 from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and_means
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
-from dpdist.models.outputs import DRAWS, Recentred, Resampled
-from dpdist.models.protocol import Draws, expected_of
+from dpdist.models.protocol import DRAWS, Draws, Recentred, Resampled, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.batches import ByBatch, batches_of, rows_of_batch, run_here
 from dpdist.publish.design_effects import plain_effects

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dpdist.core.cautions import Caution, described
-from dpdist.core.formats import STATEMENT
+from dpdist.core.files import STATEMENT
 from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.history import HISTORY
@@ -15,7 +15,7 @@ from dpdist.job import Job, budget_text
 from dpdist.job.families import facts_of, family_facts
 from dpdist.job.recode import in_words as merges_in_words
 from dpdist.mechanisms.parts import words_of
-from dpdist.models.on_reference import OnDistributions
+from dpdist.models.protocol import OnDistributions
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.noisy_counts import layers_of, noise_name

@@ -20,8 +20,7 @@ from dpdist.estimation.estimators import PsuSums, record_sums
 from dpdist.estimation.raking import factors, margins_of
 from dpdist.job import Job
 from dpdist.job.families import family_facts
-from dpdist.models.outputs import LearnsFromRecords
-from dpdist.models.protocol import Expectation, Presampled, StratumModel, Synthesizer
+from dpdist.models.protocol import Expectation, LearnsFromRecords, Presampled, StratumModel, Synthesizer
 from dpdist.publish.batches import ByBatch, batches_of, is_large, rows_of_batch, run_here
 from dpdist.publish.public_bounds import by_row, expecting, raked_to_totals
 from dpdist.publish.refit import Expected

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Floats
 from dpdist.estimation.estimators import (
     STATISTICS,
     Figures,

@@ -18,13 +18,12 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Crosstab, Floats
 from dpdist.core.this_process import single_threaded
-from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
 from dpdist.job import Calibration, Job, Measure, Mechanism
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.on_reference import fixed_model
-from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
+from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer, fixed_model
 from dpdist.privacy.weight_rules import rule_of
 from dpdist.privacy.weights import NotReached, Summary
 from dpdist.quality.utility import distances

@@ -9,8 +9,7 @@ from math import ceil
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import first_named
+from dpdist.core.records import Crosstab, first_named
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Job

@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Crosstab, Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Codes, Crosstab, Floats
 from dpdist.estimation.direct import Totals
 from dpdist.estimation.estimators import group_sums
 from dpdist.estimation.least_squares import consistent_table
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.privacy.cell_sums import CellBounds, noise_scale, sensitivities
-from dpdist.privacy.guarantees import NoGuarantee
-from dpdist.privacy.queries import record_epsilon
+from dpdist.privacy.guarantees import NoGuarantee, record_epsilon
 
 UNPROTECTED = "an unprotected yardstick that promises nothing"
 

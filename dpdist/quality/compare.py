@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Crosstab, Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Crosstab, Floats
 from dpdist.estimation.direct import Replicated, SamplingDesign, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS, Estimate
 from dpdist.estimation.further import Direct
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.privacy.cell_sums import figures_met
-from dpdist.privacy.queries import record_epsilon
+from dpdist.privacy.guarantees import record_epsilon
 from dpdist.publish.printed_tables import rows_with
 from dpdist.quality.comparators import REFERRED, ReferenceBaselines, guarantee_of, noised
 from dpdist.quality.model_baselines import FITTED, BaselineSums

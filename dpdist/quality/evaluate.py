@@ -20,7 +20,7 @@ from dpdist.estimation.direct import totals
 from dpdist.estimation.further import Direct
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.outputs import CodedRecords
+from dpdist.models.protocol import CodedRecords
 from dpdist.planning.plan import Plan
 from dpdist.quality.comparators import REFERRED, reference_baselines
 from dpdist.quality.compare import Yardstick, compare

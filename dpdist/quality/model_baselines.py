@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Crosstab, Floats
-from dpdist.core.table_cells import Cells
-from dpdist.engine.protocol import Carry, Pass, Released
-from dpdist.engine.rounds import Unrecorded, Unwatched, combine, drive, fresh_noise
+from dpdist.core.records import Cells, Codes, Crosstab, Floats
+from dpdist.engine.protocol import Carry, Pass, Released, Unrecorded, Unwatched, combine, drive, fresh_noise
 from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.parts import builder_of

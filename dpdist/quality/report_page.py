@@ -14,8 +14,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, write_text
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
-from dpdist.core.records import Floats
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Floats
 from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dpdist.core.table_cells import counted_and_named
+from dpdist.core.records import counted_and_named
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.verdict import (
     FAR_RECORDS,

@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from dpdist.core.records import TOTAL, Floats
-from dpdist.core.table_cells import cell_name
+from dpdist.core.records import TOTAL, Floats, cell_name
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.publish.predicted_errors import EXACT, FAR, FAR_NAMED
 from dpdist.quality.shared_errors import at_most, shared_errors

@@ -22,8 +22,7 @@ from dpdist.estimation.history import History, PeriodTotals, read_history
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.on_reference import fixed_model
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import StratumModel, fixed_model
 from dpdist.planning.blocks import Layout
 from dpdist.sampling import PosteriorSampler, completed, sampler_of
 from dpdist.storage.byproducts import BatchStore, MemberStore, StratumStore

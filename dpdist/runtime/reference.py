@@ -21,9 +21,7 @@ from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.on_reference import donors_of, facts_of, power_of
-from dpdist.models.outputs import LearnsFromRecords
-from dpdist.models.protocol import Improper, Spurious, StratumModel
+from dpdist.models.protocol import Improper, LearnsFromRecords, Spurious, StratumModel, donors_of, facts_of, power_of
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
 from dpdist.privacy.guarantees import Concentrated, Strict

@@ -17,8 +17,7 @@ import numpy as np
 from dpdist.core.errors import FitError
 from dpdist.core.files import replaced
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import BlockRecorder, Carry, Pass
-from dpdist.engine.rounds import combine, drive, run_rounds, visit_blocks
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass, combine, drive, run_rounds, visit_blocks
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor

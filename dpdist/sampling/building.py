@@ -18,8 +18,7 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from dpdist.core.errors import ProgramError, ToolchainError, suggestion
-from dpdist.core.extras import install, installed
+from dpdist.core.errors import ProgramError, ToolchainError, install, installed, suggestion
 from dpdist.core.files import sha256, write_text
 from dpdist.core.this_process import available_memory, processors
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpdist.core.errors import ProgramError, ToolchainError
-from dpdist.core.extras import install
+from dpdist.core.errors import ProgramError, ToolchainError, install
 from dpdist.core.files import sha256
 from dpdist.sampling.building import (
     shipped_folder,

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.errors import ProgramError, StanError, ToolchainError
-from dpdist.core.extras import install
+from dpdist.core.errors import ProgramError, StanError, ToolchainError, install
 from dpdist.core.files import write_text
 from dpdist.core.records import Floats
 from dpdist.job import Diagnostics as DiagnosticLimits

@@ -19,8 +19,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Literal, get_args
 
-from dpdist.core.errors import ToolchainError
-from dpdist.core.extras import install
+from dpdist.core.errors import ToolchainError, install
 from dpdist.core.files import sha256, write_json
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.sampling.building import (

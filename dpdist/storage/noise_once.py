@@ -17,11 +17,9 @@ from uuid import uuid4
 import numpy as np
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import private, sha256, sync_folder
-from dpdist.core.formats import version_of
+from dpdist.core.files import private, sha256, sync_folder, version_of
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise
-from dpdist.engine.rounds import fresh_noise
+from dpdist.engine.protocol import Noise, fresh_noise
 from dpdist.privacy.noise import simulated_noise
 from dpdist.storage.store import read_mark
 from dpdist.storage.workspace import Workspace

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from dpdist.core.errors import WorkspaceError
-from dpdist.core.extras import require
+from dpdist.core.errors import WorkspaceError, require
 from dpdist.core.files import replaced
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpdist.core.errors import BudgetRefused, WorkspaceError
-from dpdist.core.files import private, replaced, write_json, write_text
-from dpdist.core.formats import WORKSPACE
+from dpdist.core.files import WORKSPACE, private, replaced, write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.lease import LEASE

@@ -13,8 +13,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import private, sha256
-from dpdist.core.formats import WORKSPACE, misfit, version_of
+from dpdist.core.files import WORKSPACE, misfit, private, sha256, version_of
 from dpdist.core.keys import Key
 from dpdist.job import spec_of
 from dpdist.storage.bucket import MANIFEST, Bucket

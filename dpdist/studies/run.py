@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from dpdist.core.errors import WorkspaceError
-from dpdist.core.extras import require
+from dpdist.core.errors import WorkspaceError, require
 from dpdist.core.files import exclusive, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.records import Floats

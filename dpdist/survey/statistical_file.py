@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.core.errors import DataError
-from dpdist.core.extras import install, installed
+from dpdist.core.errors import DataError, install, installed
 from dpdist.job import TextFile
 from dpdist.survey.typed_file import STATISTICAL, OneFile, unreadable
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.engine.protocol import Measurement, Query
-from dpdist.engine.rounds import noise_of
+from dpdist.engine.protocol import Measurement, Query, noise_of
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures, measured_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws

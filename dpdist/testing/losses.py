@@ -22,8 +22,7 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Measurement, Query, Released
-from dpdist.engine.rounds import Unwatched, run_rounds
+from dpdist.engine.protocol import Choice, Measurement, Query, Released, Unwatched, run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel

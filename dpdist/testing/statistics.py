@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpdist.core.plugins import STATISTICS as GROUP
 from dpdist.core.plugins import Refused
-from dpdist.core.records import Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.records import Cells, Crosstab, Floats, Ints, cross
 from dpdist.estimation.linear import Units, figures_of
 from dpdist.job import Statistic
 from dpdist.job.statistics import KINDS

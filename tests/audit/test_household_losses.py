@@ -14,14 +14,13 @@ from scipy.stats import beta
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import Pass, Sample
-from dpdist.engine.rounds import Unwatched
+from dpdist.engine.protocol import Pass, Sample, Unwatched
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Clamped
-from dpdist.privacy.queries import record_epsilon, record_rho
+from dpdist.privacy.guarantees import record_epsilon, record_rho
 
 HOUSEHOLD = 5
 BOTH = ("zero_out", "substitution")

@@ -17,7 +17,7 @@ from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.job import NoiseName
 from dpdist.mechanisms.parts import builder_of
-from dpdist.privacy.queries import Moved
+from dpdist.privacy.guarantees import Moved
 from dpdist.sampling import sampler_of
 from dpdist.testing.losses import taken_in
 

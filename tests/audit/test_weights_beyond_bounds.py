@@ -15,7 +15,7 @@ import pytest
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import UNIT, Floats
-from dpdist.engine.rounds import Unwatched, fresh_noise, run_rounds
+from dpdist.engine.protocol import Unwatched, fresh_noise, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.post import Sanitized

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import TOTAL, Cells, cross, split_by
+from dpdist.core.records import TOTAL, Cells, Crosstab, cross, split_by
 
 LEVELS: dict[str, tuple[Any, ...]] = {"field": ("med", "arts", "law"), "year": (3, 1), "citizen": (True, False)}
 

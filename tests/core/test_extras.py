@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpdist.core.errors import MissingExtra
-from dpdist.core.extras import EXTRAS, install, require
+from dpdist.core.errors import EXTRAS, MissingExtra, install, require
 from dpdist.models.numerics import tiles
 
 ROOT = Path(__file__).parents[2]

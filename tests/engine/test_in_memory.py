@@ -12,8 +12,18 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
-from dpdist.engine.protocol import Choice, Columns, Measurement, Noise, Released, Rounds
-from dpdist.engine.rounds import Unrecorded, Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import (
+    Choice,
+    Columns,
+    Measurement,
+    Noise,
+    Released,
+    Rounds,
+    Unrecorded,
+    Unwatched,
+    noise_of,
+    run_rounds,
+)
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import weighting
@@ -114,4 +124,4 @@ def test_requests_are_answered_in_one_place() -> None:
     places = {
         path.relative_to(package).as_posix() for path in package.rglob("*.py") if asked.search(path.read_text("utf-8"))
     }
-    assert places == {"engine/rounds.py"}
+    assert places == {"engine/protocol.py"}

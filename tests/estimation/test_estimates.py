@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import TOTAL, cross
+from dpdist.core.records import TOTAL, Crosstab, cross
 from dpdist.estimation.estimators import (
     NORMAL_90,
     NORMAL_95,

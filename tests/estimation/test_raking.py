@@ -11,8 +11,7 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import TOTAL, Crosstab
-from dpdist.core.table_cells import cross
+from dpdist.core.records import TOTAL, Crosstab, cross
 from dpdist.estimation.estimators import STATISTICS, counts_and_means, record_sums
 from dpdist.estimation.raking import Margin, NotMet, factors, raked, raked_counts_and_means
 from dpdist.estimation.variance import Stage

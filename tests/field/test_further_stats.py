@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 import dpdist
 from dpdist.core.progress import silent
-from dpdist.core.table_cells import cross
+from dpdist.core.records import cross
 from dpdist.estimation import domains
 from dpdist.estimation.further import Direct
 from dpdist.opening.results import open_evaluation

@@ -18,8 +18,7 @@ import pytest
 import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.progress import silent
-from dpdist.core.records import TOTAL
-from dpdist.core.table_cells import cross
+from dpdist.core.records import TOTAL, cross
 from dpdist.estimation.crosstab_table import read_crosstab
 from dpdist.estimation.direct import degrees_of_freedom, direct, totals
 from dpdist.estimation.estimators import STATISTICS

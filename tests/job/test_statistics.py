@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import cross
+from dpdist.core.records import Crosstab, cross
 from dpdist.estimation.linear import Units, figures_of
 from dpdist.job import Statistic, statistics
 from dpdist.job.statistics import KINDS, kind

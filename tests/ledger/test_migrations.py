@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.core.errors import LedgerError
-from dpdist.core.formats import LEDGER
+from dpdist.core.files import LEDGER
 from dpdist.job import Limits
 from dpdist.ledger import database
 from dpdist.ledger.accounts import Charge, charges, total

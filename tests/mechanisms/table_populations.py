@@ -25,8 +25,8 @@ from dpdist.mechanisms.tables.rows import Rows, placed_in, rows_about
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Reading, TableSystem
 from dpdist.mechanisms.tables.workload import WorkloadTable
-from dpdist.models.design import Design
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.models.public_model import Design
+from dpdist.privacy.guarantees import NoisyQuery
 
 WEIGHTS = ("constant", "by columns", "narrow", "wide", "two sizes")
 OUTCOMES = (

@@ -13,8 +13,7 @@ from test_weighted_marginals import ADJACENCIES, grid, job, modelled, records, r
 
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats
-from dpdist.engine.protocol import Noise
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.engine.protocol import Noise, noise_of, run_rounds
 from dpdist.job import Adjacency
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import averaged_tables

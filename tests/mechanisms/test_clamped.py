@@ -14,7 +14,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.protocol import run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.clamped import Censor
 from dpdist.mechanisms.pseudo_posterior.on_reference import KAPPA, Centre, power

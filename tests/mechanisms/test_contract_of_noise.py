@@ -27,7 +27,7 @@ from dpdist.mechanisms.perturbed_histogram.query import HistogramCounts, Perturb
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.privacy.guarantees import Moved, NoisyQuery
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import Captured, answered, exactly, problems_of_scale
 

@@ -22,7 +22,7 @@ from dpdist.estimation.donors import Donors
 from dpdist.mechanisms.tables import sensitivity
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.planning.making import make_plan
-from dpdist.privacy.queries import Moved
+from dpdist.privacy.guarantees import Moved
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 from dpdist.quality.predicted.alternatives import alternatives

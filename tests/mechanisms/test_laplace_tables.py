@@ -16,8 +16,7 @@ from public_files import public_files
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL, UNIT, Crosstab
-from dpdist.core.table_cells import cross
+from dpdist.core.records import TOTAL, UNIT, Crosstab, cross
 from dpdist.estimation import least_squares
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.variance import Stage

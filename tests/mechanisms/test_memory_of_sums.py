@@ -13,8 +13,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import Pass
-from dpdist.engine.rounds import Unrecorded, visit_blocks
+from dpdist.engine.protocol import Pass, Unrecorded, visit_blocks
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.post import Network
 from dpdist.mechanisms.marginals.query import TableSums, next_tables

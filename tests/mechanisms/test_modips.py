@@ -18,8 +18,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.engine.protocol import Noise, Pass, Released
-from dpdist.engine.rounds import drive, noise_of, run_rounds
+from dpdist.engine.protocol import Noise, Pass, Released, drive, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.job.publication import Acceptance

@@ -13,7 +13,7 @@ from test_modips import Notes, records
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.engine.protocol import noise_of, run_rounds
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.post import Moments

@@ -14,8 +14,7 @@ from test_clamped import KEY, Notes
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import Noise, Pass, Released
-from dpdist.engine.rounds import drive, fresh_noise
+from dpdist.engine.protocol import Noise, Pass, Released, drive, fresh_noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms import stratum_sums

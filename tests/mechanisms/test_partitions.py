@@ -17,7 +17,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.engine.protocol import noise_of, run_rounds
 from dpdist.estimation.least_squares import nearest_on_simplex, nearest_on_simplices
 from dpdist.job import Job
 from dpdist.job.loading import parse_job

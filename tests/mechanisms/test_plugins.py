@@ -37,8 +37,7 @@ from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Strict
-from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.privacy.guarantees import Moved, NoisyQuery, Strict
 from dpdist.survey.readers import READERS
 from dpdist.survey.source import open_file
 from dpdist.testing import check_family, check_mechanism, check_reader, check_statistic, check_weight_rule

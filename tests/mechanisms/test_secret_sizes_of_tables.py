@@ -31,7 +31,7 @@ from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.sizes import Sizes
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
-from dpdist.privacy.queries import Neighbour, NoisyQuery
+from dpdist.privacy.guarantees import Neighbour, NoisyQuery
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 from dpdist.quality.predicted.prediction import predicted

@@ -29,7 +29,7 @@ from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Calibration, TableSystem
 from dpdist.planning.making import make_plan
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import NoisyQuery
 
 LEVELS = (4, 5, 3)
 BOUNDS = {"income": (0.0, 1e5), "yes or no": (0.0, 1.0), "balance": (-5e4, 5e4)}

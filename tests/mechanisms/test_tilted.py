@@ -13,8 +13,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
-from dpdist.engine.protocol import Pass, Released
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.protocol import Pass, Released, run_rounds
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.registry import MECHANISMS

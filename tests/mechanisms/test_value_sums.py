@@ -19,7 +19,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.engine.protocol import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.history import CELL
 from dpdist.job import Adjacency, Job

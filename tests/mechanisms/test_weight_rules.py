@@ -19,8 +19,7 @@ from test_clamped import Notes
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Carry, Pass
-from dpdist.engine.rounds import drive
+from dpdist.engine.protocol import Carry, Pass, drive
 from dpdist.job import WEIGHT_RULES
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.pseudo_posterior.on_reference import learn_weights

@@ -18,8 +18,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import UNIT, Crosstab, Floats, Ints
-from dpdist.engine.protocol import Noise
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.engine.protocol import Noise, noise_of, run_rounds
 from dpdist.estimation.history import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job

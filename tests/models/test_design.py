@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.core.records import Crosstab
-from dpdist.models.design import INTERCEPT, design, predictor_names
+from dpdist.models.public_model import INTERCEPT, design, predictor_names
 
 fixed = settings(derandomize=True, deadline=None)
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female"), "age": (30, 40)}

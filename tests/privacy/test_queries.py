@@ -14,8 +14,7 @@ from small_jobs import cases, unchecked
 from dpdist.engine.protocol import Measurement, Released
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, within_loss
-from dpdist.privacy.guarantees import Strict
-from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, total_loss
+from dpdist.privacy.guarantees import Moved, NoisyQuery, Strict, neighbour_of, total_loss
 
 pytestmark = pytest.mark.quick
 MOVED = Moved(Fraction(1), Fraction(2), Fraction(3))

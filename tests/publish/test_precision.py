@@ -11,7 +11,7 @@ import pytest
 from simulated_doctorates import simulated
 
 import dpdist
-from dpdist.core.table_cells import cross
+from dpdist.core.records import cross
 from dpdist.models.lognormal.conjugate import draws_of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import redrawing

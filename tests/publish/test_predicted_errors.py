@@ -12,8 +12,7 @@ from trucks import trucks
 
 import dpdist
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL
-from dpdist.core.table_cells import counted_and_named
+from dpdist.core.records import TOTAL, counted_and_named
 from dpdist.opening.results import open_evaluation
 from dpdist.publish.predicted_errors import FAR_NAMED
 

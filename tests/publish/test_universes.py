@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from dpdist.core.errors import JobError
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import cross
+from dpdist.core.records import Crosstab, cross
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.release import run

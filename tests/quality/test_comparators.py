@@ -12,8 +12,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import cross
+from dpdist.core.records import Crosstab, cross
 from dpdist.quality.comparators import ABSENT, reference_baselines
 
 FRAME = Crosstab(

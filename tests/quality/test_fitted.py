@@ -14,8 +14,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
-from dpdist.core.records import Crosstab
-from dpdist.core.table_cells import cross
+from dpdist.core.records import Crosstab, cross
 from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.job import Job
 from dpdist.job.loading import parse_job

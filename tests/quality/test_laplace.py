@@ -8,8 +8,7 @@ from scipy.sparse.linalg import lsmr
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Crosstab
-from dpdist.core.table_cells import cross
+from dpdist.core.records import TOTAL, Crosstab, cross
 from dpdist.estimation.direct import direct, totals
 from dpdist.estimation.least_squares import LeastSquares, consistent, stacked
 from dpdist.quality.comparators import noised

@@ -20,7 +20,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
 from dpdist.job.loading import parse_job
-from dpdist.models.on_reference import ErrorsOfCells
+from dpdist.models.protocol import ErrorsOfCells
 from dpdist.opening.results import open_evaluation
 from dpdist.quality.predicted import prediction as predicting
 from dpdist.quality.predicted.prediction import (

@@ -18,7 +18,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import DataError, FitError, JobError
 from dpdist.core.files import sha256
-from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import load_calibration, parse_job
 from dpdist.mechanisms.registry import MECHANISMS

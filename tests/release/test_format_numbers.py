@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
-from dpdist.core import formats
+from dpdist.core import files
 from dpdist.core.errors import DpdistError, JobError, WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.core.minisign import PublicKey
@@ -131,7 +131,7 @@ def test_it_is_published_again_with_the_same_figures(folder: Path, tmp_path: Pat
     for name, table in before.items():
         pd.testing.assert_frame_equal(after[name], table, rtol=1e-9)
     assert {name: new.get(name) for name in claims} == {name: old.get(name) for name in claims}
-    assert new["format"] == formats.STATEMENT
+    assert new["format"] == files.STATEMENT
     assert problems(earlier / "public") == []
 
 
@@ -197,8 +197,8 @@ def restate(public: Path, **edits: object) -> None:
 
 
 LATER = {
-    "manifest": (lambda public, number: vouch(public, format=number), formats.RELEASE, MANIFEST),
-    "statement": (lambda public, number: restate(public, format=number), formats.STATEMENT, STATEMENT),
+    "manifest": (lambda public, number: vouch(public, format=number), files.RELEASE, MANIFEST),
+    "statement": (lambda public, number: restate(public, format=number), files.STATEMENT, STATEMENT),
 }
 
 
@@ -225,12 +225,12 @@ def test_a_release_of_a_later_format_is_refused_by_name(
 
 @pytest.mark.parametrize(
     ("number", "fault"),
-    [(formats.JOB + 1, "which a later dpdist than"), (0, "which no dpdist writes"), ('"one"', "which no dpdist writes")],
+    [(files.JOB + 1, "which a later dpdist than"), (0, "which no dpdist writes"), ('"one"', "which no dpdist writes")],
 )
 def test_a_job_of_another_format_is_refused_alone(number: object, fault: str) -> None:
     """Its other keys are not judged: a later dpdist may know them. Control: today's number changes nothing."""
-    assert dpdist.parse_job(JOB + f"format: {formats.JOB}\n") == dpdist.parse_job(JOB)
-    assert dpdist.parse_job(JOB + f"format: {formats.JOB}\n").public == dpdist.parse_job(JOB).public
+    assert dpdist.parse_job(JOB + f"format: {files.JOB}\n") == dpdist.parse_job(JOB)
+    assert dpdist.parse_job(JOB + f"format: {files.JOB}\n").public == dpdist.parse_job(JOB).public
     with pytest.raises(JobError, match=fault) as refused:
         dpdist.parse_job(JOB + f"format: {number}\na_later_key: 1\n")
     assert [problem.where for problem in refused.value.problems] == ["format"]
@@ -244,9 +244,9 @@ def test_a_workspace_of_a_later_format_is_refused_before_anything_is_spent(tmp_p
     dpdist.run(job, tmp_path / "ws", input=tmp_path / "survey.parquet")
     path = tmp_path / "ws" / "confidential" / "identity.json"
     content = json.loads(path.read_text(encoding="utf-8"))
-    assert content["format"] == formats.WORKSPACE
-    path.write_text(json.dumps(content | {"format": formats.WORKSPACE + 1}), encoding="utf-8")
-    with pytest.raises(WorkspaceError, match=f"of format {formats.WORKSPACE + 1}, which a later dpdist") as refused:
+    assert content["format"] == files.WORKSPACE
+    path.write_text(json.dumps(content | {"format": files.WORKSPACE + 1}), encoding="utf-8")
+    with pytest.raises(WorkspaceError, match=f"of format {files.WORKSPACE + 1}, which a later dpdist") as refused:
         dpdist.run(job, tmp_path / "ws", input=tmp_path / "survey.parquet")
     assert "install a later dpdist" in str(refused.value)
 

@@ -15,7 +15,7 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import FitError
-from dpdist.core.table_cells import cross
+from dpdist.core.records import cross
 from dpdist.job.loading import find_job, parse_job
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import read_released

@@ -9,9 +9,9 @@ from scipy import stats
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
 from dpdist.models.beta import Beta
-from dpdist.models.design import design
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws
+from dpdist.models.public_model import design
 from dpdist.sampling import clamped
 from dpdist.sampling.samplers import GridSampler
 

@@ -20,14 +20,13 @@ from coded_surveys import survey_of
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells, cross
-from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, cross
+from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
 from dpdist.estimation.linear import StatisticFigures, Units, figures_of
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.on_reference import donors_of
+from dpdist.models.protocol import donors_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.public_bounds import expectations

@@ -13,8 +13,7 @@ from scipy.sparse import csr_array
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.progress import silent
-from dpdist.core.records import TOTAL, Crosstab
-from dpdist.core.table_cells import Cells, cross
+from dpdist.core.records import TOTAL, Cells, Crosstab, cross
 from dpdist.estimation import domains as statistics
 from dpdist.estimation.direct import degrees_of_freedom, direct, errors_given_sizes, totals
 from dpdist.estimation.domains import DesignSample

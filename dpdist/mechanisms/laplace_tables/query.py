@@ -20,8 +20,7 @@ from dpdist.mechanisms.promises import MOVES_TWICE, of_frame, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, Summing, within_loss
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.cell_sums import sensitivities
-from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import NoGuarantee, NoisyQuery, Promise, Strict
 
 FINER = 2**32
 """Under local sensitivities Δ, figures are multiples of Δ/(UNIT · FINER).

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from dpdist.core.records import UNIT, Crosstab
-from dpdist.core.table_cells import cells_of_record
+from dpdist.core.records import UNIT, Crosstab, cells_of_record
 from dpdist.job import Job, Table
 from dpdist.privacy.cell_sums import SENSITIVITY, figures_met
-from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
+from dpdist.privacy.guarantees import Moved, NoisyQuery, moves, record_epsilon
 
 
 def local_scale(job: Job, crosstab: Crosstab) -> Fraction:

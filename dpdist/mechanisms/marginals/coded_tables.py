@@ -52,11 +52,9 @@ from dpdist.mechanisms.marginals.fitting import (
     sums_in,
 )
 from dpdist.mechanisms.marginals.spec import levels_of, texts_of
-from dpdist.models.design import design
-from dpdist.models.outputs import DesignEffectOf, ModelTable
-from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.public_model import LinearModel
-from dpdist.privacy.queries import record_epsilon
+from dpdist.models.protocol import DesignEffectOf, Draws, ModelTable, Parameter
+from dpdist.models.public_model import LinearModel, design
+from dpdist.privacy.guarantees import record_epsilon
 
 ERRORS = ("standard_error", "lower", "upper")
 OF_COUNTS, OF_SUMS = ("count", "share", *ERRORS), ("sum", "mean", *ERRORS)

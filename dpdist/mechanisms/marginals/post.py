@@ -39,8 +39,7 @@ from dpdist.mechanisms.marginals.sensitivity import (
 from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS, CodedMarginals, candidates, forest
 from dpdist.mechanisms.marginals.synthetic_records import Filling
 from dpdist.mechanisms.parts import WIDE, Words
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, ReleaseView
 
 SAMPLED = (
     "Estimator `parameters`: simulated noise on the fitted tables, and samples of as many records as the sum of "

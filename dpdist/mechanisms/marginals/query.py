@@ -38,8 +38,7 @@ from dpdist.mechanisms.marginals.spec import candidates, forest
 from dpdist.mechanisms.promises import MOVES_EXCHANGED, MOVES_OF_TWO, promise_of, referred
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery, record_epsilon
+from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict, record_epsilon
 
 ENTERED = (
     "Each record adds its weight, clipped at the public bound and divided by it (1 without weights), to one cell of "

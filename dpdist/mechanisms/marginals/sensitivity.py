@@ -39,7 +39,7 @@ from fractions import Fraction
 
 from dpdist.core.records import UNIT
 from dpdist.job import Adjacency
-from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.privacy.guarantees import Moved, NoisyQuery
 
 MOVED = Moved.of(UNIT)
 """L1 distance of one table under neighbouring files."""

@@ -25,13 +25,11 @@ from dpdist.mechanisms.figures import LAPLACE, SUM_OF_ABSENT, Figures, cells_of
 from dpdist.mechanisms.modips.sensitivity import by_group, groups, sums_of, together
 from dpdist.mechanisms.modips.spec import Law, Modips, Truncation
 from dpdist.mechanisms.parts import WIDE, Words
-from dpdist.models.design import cell_counts, counted_again, design, patterns
 from dpdist.models.lognormal.model import limited_lognormal_mean
 from dpdist.models.numerics.chi import chi_quantiles
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.public_model import PublicModel
-from dpdist.privacy.queries import NoisyQuery, moves
+from dpdist.models.protocol import Draws, Parameter, ReleaseView
+from dpdist.models.public_model import PublicModel, cell_counts, counted_again, design, patterns
+from dpdist.privacy.guarantees import NoisyQuery, moves
 
 LEAST_MEAN_WEIGHT = 1e-3
 """Smallest mean v of a cell; smaller means are raised to it."""

@@ -19,8 +19,7 @@ from dpdist.mechanisms.modips.spec import Modips as Settings
 from dpdist.mechanisms.promises import Repeated, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 CANDIDATES = 64
 """Noise candidates for a sum. All of them are refused with a probability of at most 2^−64. Then more are drawn."""

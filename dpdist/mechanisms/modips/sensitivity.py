@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from dpdist.core.records import UNIT
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.modips.spec import Law, Modips, Sanitization, Truncation
-from dpdist.privacy.queries import Moved, Neighbour, NoisyQuery, moves, record_epsilon
+from dpdist.privacy.guarantees import Moved, Neighbour, NoisyQuery, moves, record_epsilon
 
 ROUNDING = Fraction(4, UNIT)
 """What rounding to whole units can add to an L1 distance on the curve."""

@@ -27,10 +27,8 @@ from dpdist.mechanisms.figures import (
 from dpdist.mechanisms.partitions.sensitivity import scales_of
 from dpdist.mechanisms.partitions.spec import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.parts import WIDE, Words
-from dpdist.models.design import design
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.public_model import LinearModel
+from dpdist.models.protocol import Draws, Parameter, ReleaseView
+from dpdist.models.public_model import LinearModel, design
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from dpdist.mechanisms.partitions.sensitivity import layer_counts, scales_of, se
 from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 COUNTED = (
     "Levels and public bounds of the outcomes define the cells of a partition. Let v be a record's weight over its "

@@ -19,7 +19,7 @@ from fractions import Fraction
 from dpdist.core.records import UNIT
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.partitions.spec import Partitioned
-from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
+from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon
 
 AIC_SENSITIVITY = Fraction(2)
 SLACK = Fraction(1, 2**10)

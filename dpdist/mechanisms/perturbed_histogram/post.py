@@ -21,10 +21,8 @@ from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.perturbed_histogram.sensitivity import scale_of
 from dpdist.mechanisms.perturbed_histogram.spec import PerturbedHistogram
-from dpdist.models.design import design
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.public_model import PublicModel
+from dpdist.models.protocol import Draws, Parameter, ReleaseView
+from dpdist.models.public_model import PublicModel, design
 
 COUNTED_AGAIN = (
     "Estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "

@@ -15,8 +15,7 @@ from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_
 from dpdist.mechanisms.promises import MOVES_EXCHANGED, per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 COUNTS = (
     "Bins depend on public bounds and sample counts only. Leaving out a record's values changes one bin's count by "

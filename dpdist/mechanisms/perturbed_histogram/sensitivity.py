@@ -5,8 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Job
-from dpdist.privacy.guarantees import count_scale
-from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
+from dpdist.privacy.guarantees import Moved, NoisyQuery, count_scale, record_epsilon
 
 
 def bin_counts(scale: Fraction, times: int = 1) -> NoisyQuery:

@@ -19,8 +19,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample, run_rounds
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights

@@ -41,13 +41,10 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     sampling_errors,
     whitening_of,
 )
-from dpdist.models.design import Design, cell_counts, counted_again, design
 from dpdist.models.lognormal.conjugate import conjugate_prior, draws_of
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.models.on_reference import ReferenceRecords
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.public_model import PublicModel
+from dpdist.models.protocol import Draws, Parameter, ReferenceRecords, ReleaseView
+from dpdist.models.public_model import Design, PublicModel, cell_counts, counted_again, design
 
 STEP = 0.05
 """Step of the numerical derivative of the fit, in the logarithm of sample counts."""

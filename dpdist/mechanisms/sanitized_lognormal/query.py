@@ -16,8 +16,7 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, scale_of
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics as Settings
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 SANITIZED = (
     "Each record adds the distance of its logarithms from the cell's reference mean, whitened and winsorised by the "

@@ -39,7 +39,7 @@ import numpy as np
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.job import Adjacency, Job, NoiseName
-from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho, root_above
+from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon, record_rho, root_above
 
 REACH = 2.5
 """C: the largest distance of a record from its cell's reference mean, in reference standard deviations."""

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from dpdist.core.digests import digest
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.formats import OTHER_LIMITS
-from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
-from dpdist.core.table_cells import codes_of
+from dpdist.core.files import OTHER_LIMITS
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, codes_of
 from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.estimation.history import PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
@@ -38,12 +37,21 @@ from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, Reading, TableSystem
 from dpdist.mechanisms.tables.words import AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
-from dpdist.models.design import cell_counts, patterns
-from dpdist.models.on_reference import ErrorsOfCells, ReferenceRecords
-from dpdist.models.outputs import DrawnTogether, ReleaseView
-from dpdist.models.protocol import Cost, Draws, Improper, Parameter, StratumModel, describe_draws, recall_draws
-from dpdist.models.public_model import PublicModel
-from dpdist.privacy.queries import NoisyQuery, neighbour_of
+from dpdist.models.protocol import (
+    Cost,
+    DrawnTogether,
+    Draws,
+    ErrorsOfCells,
+    Improper,
+    Parameter,
+    ReferenceRecords,
+    ReleaseView,
+    StratumModel,
+    describe_draws,
+    recall_draws,
+)
+from dpdist.models.public_model import PublicModel, cell_counts, patterns
+from dpdist.privacy.guarantees import NoisyQuery, neighbour_of
 
 FEWEST_VALUES, MOST_VALUES = 200, 10_000
 """Numbers of values that stand for a law without a reference: as many as the file has records, within these."""

@@ -10,8 +10,7 @@ import numpy as np
 from dpdist.mechanisms.tables.conjugate import ENTRIES, FEWEST_SIDES, SIDES
 from dpdist.mechanisms.tables.posterior import ENTRIES_OF_DRAWS, FEWEST_DRAWS, MOST_DENSE, MOST_OF_DRIFT
 from dpdist.mechanisms.tables.random_effects import MOST_EFFECTS, most_effects
-from dpdist.models.outputs import DRAWS
-from dpdist.models.protocol import Cost
+from dpdist.models.protocol import DRAWS, Cost
 
 
 def projected_cost(

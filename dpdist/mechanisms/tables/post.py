@@ -14,9 +14,8 @@ from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.tables.cells import ResidualCells, model_of
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, WIDER, TableLimits
 from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws
-from dpdist.privacy.queries import neighbour_of
+from dpdist.models.protocol import Draws, ReleaseView
+from dpdist.privacy.guarantees import neighbour_of
 
 __all__ = ["DEFINITIONS", "QUERIES", "WORDS", "figures", "model_of"]
 

@@ -20,9 +20,8 @@ from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import part_beyond
 from dpdist.mechanisms.tables.spec import Tables as Settings
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 from dpdist.privacy.noise import LARGEST_SCORE
-from dpdist.privacy.queries import NoisyQuery
 
 SCALED = (
     "In every measured table, each record adds two residuals from a public prediction to its cell: that of its weight, and "

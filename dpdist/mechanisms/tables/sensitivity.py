@@ -40,7 +40,7 @@ from dataclasses import replace
 
 from dpdist.core.records import UNIT
 from dpdist.job import Job, NoiseName
-from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho, root_above
+from dpdist.privacy.guarantees import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho, root_above
 
 MOVED = Moved.of(UNIT)
 """Distance by which neighbouring files change a measurement in L1; the L2 distance is no larger."""

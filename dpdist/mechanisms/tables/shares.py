@@ -25,7 +25,7 @@ from dpdist.mechanisms.tables.conjugate import OF_DRAWS, SIDES, in_blocks
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.rows import FigureRows
 from dpdist.mechanisms.tables.workload import AddedCells
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import NoisyQuery
 
 FIRST = Fraction(1, 20)
 """Smallest part of the budget that measures all records first."""

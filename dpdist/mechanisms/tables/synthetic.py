@@ -20,9 +20,8 @@ from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.mechanisms.tables.calibration import Domain, agree
 from dpdist.mechanisms.tables.rounded_values import RoundedValues, spread
 from dpdist.models.copula.model import kind_of
-from dpdist.models.design import Design
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Draws, ReleaseView, StratumModel
+from dpdist.models.public_model import Design
 
 CELLS_OF_PART = 2_048
 """Base cells whose donors are moved to estimates by one worker at a time."""

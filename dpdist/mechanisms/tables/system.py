@@ -41,7 +41,7 @@ from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, rows_abou
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.sizes import Sizes
 from dpdist.mechanisms.tables.workload import AddedCells
-from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.guarantees import NoisyQuery
 
 WIDE_DRIFT = 0.2
 """Relative drift of weights and outcomes that the limits of the first measurement have room for."""

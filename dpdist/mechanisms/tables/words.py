@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
-from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import ReleaseView
 
 ONE_WEIGHT = (
     "The job states that all records with the same {} have one weight. Outcomes, not weights, are therefore adjusted "

@@ -1,7 +1,7 @@
 """For `cells`: base cells that occur, tables over their columns, and sparse matrices that add cells up.
 
 A base cell is a combination of all columns of the tables. Only combinations that occur in the file are listed, so empty
-combinations cost nothing. The rows of a table's published cells are in the order of `core.table_cells.cross`.
+combinations cost nothing. The rows of a table's published cells are in the order of `core.records.cross`.
 """
 
 from __future__ import annotations

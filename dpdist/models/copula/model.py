@@ -28,10 +28,10 @@ from dpdist.models.copula.normal_scores import PARTS, Kind, Scored, law_of, part
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import UNIT, PredictorCells, grouped, weight_outcome_ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, SplinePrior, products
-from dpdist.models.design import strata_as_predictors
 from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern, tile_records
 from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
+from dpdist.models.public_model import strata_as_predictors
 
 GROUPS = 20
 """Number of groups of reference records that are left out in turn, for the jackknife error of the bias correction."""

@@ -14,10 +14,10 @@ from numpy.linalg import LinAlgError
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Job
-from dpdist.models.design import Design
 from dpdist.models.numerics.chi import ChiLevels
 from dpdist.models.numerics.tiles import TILE_VALUES, by_pattern
 from dpdist.models.protocol import Draws, Improper
+from dpdist.models.public_model import Design
 
 
 # Z (record, D) are the components, X (record, predictor) the p predictors, and A = diag(α) the privacy weights. The law is

@@ -18,7 +18,6 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
-from dpdist.models.design import design, strata_as_predictors
 from dpdist.models.lognormal.conjugate import (
     Conjugate,
     conjugate_prior,
@@ -32,6 +31,7 @@ from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern, patterns_of
 from dpdist.models.outcome import clamped_records, no_records
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.public_model import design, strata_as_predictors
 
 
 def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, float]) -> Floats:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.extras import installed
+from dpdist.core.errors import installed
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.protocol import Extremes
 

@@ -14,8 +14,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.core.files import write_text
-from dpdist.core.formats import version_of
+from dpdist.core.files import version_of, write_text
 from dpdist.core.records import Level
 from dpdist.job import Job
 from dpdist.publish.writers.microdata import level_codes, variable_names

@@ -11,8 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from dpdist.core.files import write_text
-from dpdist.core.formats import version_of
+from dpdist.core.files import version_of, write_text
 from dpdist.job import Job
 from dpdist.job.presentation import Registry
 from dpdist.job.yaml_lines import as_yaml

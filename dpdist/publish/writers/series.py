@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import scipy
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import sha256, write_json, write_text
-from dpdist.core.formats import version_of
+from dpdist.core.files import sha256, version_of, write_json, write_text
 from dpdist.core.records import Floats
 from dpdist.job.presentation import Presentation
 from dpdist.publish.printed_tables import (

@@ -18,9 +18,7 @@ from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.job.tables import Table
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import PredictsErrors
-from dpdist.models.outputs import LearnsFromRecords
-from dpdist.models.protocol import Improper
+from dpdist.models.protocol import Improper, LearnsFromRecords, PredictsErrors
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
 from dpdist.quality.predicted.replicates import Population, cached, taught

@@ -27,17 +27,14 @@ from dpdist.core.digests import digest
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import POOLED, Crosstab, Floats, rows_of_groups
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import POOLED, Cells, Crosstab, Floats, rows_of_groups
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.estimation.history import PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.on_reference import ErrorsOfCells, PredictsErrors
-from dpdist.models.outputs import LearnsFromRecords
-from dpdist.models.protocol import Improper, Spurious, StratumModel
+from dpdist.models.protocol import ErrorsOfCells, Improper, LearnsFromRecords, PredictsErrors, Spurious, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED

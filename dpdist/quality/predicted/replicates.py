@@ -16,13 +16,11 @@ import pandas as pd
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
-from dpdist.core.extras import installed
+from dpdist.core.errors import installed
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells, cell_name
-from dpdist.engine.protocol import Learned
-from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, cell_name
+from dpdist.engine.protocol import Learned, Unwatched, noise_of, run_rounds
 from dpdist.estimation.direct import SamplingDesign
 from dpdist.estimation.donors import AbsentRecords, Donors
 from dpdist.estimation.further import Direct
@@ -30,8 +28,7 @@ from dpdist.job import Job, Statistic, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.on_reference import donors_of, facts_of, fixed_model
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import StratumModel, donors_of, facts_of, fixed_model
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab

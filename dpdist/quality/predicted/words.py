@@ -12,7 +12,7 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.progress import Listener, silent
-from dpdist.core.table_cells import first_named
+from dpdist.core.records import first_named
 from dpdist.job import budget_text
 from dpdist.planning.plan import Plan
 from dpdist.publish.predicted_errors import FAR_NAMED

@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Crosstab, Floats, Ints
-from dpdist.core.table_cells import Cells
+from dpdist.core.records import Cells, Crosstab, Floats, Ints
 from dpdist.estimation.direct import Totals, totals
 from dpdist.job import Job, StatisticName
 from dpdist.quality.compare import truth_in_cells

@@ -12,7 +12,7 @@ import pandas as pd
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of

@@ -18,8 +18,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Codes, Crosstab, Floats
-from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.parts import builder_of

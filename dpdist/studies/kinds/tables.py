@@ -20,10 +20,8 @@ from pydantic import Field, model_validator
 
 from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, TOTAL, Crosstab, Floats
-from dpdist.core.table_cells import Cells
-from dpdist.engine.protocol import Columns
-from dpdist.engine.rounds import noise_of, run_rounds
+from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats
+from dpdist.engine.protocol import Columns, noise_of, run_rounds
 from dpdist.estimation.direct import SamplingDesign, degrees_of_freedom, direct
 from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
 from dpdist.estimation.estimators import Interval, PsuSums, group_sums, record_sums, t_interval

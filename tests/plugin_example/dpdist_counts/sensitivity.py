@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Job
-from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon
+from dpdist.privacy.guarantees import Moved, NoisyQuery, neighbour_of, record_epsilon
 
 MOVED = Moved(off=Fraction(1), same_x=Fraction(2), anywhere=Fraction(2))
 

@@ -13,10 +13,8 @@ from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.parts import Words
-from dpdist.models.design import cell_counts, design
-from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.public_model import PublicModel
+from dpdist.models.protocol import Draws, Parameter, ReleaseView
+from dpdist.models.public_model import PublicModel, cell_counts, design
 from dpdist_counts.capped_totals.sensitivity import UNIT, scale_of
 from dpdist_counts.capped_totals.spec import CappedTotals
 

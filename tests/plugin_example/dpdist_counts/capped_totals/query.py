@@ -14,8 +14,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery, neighbour_of
+from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict, neighbour_of
 from dpdist_counts.capped_totals.post import Totals
 from dpdist_counts.capped_totals.sensitivity import OF_ONE, UNIT, scale_of, totals
 from dpdist_counts.capped_totals.spec import CappedTotals

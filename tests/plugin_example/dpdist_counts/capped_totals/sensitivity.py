@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Job
-from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon
+from dpdist.privacy.guarantees import Moved, NoisyQuery, neighbour_of, record_epsilon
 
 UNIT = 2**20
 """Sums are whole multiples of cap/UNIT."""
