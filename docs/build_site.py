@@ -19,6 +19,7 @@ FORWARD = '<!doctype html><html lang="en"><title>dpdist</title><meta http-equiv=
 MOVED = {
     "explanation/five-questions.html": "promises.html#questions-about-surveys",
     "explanation/noise-once.html": "promises.html#noise-is-drawn-once",
+    "reference/cautions.html": "cli.html#cautions",
 }
 """Pages of earlier versions, and where their content is now, as seen from there."""
 

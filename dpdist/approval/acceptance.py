@@ -141,12 +141,12 @@ def _beyond(result: GateResult) -> str:
 
 
 IN_WORDS = (
-    "Before anything was published, these gates were measured under noise at a part of ε, and all of them were met. The "
+    "Before anything was published, these gates were measured under noise with a part of ε, and all of them were met. The "
     "gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not. Here `measured` is "
-    "the noisy value. Of the largest and the median it is the error as a share of the published figure. Of coverage it is "
+    "the noisy value. For the largest and the median it is the error as a share of the published figure, for coverage "
     "the distance, in half widths of the published interval, that the wanted share of direct figures does not exceed. A "
-    "cell without a published figure, or with one of 0, counts as an error beyond every limit: `figures` has it, and "
-    "`without_figure` says how many there are. Gates were measured on `tables`: any other table, also one added later, "
+    "cell without a published figure, or with one of 0, counts as an error beyond every limit; `without_figure` "
+    "says how many of the `figures` these are. Gates were measured on `tables`: any other table, also one added later, "
     "was not gated."
 )
 

@@ -26,8 +26,8 @@ from dpdist.storage.workspace import Workspace, confidential_log
 LEGEND = (
     "Errors are distances from the direct estimate, which is made from the whole confidential file. They are in its "
     "standard errors (SE) under the survey's design. The direct estimate itself is about 1 SE from the truth. 'over 2': "
-    "share of cells more than 2 SE off. 'SE': one standard error. 'held': whether the published 90 % interval holds the "
-    "direct estimate."
+    "share of cells more than 2 SE off. 'SE': one standard error. 'covered': whether the published 90 % interval covers "
+    "the direct estimate."
 )
 AT_GIVEN_SIZES = (
     "Without design strata, the number of sample records in a cell varies from sample to sample. The SE of a count "
@@ -46,7 +46,7 @@ def evaluation_text(
     parts, remarks, legend = list[RenderableType](), list[str](), [LEGEND]
     for name, rows in tables.items():
         for statistic, group in by_statistic(rows):
-            title = f"\n{name}, {statistic}: errors over {len(group)} cells"
+            title = f"\n{name}, {statistic}: errors over {len(group)} cell{'s' * (len(group) != 1)}"
             figures = errors(group, guarantee)
             legend = [LEGEND, AT_GIVEN_SIZES] if GIVEN in figures else legend
             parts += [table_text(title, figures, narrow=True)]
@@ -77,7 +77,7 @@ def _truth(rows: pd.DataFrame) -> Iterator[str]:
     judged = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
     if judged.any():
         covers = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])
-        yield f"90 % intervals hold {np.mean(covers[judged]):.2f} of {int(judged.sum())} figures of the simulated truth"
+        yield f"90 % intervals cover {np.mean(covers[judged]):.0%} of {int(judged.sum())} figures of the simulated truth"
 
 
 class Evaluated:

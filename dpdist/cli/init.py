@@ -368,11 +368,19 @@ def show(
     guarded(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
 
 
-def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="The code in brackets behind a caution.")]) -> None:
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="The code in brackets behind a caution; without one: list all.")
+    ] = None,
+) -> None:
     """Say what a caution means and what to do about it."""
     from dpdist.core.cautions import KINDS
 
     def act() -> None:
+        if code is None:
+            for name, kind in KINDS.items():
+                out.print(f"{name}: {kind.shown[0]}", markup=False)
+            return
         if code not in KINDS:
             remedy = suggestion(code, KINDS, "take a code as it stands behind a caution")
             raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])

@@ -142,5 +142,5 @@ def promise(statement: Mapping[str, Any]) -> dict[str, str]:
     """States the guarantee, its cost and what it protects, as the statement has them; empty if nothing is promised."""
     if "headline" not in statement or statement["guarantee"] == "none":
         return claims.headline(statement)
-    verb = "is to protect" if statement["guarantee"] == "asymptotic" else "protects"
+    verb = "meant to protect" if statement["guarantee"] == "asymptotic" else "protects"
     return claims.headline(statement) | {verb: statement["headline"]}

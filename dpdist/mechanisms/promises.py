@@ -74,12 +74,12 @@ CHAINS = (
 REJECTION = (
     "The guarantee requires exact draws. These come from rejection sampling, which is exact except where the density "
     f"exceeds its proposal: by a total variation distance γ of at most {VARIATION:g} in trials, not proven for every "
-    "file. At that γ {}."
+    "file. At that γ, {}."
 )
 REFERENCE = "The job declares the reference file public. People in it are not protected."
 NOT_REFUSED = (
-    "The reference, or the file with which its chain began, passed a check that it does not hold the current file's "
-    "records. The outcome of this check depends on the records, and ε does not cover it."
+    "The reference, or the file with which its chain began, passed a check that it does not contain the current "
+    "file's records. The outcome of this check depends on the records, and ε does not cover it."
 )
 PROVENANCE = "Source of the reference, as stated by the job: {}"
 CALIBRATED = "The mechanism's constants were tuned on period {}, which the job declares public, and fixed since."
@@ -99,8 +99,8 @@ CHAINED = (
     "chain is listed under reference)."
 )
 UNITS = (
-    "The stated {symbol} is for one {column}, of which at most {most} records are used. A record has {share} of it, to "
-    "which the bounds for one record below refer: {most} records move sums by at most {most} times as much."
+    "The stated {symbol} is for one {column}, of which at most {most} records are used. Each record gets {share} of "
+    "it. The sensitivities below are for one record: {most} records move sums by at most {most} times as much."
 )
 THIRD_PARTY = {
     "mechanism": (

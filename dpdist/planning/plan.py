@@ -353,7 +353,7 @@ def sizes(plan: Plan) -> dict[str, str]:
     needed, available = plan.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
     store = f"{log_lik_bytes(crosstab, layout.draws) / 2**20:,.0f} MiB before compression"
     return {
-        STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
+        STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)" if len(count) > 1 else "1",
         "blocks": f"{len(layout.blocks):,}",
         MEMORY: f"{needed:,.0f} MiB at most, of {available:,.0f} MiB a worker",
         DRIVER: f"{plan.driver_bytes / 2**20:,.0f} MiB",

@@ -24,11 +24,11 @@ TRUST_MODEL = (
 )
 IN_WORDS = {
     "zero_out": (
-        "Neighbouring files differ in one record: its {values} are used in one file and ignored in the other, as if not "
+        "Neighbouring files differ in one record: one file uses its {values}, and the other does not, as if not "
         "reported. The record is in both files, and its other columns are the same."
     ),
     "substitution": (
-        "Neighbouring files differ in the {values} of one record, which may have any other values. Its other columns, and "
+        "Neighbouring files differ in the {values} of one record, which may take any values. Its other columns, and "
         "so its table cells, are the same."
     ),
     "anywhere": (
@@ -38,15 +38,15 @@ IN_WORDS = {
     "exchanged": (
         "Neighbouring files have the same number of records and differ in one of them{same}, in any of its other columns."
     ),
-    "add_remove": ("Neighbouring files differ by the presence of one record, whatever its columns hold."),
+    "add_remove": ("Neighbouring files differ by the presence of one record, whatever its columns contain."),
 }
 OF_UNITS = {
     "zero_out": (
-        "Neighbouring files differ in the records of one {unit}, at most {most}: their {values} are used in one file and "
-        "ignored in the other, as if not reported. The records are in both files, and their other columns are the same."
+        "Neighbouring files differ in the records of one {unit}, at most {most}: one file uses their {values}, and "
+        "the other does not, as if not reported. The records are in both files, and their other columns are the same."
     ),
     "substitution": (
-        "Neighbouring files differ in the {values} of one {unit}'s records, at most {most}, which may have any other "
+        "Neighbouring files differ in the {values} of one {unit}'s records, at most {most}, which may take any "
         "values. Their other columns, and so their table cells, are the same."
     ),
     "anywhere": (
@@ -101,7 +101,7 @@ def protected(job: Job) -> list[str]:
     if not job.sizes_secret:
         return list(job.protected_components)
     if job.noisy_crosstab and job.budget.adjacency == "substitution":
-        sizes = f"the number of records in every combination of {_frame(job)}"
+        sizes = f"the numbers of records by {_frame(job)}"
         return [*job.protected_components, *job.protected_columns, sizes]
     columns = job.cell_columns if not job.noisy_crosstab else job.protected_columns
     presence = f"whether {'a record is' if job.privacy_unit is None else whom(job) + ' are'} in the file"
@@ -114,7 +114,7 @@ def not_protected(job: Job, reference: bool) -> list[str]:
     if job.noisy_crosstab and job.budget.adjacency == "substitution":
         return [*job.counted_columns, _public_counts(job), *_drawn(job), PRESENCE, RESPONSE, *people]
     if job.sizes_secret:
-        return ["that the file holds a record at all", *people]
+        return ["that the file is not empty", *people]
     public = [job.survey.weight] if job.survey.weight is not None and job.survey.design_weights is not None else []
     columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe), *public])
     units = [] if job.privacy_unit is None else [f"which records are of one {job.privacy_unit.column}"]
@@ -125,7 +125,7 @@ def _drawn(job: Job) -> list[str]:
     """What is published of records that are left out: their number, by design stratum."""
     if not job.is_domain or not job.drawn_is_public:
         return []
-    by = f" in every combination of {listed(job.survey.design_strata)}" if job.survey.design_strata else ""
+    by = f" by {listed(job.survey.design_strata)}" if job.survey.design_strata else ""
     return [DRAWN.format(by=by)]
 
 
@@ -135,7 +135,7 @@ def _frame(job: Job) -> str:
 
 def _public_counts(job: Job) -> str:
     """Sample counts that an exchange of records leaves exact, in words."""
-    by = f" in every combination of {listed(job.counted_columns)}" if job.counted_columns else ""
+    by = f" by {listed(job.counted_columns)}" if job.counted_columns else ""
     return f"the number of sample records{by}"
 
 
@@ -226,7 +226,7 @@ def _weight(job: Job) -> str:
 def _unit(job: Job) -> Iterator[str]:
     if (unit := job.privacy_unit) is not None:
         most = f", and at most {unit.most} records of one {unit.column}" if unit.beyond == "refuse" else ""
-        yield f"{unit.column}: not missing, one spelling of every name{most}"
+        yield f"{unit.column}: not missing, each identifier in one spelling{most}"
 
 
 def _design(job: Job) -> Iterator[str]:
@@ -248,4 +248,4 @@ def _design(job: Job) -> Iterator[str]:
 def _fit(job: Job) -> Iterator[str]:
     if not job.mechanism.adds_noise:
         what = " and ".join(job.components)
-        yield f"in every stratum more records than predictors, and {what} that vary, where the prior cannot stand in"
+        yield f"unless the prior is proper: in every stratum more records than predictors, and variation of {what}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from math import ceil, exp, expm1, log
+from math import ceil, exp, expm1, floor, log, log10
 from typing import Any, NamedTuple
 
 from dpdist.job import Job, budget_text
@@ -65,10 +65,10 @@ def factor(epsilon: Fraction) -> str:
     """e^ε as text, rounded up."""
     if epsilon < Fraction(1, 100):
         return f"1 + {1.01 * expm1(float(epsilon)):.3g}"
-    if epsilon < 7:
-        return f"{ceil(1000 * exp(float(epsilon))) / 1000:,.10g}"
     if epsilon < 20:
-        return f"{ceil(exp(float(epsilon))):,}"
+        value = exp(float(epsilon))
+        step = Fraction(10) ** (-3 if epsilon < 1 else floor(log10(value)) - 2)
+        return f"{float(ceil(Fraction(value) / step) * step):,.10g}"
     return f"10^{ceil(float(epsilon) / log(10)):,}"
 
 
@@ -159,7 +159,7 @@ def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> st
     how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"
     if delta >= 1.0:
         return f"{how} is over 1: that γ alone promises nothing"
-    return f"δ = {how} = {1.005 * delta:.2g}, where one below 1/n is wanted"
+    return f"δ = {how} = {1.005 * delta:.2g}, which should be below 1/n"
 
 
 class Advisory(NamedTuple):

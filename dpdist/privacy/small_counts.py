@@ -91,8 +91,8 @@ def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
     elif not small.few and job.privacy_unit is None:
         return {}
     if job.privacy_unit is not None:
-        may = f"published sample counts may be of fewer than {least} units ({job.privacy_unit.column})"
-        return {"public_frame": {"in_words": f"{may}; {why}", **stated}}
+        may = f"Published sample counts may be below {least} units ({job.privacy_unit.column})"
+        return {"public_frame": {"in_words": f"{may}. They are {why}.", **stated}}
     shown = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
     figures = {"counts": small.every, "below": small.few, "of_one_record": small.single}
     return {"public_frame": {"in_words": f"{shown}; {why}", **stated, **figures}}

@@ -20,12 +20,13 @@ SEARCH_AGAIN = (
     "trimming to first order."
 )
 SYNTHESIS_ADDED = (
-    "Estimator `records`: that of `parameters` and the synthetic records' own variance given x, over m. Who analyses the "
-    "synthetic sets alone has T = B/m + W. It leaves out the bias, and with one set the spread between sets."
+    "Estimator `records`: the variance of `parameters`, plus that of the synthetic records given x, divided by m. An "
+    "analysis of the synthetic sets alone has T = B/m + W, without the bias and, with one set, without the spread between "
+    "sets."
 )
 BETWEEN_AND_WITHIN = (
-    "Estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units. The bias of "
-    "the privacy weights, which trim tails, is not in it."
+    "Estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units. It does "
+    "not include the bias of the privacy weights, which trim tails."
 )
 ONE_SET = "With one synthetic set, T = W leaves out the spread between sets and is too small."
 SKEWED = (
@@ -38,20 +39,20 @@ WITHIN_BOUNDS = (
 )
 SEARCH_STANDS_IN = "Privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here."
 BORROWED = (
-    "The reference's own sampling error, of what the fit does not tell of a cell's distributions, is in these errors. "
-    "What privacy weights do to a fit is undone as the reference tells, and no bias of theirs is in them. Nor is a change "
-    "of shape since the reference that the model does not follow."
+    "These errors include the reference's own sampling error, as far as the fit does not replace the reference's "
+    "distributions. The effect of privacy weights on the fit is corrected on the reference. The errors include no bias of "
+    "privacy weights, and no change of shape since the reference that the model does not follow."
 )
 BETWEEN_SETS = (
     "Estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
-    "draws. A released draw's spread is no less than its fit's sampling error; with one set there is none. The bias of "
-    "the privacy weights, which trim tails, is not in it, and outgrows it in large strata."
+    "draws. A released draw's spread is no less than its fit's sampling error; with one set there is none. It does "
+    "not include the bias of the privacy weights, which trim tails; in large strata this bias is the larger error."
 )
 
 FURTHER = [
     "Ratios, proportions, shares and differences: the same components of their linearised forms, with covariances.",
-    "Quantiles: Woodruff intervals, from the share of weight below them. Where distributions come from a reference, its "
-    "sampling error at a known mean is included, and a change of shape since is not.",
+    "Quantiles: Woodruff intervals, from the share of weight below them. Where distributions come from a reference, "
+    "its sampling error at a known mean is included; a later change of shape is not.",
 ]
 """Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 
@@ -91,7 +92,9 @@ def standard_errors(released: ReleasedObject) -> list[str]:
             "Estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary."
         )
     if job.rake:
-        texts.append("Raked estimates: of their residuals from a regression on the margins; a raked total has none.")
+        texts.append(
+            "Raked estimates have the errors of their residuals from a regression on the margins; a raked total has none."
+        )
     texts += FURTHER if any(not statistic.plain for table in job.tables for statistic in table.statistics) else []
     return [*texts, *_design(released), *([ONE_SET] if job.synthetic_sets == 1 and not (simulated or drawn) else [])]
 
@@ -131,8 +134,8 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
         whose = "were estimated from the reference" if job.survey.effects_of_reference else "the job states"
         listed = "; ".join(effect.in_words for effect in effects)
         texts.append(
-            f"Sampling variances are multiplied by public design effects, which {whose}. A figure takes the first of the "
-            f"list that is of its statistic and its columns: {listed}. The noise of protection is not multiplied."
+            f"Sampling variances are multiplied by public design effects, which {whose}. For each figure "
+            f"the first entry with its statistic and columns applies: {listed}. The noise of protection is not multiplied."
         )
     elif job.survey.psu:
         texts.append(f"The model ignores clustering by {job.survey.psu}, so these standard errors are too small.")

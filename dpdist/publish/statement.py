@@ -268,9 +268,13 @@ def _public(released: ReleasedObject) -> list[str]:
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     if released.history:
         before = max(map(len, released.history.values())) - 1
-        facts.append(f"released/{HISTORY}: noisy totals of measured cells, of this release and of {before} before")
+        earlier = "" if before == 0 else f", and of {before} earlier {'one' if before == 1 else 'ones'}"
+        facts.append(f"released/{HISTORY}: noisy totals of measured cells, of this release{earlier}")
     facts += [f"the recode of {name} when a file is read: {merges_in_words(merges)}" for name, merges in job.recode.items()]
-    facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
+    facts += [
+        f"the universe: {keep.column} is {'one of ' * (len(keep.keep) > 1)}{', '.join(map(str, keep.keep))}"
+        for keep in job.universe
+    ]
     facts += [
         f"the universe of {table.name}: {job.presentation.within(table.universe)}" for table in job.tables if table.universe
     ]
@@ -280,13 +284,13 @@ def _public(released: ReleasedObject) -> list[str]:
         facts.append(f"that records of one combination of {', '.join(alike)} have one weight: {CONTRADICTED}")
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
-        f"assumed public, although it depends on the outcome: the number of records left after {rule}"
+        f"assumed public, although it depends on the outcome: the number of records left by a rule ({rule})"
         for rule in job.outcome_dependent_rules
     ]
 
 
 def _drawn(job: Job) -> str:
-    by = f"in every combination of {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in all"
+    by = f"by {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in all"
     few = f"; 1 to {job.least_count - 1} excluded records count as {job.least_count}" if job.least_count > 1 else ""
     return f"the number of sampled records {by}, before the universe and rules{few} (released/frame.parquet)"
 

@@ -55,12 +55,12 @@ def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
     if not parts:
         return grid("Worst cells", pd.DataFrame({"cell": []}), notes=["No cell has an error in direct standard errors."])
     far = pd.concat(parts).nlargest(WORST, "size")[
-        ["cell", "figure", "published", "published SE", "direct", "direct SE", "size", "held"]
+        ["cell", "figure", "published", "published SE", "direct", "direct SE", "size", "covered"]
     ]
     return grid(
         "Worst cells",
         far.rename(columns={"size": "SE off"}),
-        notes=[SCALE, "SE: one standard error. held: whether the published 90 % interval holds the direct estimate."],
+        notes=[SCALE, "SE: one standard error. covered: whether the published 90 % interval covers the direct estimate."],
     )
 
 
@@ -245,7 +245,12 @@ def errors_section(material: ReportMaterial, number: int, name: str, rows: pd.Da
     guarantee = str(material.statement["guarantee"])
     for statistic, group in by_statistic(rows):
         section.grids.append(
-            grid(f"{statistic}: errors over {len(group)} cells", errors(group, guarantee), 1, missing(group))
+            grid(
+                f"{statistic}: errors over {len(group)} cell{'s' * (len(group) != 1)}",
+                errors(group, guarantee),
+                1,
+                missing(group),
+            )
         )
         section.grids.append(_by_cell(statistic, group, guarantee))
         section.figures += _cells_drawn(statistic, group)

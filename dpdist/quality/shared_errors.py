@@ -1,4 +1,4 @@
-"""For `quality.verdict`: how many intervals of a table hold their figures by chance, where cells share errors.
+"""For `quality.verdict`: how many intervals of a table cover their figures by chance, where cells share errors.
 
 Published standard errors of margins show how far cells err together. Let cell k have the standard deviation s_k, and
 v_k = s_k for counts and totals, or n_k s_k for means of n_k records. A margin f has the variance M_f, and A_f = 1 for

@@ -94,7 +94,8 @@ def _relative(fixed: Fixed) -> str:
 
 def bias_line(name: str, grand: Grand) -> str:
     """A line on the figure of all records: published, direct, and their difference in percent and in standard errors."""
-    off = f"{grand.relative:+.1%}".replace("-", "−").replace("%", " %") if np.isfinite(grand.relative) else ""
+    off = f"{grand.relative:+.1%}" if np.isfinite(grand.relative) else ""
+    off = off.replace("-0.0%", "0.0%").replace("+0.0%", "0.0%").replace("-", "−").replace("%", " %")
     sizes = [f"{abs(grand.in_published):.1f} published SE"]
     sizes += [f"{abs(grand.in_noise):.1f} SE of the noise alone"] if np.isfinite(grand.in_noise) else []
     return f"{name}, all records: {large(grand.published)}, direct {large(grand.direct)}, {off}, {', '.join(sizes)}"
@@ -113,7 +114,10 @@ def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
 
 def in_words(name: str, verdict: Verdict) -> str:
     """The verdict on one statistic in sentences."""
-    sentences = [f"{name}: 90 % intervals cover {100 * verdict.held:.0f} % of {verdict.cells} direct estimates."]
+    intervals = f"90 % intervals cover {100 * verdict.held:.0f} % of {verdict.cells} direct estimates"
+    if verdict.cells == 1:
+        intervals = f"the 90 % interval {'covers' if verdict.held else 'misses'} the direct estimate"
+    sentences = [f"{name}: {intervals}."]
     if np.isfinite(verdict.width):
         sentences.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.small:
@@ -154,7 +158,7 @@ def in_words(name: str, verdict: Verdict) -> str:
 
 
 def _of_few(verdict: Verdict) -> Iterator[str]:
-    """Yields what intervals that hold too few direct figures mean, where no test fails."""
+    """Yields what intervals that cover too few direct figures mean, where no test fails."""
     warning = "This is a warning: " if verdict.warns else ""
     if verdict.held < NOMINAL:
         yield f"{warning}fewer than 90 % are covered." if warning else "Fewer than 90 % are covered."
@@ -171,8 +175,9 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
     """Errors of a statistic in words, as a plan predicts or a verdict measures them; `statistic` ends with its text."""
     parts = list[str]()
     if np.isfinite(errors.median):
-        parts.append(f"{errors.median:.2g} in the median of {errors.cells:,} cells")
-    if np.isfinite(errors.largest):
+        several = f" in the median of {errors.cells:,} cells" if errors.cells != 1 else ""
+        parts.append(f"{errors.median:.2g}{several}")
+    if np.isfinite(errors.largest) and errors.cells != 1:
         parts[-1] += f", {errors.largest:.2g} in the largest"
         parts.append(f"{errors.over_2:.2g} above {FAR:g}, {errors.over_4:.2g} above {FAR_NAMED:g}")
     if np.isfinite(errors.given_n) and statistic.endswith("count"):
@@ -315,7 +320,7 @@ def worst(rows: pd.DataFrame) -> pd.DataFrame:
     answers = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
     columns = {"cell": cells, "published": far["synthetic"], "published SE": far["synthetic_se"], "direct": far["direct"]}
     columns |= {"direct SE": far["direct_se"], "SE off": [brief(size) for size in far["synthetic_error_in_se"]]}
-    return pd.DataFrame(columns | {"held": answers}).reset_index(drop=True)
+    return pd.DataFrame(columns | {"covered": answers}).reset_index(drop=True)
 
 
 def missing(rows: pd.DataFrame) -> list[str]:

@@ -171,7 +171,7 @@ FALSE_ALARM = 0.05
 GRAND, BASE, MARGINS, SIDE, FURTHEST, SMALL = 0.4, 0.2, 0.15, 0.1, 0.1, 0.05
 """Shares of FALSE_ALARM."""
 SELDOM = 0.2
-"""If right intervals hold so few direct figures in fewer releases than this, the verdict warns."""
+"""If correct intervals cover so few direct figures in fewer releases than this, the verdict warns."""
 LEAN = 0.5
 """Distance of the median cell, in published standard errors, above which it counts as a bias.
 
@@ -323,7 +323,7 @@ class Verdict:
 
     @property
     def warns(self) -> bool:
-        """True if an unclear release is seldom a right one, or holds so few that chance is no answer for a reader."""
+        """True if an unclear release is seldom a correct one, or covers so few that chance is no answer for a reader."""
         return self.unclear and (self.chance < SELDOM or self.held < LEAST_COVERED)
 
     @property

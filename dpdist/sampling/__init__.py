@@ -120,7 +120,7 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 def facts(job: Job) -> dict[str, Any]:
     """Facts on the sampler, or on the noise, for the statement."""
     if job.mechanism.adds_noise:
-        noise = f"OpenDP's {NOISE_LAWS['gaussian' if job.mechanism.gaussian else 'laplace']}, drawn once and kept"
+        noise = f"OpenDP's {NOISE_LAWS['gaussian' if job.mechanism.gaussian else 'laplace']}, drawn once and stored"
         return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}
     stated: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":

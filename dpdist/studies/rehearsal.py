@@ -322,7 +322,7 @@ def recommended(rehearsal: Rehearsal, out: Path) -> str:
         f"Median error of the worst statistic: {best.error:.2f} direct standard errors on a third of {rehearsal.source}."
     ]
     if rehearsal.confirmed is not None:
-        coverage = f"intervals hold {rehearsal.confirmed.coverage:.2f} of the truth"
+        coverage = f"intervals cover {rehearsal.confirmed.coverage:.2f} of the truth"
         head += [f"On the other third: {rehearsal.confirmed.error:.2f}; {coverage}."]
     head += [f"Caution: in the public file {rehearsal.caution}"] if rehearsal.caution else []
     head += [f"Not judged: {rehearsal.unjudged}."] if rehearsal.unjudged else []

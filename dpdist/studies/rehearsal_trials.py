@@ -315,7 +315,7 @@ def _of_trial(third: str, trial: Trial) -> Iterator[str]:
     beyond = (NOMINAL - rows["direct"]).clip(lower=0.0)
     for row in rows[rows["coverage"] + beyond < GOOD_COVERAGE].to_dict("records"):
         yield (
-            f"{third}, {row['table']}, {row['statistic']}: intervals hold {row['coverage']:.2f} of the truth, direct ones "
+            f"{third}, {row['table']}, {row['statistic']}: intervals cover {row['coverage']:.2f} of the truth, direct ones "
             f"{row['direct']:.2f}; the limit is {GOOD_COVERAGE - max(NOMINAL - row['direct'], 0.0):.2f}"
         )
         yield MISSED

@@ -210,7 +210,9 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         yield Problem(where, fault, "releases of earlier periods", "take the last release before this period")
     if _is_root(job, source, earlier):
         fault = "its chain begins at the current file, as a file that was declared public"
-        yield Problem(where, fault, "another file", "what is fixed on the current file protects nobody")
+        yield Problem(
+            where, fault, "another file: limits that are fixed on the current file protect nobody", "name another release"
+        )
 
 
 def _is_root(job: Job, source: Source, earlier: EarlierRelease) -> bool:

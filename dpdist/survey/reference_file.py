@@ -221,8 +221,8 @@ def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
 
 
 def _current(reference: Source) -> DataError:
-    fault = "it is the current file, or holds its records"
-    allowed = "an earlier period's file, or another, that is public: what is fixed on the current file protects nobody"
+    fault = "it is the current file, or contains its records"
+    allowed = "an earlier period's file, or another public file: limits that are fixed on the current file protect nobody"
     return DataError(reference.name, [Problem("reference", fault, allowed, "name another file under reference.path")])
 
 

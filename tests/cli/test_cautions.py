@@ -212,6 +212,8 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
         shown = CliRunner().invoke(app, ["explain", code])
         assert (shown.exit_code, code in shown.output) == (0, True)
     assert Caution.stated("whatever a plug-in says").code == "of_mechanism"
+    listed = CliRunner().invoke(app, ["explain"])
+    assert (listed.exit_code, [code for code in KINDS if f"{code}: " not in listed.output]) == (0, [])
 
 
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:

@@ -184,7 +184,7 @@ def test_the_statement_has_no_figure_of_households(tmp_path: Path) -> None:
     for opened in (dpdist.run(parse_job(text), tmp_path / "ws", path), dpdist.publish(tmp_path / "ws")):
         said = opened.statement["public_frame"]
         assert set(said) == {"in_words", "frame_minimum", "accepted"}
-        assert said["in_words"].startswith("published sample counts may be of fewer than 3 units (household); accepted")
+        assert said["in_words"].startswith("Published sample counts may be below 3 units (household). They are accepted")
     frame = pd.read_parquet(tmp_path / "ws" / "public" / "released" / "frame.parquet")
     assert set(frame["count"]) == {5}, "nothing else of households is published"
 

@@ -114,6 +114,24 @@ def test_columns_of_labels_have_room_for_wide_characters() -> None:
     assert [_number_of_lines(letter * 44, 44) for letter in "a法"] == [1, 2]
 
 
+def test_long_labels_have_rows_of_their_height_and_a_cover_links_by_names_of_sheets(
+    workspace: Path, tmp_path: Path
+) -> None:
+    """Programs that compute no heights cut such heads, and some do not wrap a link. Control: short labels have low rows."""
+    heights = {}
+    for label in ("Field of degree", "Field of the highest degree with environmental and agricultural sciences " * 3):
+        shutil.copytree(workspace, tmp_path / label[:22])
+        text = JOB.replace("[arts, law]", json.dumps(LEVELS, ensure_ascii=False))
+        text += PRESENTATION.replace("Field of degree", label).replace("title: Graduates and", f"title: {label} and")
+        book = openpyxl.load_workbook(dpdist.publish(tmp_path / label[:22], job=parse_job(text)) / "tables.xlsx")
+        cover = {row[0].value: row[1] for row in book["Cover"].iter_rows()}
+        row = cover["Table 1"].row
+        assert book["Cover"].cell(row, 1).hyperlink.location == "'Table 1'!A1"
+        assert cover["Table 1"].alignment.wrap_text
+        heights[label[:22]] = (book["Table 1"].row_dimensions[5].height, book["Cover"].row_dimensions[row].height)
+    assert heights == {"Field of degree": (60, None), "Field of the highest d": (90, 45)}
+
+
 def test_no_cell_of_a_workbook_is_a_formula_and_no_text_of_a_csv_begins_as_one(public: Path) -> None:
     book = openpyxl.load_workbook(public / "tables.xlsx")
     kinds = {cell.data_type for page in book for row in page.iter_rows() for cell in row}

@@ -28,7 +28,7 @@ from dpdist.privacy.cell_sums import CellBounds
 UNMET = "distance from the least squares solution"
 _ROWS = "rows by {}"
 NO_RECORDS = (
-    "There are no synthetic records. Figures that were noised one by one, margins too, tell of no single file of records."
+    "There are no synthetic records: each figure, margins included, has noise of its own, so no one file gives all figures."
 )
 LEAST_SQUARES = (
     "Counts and totals of all tables are the additive ones nearest to the noisy figures in least squares. A mean is the "

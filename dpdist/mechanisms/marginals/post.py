@@ -46,7 +46,7 @@ SAMPLED = (
     "weights in units of their public bound. The variation of weights was not released; they are treated as 0 or at "
     "the bound. A bias from setting counts to 0 is estimated from noise on the fitted tables."
 )
-CLIPPED = "What clipping and pairs that were not measured bring is in no error."
+CLIPPED = "Standard errors do not include the effects of clipping, or of relations of pairs that were not measured."
 UNCLIPPED = (
     "Counts include an estimate of weights beyond the public bound, from the reference. Standard errors include the "
     "sampling of both files there, and a drift with a standard deviation of a quarter of what is added. They do not "
@@ -68,11 +68,12 @@ AGREED = (
     "independent given those between them."
 )
 LAID_OUT = (
-    "Synthetic records hold all columns. Their weights are scaled until the records' tables are the fitted ones, but for "
-    "cells without a synthetic record. The fitted tables stand in marginals.parquet, in whose errors no bias is."
+    "Synthetic records have all columns. Their weights are scaled until the records' tables are the fitted ones, except "
+    "in cells without a synthetic record. The fitted tables are in marginals.parquet; their errors do not include bias."
 )
 WITH_VALUES = (
-    "A noisy sum of values and the sum that noisy counts say are averaged by precision. A column's counts are then "
+    "A noisy sum of values is averaged, by precision, with the sum that follows from noisy counts. A column's counts "
+    "are then "
     "multiplied by one number for each step of its values, so that they have this sum. So are the rows of a pair, where "
     "sums by its other column were measured. If no table of a pair has its margins and sums, the margins hold. The sums "
     "are then moved towards those of independent columns until a table has them."
@@ -86,8 +87,8 @@ UNEXPLAINED = (
 ALONG_NETWORK = (
     "Noisy tables are adjusted to non-negative counts with one total, and a column's margins are averaged over its "
     "tables. Given its parents, a column is independent of the other columns before it.",
-    "Synthetic records hold all columns. Their weights are scaled until every column's margin is the fitted one. "
-    "Counts of several columns can differ from the fitted tables in marginals.parquet, in whose errors no bias is.",
+    "Synthetic records have all columns. Their weights are scaled until every column's margin is the fitted one. "
+    "Counts of several columns can differ from the fitted tables in marginals.parquet, whose errors do not include bias.",
 )
 
 

@@ -59,8 +59,8 @@ ADAPTIVE = (
     "the last round spends the remainder."
 )
 OUTRIGHT = (
-    "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
-    "are measured, and nothing is chosen"
+    "Half of ε measures each column's table, and half measures the tables of pairs. The pairs of at most 100,000 cells "
+    "form no loop, so all are measured and none is chosen."
 )
 OF_NETWORK = (
     "The first column in the job has a table of its own, and every other column one with its parents, which are "

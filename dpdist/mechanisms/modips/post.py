@@ -41,8 +41,9 @@ LEAST_SD = 0.01
 """Smallest standard deviation of the law, in half widths of the bounds."""
 LAW_AGAIN = (
     "Estimator `parameters`: composition of the sample over cells, the spread of the posterior given the first set's "
-    "sums, and other noise with another draw, simulated. Weights count there by their share of the public bound. How "
-    "weights vary within a cell was not released and is not in the errors of counts. The bias of another law is in none."
+    "sums, and other noise with another draw, simulated. Weights count there by their share of the public bound. Errors "
+    "of counts do not include the variation of weights within a cell, which was not released, and no error includes the "
+    "bias of another law."
 )
 
 
@@ -55,10 +56,10 @@ WORDS = Words(
     steps=(
         "Parameters are drawn from the posterior given the noisy sums, which are set into their public ranges and then "
         "taken as exact. Synthetic outcomes follow the law of these parameters, with their cell's mean weight. The prior "
-        "of an outcome with K levels is worth one record of a cell, 1/K a level.",
-        "Who analyses the synthetic sets alone has T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom. With one set "
-        "the noise is in no estimate of T. Of nested sets B is between the means of every sanitization's sets, and m is "
-        "the number of sanitizations.",
+        "of an outcome with K levels counts as one record in each cell, 1/K for each level.",
+        "An analysis of the synthetic sets alone has T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom. With one set, "
+        "T does not include the noise. For nested sets, B is the variance between the means of the sanitizations' sets, "
+        "and m is the number of sanitizations.",
         "Weights of the sample vary within cells and those of synthetic records do not, so that W lacks a design effect. "
         "Multiply W by the weight's public upper bound over the records' mean weight: it is then no smaller than the "
         "sample's own variance of a mean (Σw² is at most the bound times Σw).",

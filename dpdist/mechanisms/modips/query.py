@@ -91,7 +91,7 @@ LEVELS_SANITIZED = (
     "discrete Laplace noise."
 )
 SANITIZATION = {
-    "conjoint": "All sums have noise of one scale, for their L1 sensitivity and a sanitization's ε.",
+    "conjoint": "All sums have noise of the same scale: their joint L1 sensitivity over a sanitization's ε.",
     "individual": ("Each kind of sum has an equal share of a sanitization's ε, and noise for its own sensitivity."),
 }
 TRUNCATION = {

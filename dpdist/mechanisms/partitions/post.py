@@ -178,11 +178,12 @@ class Attribute:
 
 AGAIN = (
     "Estimator `parameters`: composition of the sample over x, other samples of as many records as Σv, and other noise, "
-    "simulated from the first set's counts. How weights vary was not released: their sum errs as if they were 0 or at "
-    "their bound. Counts that are kept from being negative have a bias, estimated from noise on the released counts."
+    "simulated from the first set's counts. How weights vary was not released: their sum is taken to vary "
+    "as if each were 0 or at its bound. Counts that are kept from being negative have a bias, estimated from noise on "
+    "the released counts."
 )
 WORDS = Words(
-    density="noisy counts over the cross of {outcome}",
+    density="noisy counts of the combinations of {outcome}",
     errors=f"{AGAIN} {WIDE}",
     steps=(
         "Counts of all layers are made to agree by least squares, from the root down: each node's children are the "

@@ -26,8 +26,8 @@ from dpdist.models.public_model import PublicModel, design
 
 COUNTED_AGAIN = (
     "Estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
-    "from the first set's histogram. Counts cut off at 0 have a bias, estimated from noise on that histogram. The bias of "
-    "bins is not in it."
+    "from the first set's histogram. Counts cut off at 0 have a bias, estimated from noise on that histogram. The bias "
+    "of bins is not included."
 )
 WORDS = Words(density="noisy histogram of {outcome} in equal bins", errors=COUNTED_AGAIN)
 DEFINITIONS = {

@@ -57,11 +57,11 @@ SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 FIT_AGAIN = (
     "Estimator `parameters`: composition of the sample over cells, and the law of the fit's errors. These are sampling "
     "error of the winsorised moments, noise, the reference's own error where a cell was shrunk towards the others, and "
-    "its tails. The bias of a law that is not lognormal is not in it."
+    "its tails. They do not include the bias of a law that is not lognormal."
 )
 SETS_DRAWN = (
-    "Estimator `records`: V + (V + W)/m. V is the variance of the fit's estimate, as often as sets were drawn from it, "
-    "and W that by linearisation within a set."
+    "Estimator `records`: V + (V + W)/m. V is the variance of the fit's estimate, which each set repeats, and W the "
+    "variance by linearisation within a set."
 )
 INVERTED = (
     "Winsorising is undone by the cells' shifts and the common stretch of logarithms under which the reference has the "

@@ -68,13 +68,12 @@ MADE_UP = (
     "in a cell.",
 )
 ERRORS = (
-    "Estimator `parameters`: sampling of records over and within base cells, noise, and errors of the prediction "
-    "and of the "
-    "distributions by noisy counts, from draws of the posterior that made the tables."
+    "Estimator `parameters`: sampling of records between and within base cells, noise, and errors of the prediction and "
+    "of the distributions from noisy counts, by draws of the posterior that made the tables."
 )
-LEFT = "noisy sums, by cell of every table, of residuals from a prediction by the reference, of "
-DENSITY = f"{LEFT}{{weight}}, and of {{weight}} times {{outcome}}"
-DENSITY_OF_OUTCOMES = f"{LEFT}{{outcome}}, times {{weight}}, which is public"
+RESIDUALS = "noisy sums of residuals from a prediction by the reference, in every cell of every table: of "
+DENSITY = f"{RESIDUALS}{{weight}}, and of {{weight}} times {{outcome}}"
+DENSITY_OF_OUTCOMES = f"{RESIDUALS}{{outcome}}, times {{weight}}, which is public"
 DONOR = f"A synthetic record takes its {{}} from one record of the reference (released/{DONORS})."
 TILTED = "Weights are adjusted until each base cell has its estimates; where that is impossible, outcomes are adjusted."
 UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are adjusted to the estimates."
@@ -189,9 +188,8 @@ WORDS = TablesWords(
     density=DENSITY,
     entries={"microdata": MICRODATA},
     errors=(
-        "Estimator `parameters`: sampling of records over and within base cells, noise, errors of the "
-        "prediction, and drift "
-        "since the reference, from draws of the posterior that made the tables."
+        "Estimator `parameters`: sampling of records between and within base cells, noise, errors of the prediction, and "
+        "drift since the reference, by draws of the posterior that made the tables."
     ),
     errors_of_records=(
         "Estimator `records`: synthetic records agree with the table from parameters and have the same errors."

@@ -33,6 +33,8 @@ FIGURE, TEXT = 13, 90
 """Width, in characters, of a column of figures and of a column of text."""
 RIGHT_TO_LEFT = frozenset(("ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"))
 """Languages whose tables begin at the right."""
+BOLDER = 4
+"""Characters by which a wide column holds less of bold text."""
 MOST_LINES = 20
 """Largest number of lines of one entry of the privacy statement, and of names on one line."""
 LINE, ROW = 15, 17
@@ -60,7 +62,7 @@ class Styles:
         self.label = book.add_format({"valign": "vcenter", "text_wrap": True, **side})
         self.note = book.add_format({"font_color": "#595959", "font_size": 9, **side})
         self.missing = book.add_format({"align": "right", "valign": "vcenter", "font_color": "#595959"})
-        self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
+        self.link = book.add_format({"font_color": "#0563C1", "underline": 1, "valign": "top"})
 
     def number(self, decimals: int, grey: bool) -> Format:
         """The format of a figure, or of what stands beside it, which is grey."""
@@ -112,11 +114,10 @@ def _cover(
         row += 1
     row += 1
     sheet.write_string(row, 0, "Tables", styles.bold)
-    for number, table in enumerate(tables, start=1):
-        text = f"{number}. {table.listed if len(tables) > FEW_TABLES else table.title}"
-        sheet.write_url(row + number - 1, 1, f"internal:'Table {number}'!A1", styles.link, text)
-    last = row + len(tables)
-    sheet.write_url(last, 1, "internal:'Privacy'!A1", styles.link, "What is protected, and what is not")
+    titles = {f"Table {k}": table.listed if len(tables) > FEW_TABLES else table.title for k, table in enumerate(tables, 1)}
+    for i, (name, text) in enumerate((titles | {"Privacy": "What is protected, and what is not"}).items(), start=row + 1):
+        sheet.write_url(i, 0, f"internal:'{name}'!A1", styles.link, name)  # a link does not wrap everywhere
+        _wrapped(sheet, styles, i, text)
     _for_print(sheet, landscape=False)
 
 
@@ -169,17 +170,20 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
 def _heads(sheet: Worksheet, styles: Styles, table: PrintedTable, row: int) -> None:
     """Writes statistics above their columns. Each level across is one merged cell above all its columns."""
     stub = len(table.stub)
-    sheet.set_row(row, LINE * max(_number_of_lines(printed.head, FIGURE - 1) for printed in table.printed))
+    heads = [_number_of_lines(printed.head, FIGURE - 1) for printed in table.printed]
+    sheet.set_row(row, LINE * max(heads + [_number_of_lines(name, WIDEST - BOLDER) for name in table.stub]))
     for i, name in enumerate(table.stub):
         sheet.write_string(row, i, name, styles.stub)
     for j, printed in enumerate(table.printed, start=stub):
         sheet.write_string(row, j, printed.head, styles.head)
     if table.across:
-        first = stub
+        first, high = stub, 1
         for group, columns in groupby(printed.column.group for printed in table.printed):
             width = len(list(columns))
             _wide(sheet, row - 1, first, width, group, styles.group)
+            high = max(high, _number_of_lines(group, FIGURE * width - BOLDER))
             first += width
+        sheet.set_row(row - 1, LINE * high)
         sheet.write_string(row - 2, stub, table.across, styles.bold)
 
 

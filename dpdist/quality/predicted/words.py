@@ -140,7 +140,8 @@ def not_predicted(prediction: ErrorPrediction) -> Iterator[str]:
 def _of_statistic(row: Statistics) -> str:
     parts = [sizes] if (sizes := errors_in_words(row.name, row.errors)) else []
     if row.cells > row.fixed and not isnan(row.reference_alone):
-        parts.append(f"the reference alone {row.reference_alone:.2g} and {row.largest_alone:.2g}")
+        largest = f" and {row.largest_alone:.2g}" if row.errors.cells != 1 else ""
+        parts.append(f"the reference alone {row.reference_alone:.2g}{largest}")
     if not isnan(row.coverage):
         parts.append(f"90 % intervals cover {100 * row.coverage:.0f} % of the population's figures")
     return "; ".join(parts)
