@@ -27,6 +27,7 @@ from dpdist.mechanisms.tables.random_effects import (
     effects_of,
     families,
     interactions,
+    least_components,
 )
 
 MOST_STEPS = 30
@@ -347,9 +348,11 @@ def _coordinate(
     least_of_levels = 2.0 * level**2 / float(cells.size @ spreads_of**2 / len(place)) * np.array(single)
     variance[: len(single)] = np.maximum(variance[: len(single)], least_of_levels)
     z = raw / unit[place]
+    of_cells = cells.added(z) / cells.size, cells.size, cells.families
+    variance = least_components(*of_cells, len(single), variance)
 
     def effects_under(variance: Floats) -> RandomEffects:
-        return effects_of(cells.added(z) / cells.size, cells.size, cells.families, variance, len(base), level / unit)
+        return effects_of(*of_cells, variance, len(base), level / unit)
 
     effects = effects_under(variance)
     # The fit has found effects of levels, with nothing but the ridge to hold them: a level of few records errs most.

@@ -35,6 +35,10 @@ MOST_CROSSES, MOST_CROSSED = 100, 10_000
 """Numbers of crosses of columns that are looked at, and of cells that one may have."""
 LEAST_GAIN = 1e-3
 """Log likelihood of a record that a cross of columns has to add."""
+STEPS = 60
+"""Largest number of steps that find the variance of cells' means."""
+NOT_SHRUNK = 4.0
+"""Variance of cells' means, in residual variances of a record, that hardly shrinks them."""
 LEAST_OWN = 1e-4
 """Smallest variance of a record about its cell's mean, relative to that of records of the same prediction."""
 
@@ -272,6 +276,50 @@ def effects_of(
         common = Loadings(scipy.sparse.csr_array(level[:, None]), np.zeros(0), np.ones((1, 1)), level**2)
         loading = loading.beside(common)
     return RandomEffects(shift, loading.scaled(1.0 - from_records), alone, influence)
+
+
+def least_components(mean: Floats, size: Floats, index: Sequence[Ints], columns: int, variance: Floats) -> Floats:
+    """Variance components at which no crossed family is farther from its records than their errors let expect.
+
+    A family of few cells shows its variance badly; one that is too small leaves its cells any number of errors off. So the
+    variance is at least that of James and Stein: squared means over their variances sum to the degrees of freedom less 2,
+    or cells are not shrunk. Arguments are those of `effects_of`; the first families are `columns`, whose means a fit keeps.
+    """
+    index, variance = [family[: len(mean)] for family in index], variance.copy()
+    freedom = [_freedom(family, index[:columns]) for family in index]
+    for _ in range(ROUNDS):
+        remainder = size * (mean - effects_of(mean, size, index, variance, len(mean)).shift)
+        before = variance.copy()
+        for k, family in list(enumerate(index))[columns:]:
+            number = np.bincount(family, weights=size)
+            number, total = number[number > 0.0], np.bincount(family, weights=remainder)[number > 0.0]
+            # A mean that effects of this variance have shrunk was so much larger.
+            shown = total / number * (1.0 + variance[k] * number)
+            variance[k] = max(variance[k], _of_means(shown, 1.0 / number, freedom[k] - 2))
+        if (variance <= 1.1 * before).all():
+            break
+    return variance
+
+
+def _freedom(family: Ints, columns: Sequence[Ints]) -> int:
+    """The number of a family's cells, less the parameters of the columns that it crosses."""
+    cells = len(np.unique(family))
+    within = [column for column in columns if len(np.unique(family * (int(column.max()) + 1) + column)) == cells]
+    return cells - 1 - sum(len(np.unique(column)) - 1 for column in within)
+
+
+def _of_means(mean: Floats, error: Floats, aim: int) -> float:
+    """The variance of true means at which Σ mean² / (variance + error) is `aim`; 0 if it is below."""
+    if aim <= 0:
+        return NOT_SHRUNK
+    variance = 0.0
+    for _ in range(STEPS):
+        over = float((mean**2 / (variance + error)).sum()) - aim
+        if over <= 1e-6 * aim:
+            break
+        # Newton's steps from below never pass the root of a convex function.
+        variance += over / float((mean**2 / (variance + error) ** 2).sum())
+    return variance
 
 
 def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence[Ints], cells: int) -> Floats:
