@@ -32,34 +32,34 @@ from dpdist.planning.plan import Plan, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
-from dpdist.publish.batches import ByBatch, batches_of, run_here
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
 from dpdist.publish.released import (
+    ByBatch,
     Parameters,
     ReleasedObject,
+    batches_of,
     derived,
     of_run,
     public_frame,
     read_released,
+    run_here,
     with_totals,
 )
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.report_page import write_report_again
-from dpdist.runtime.batches import Publication, StoredRelease
 from dpdist.runtime.driver_memory import remembered_memory
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_crosstab, store_records, store_reference
 from dpdist.runtime.reference import described, summaries
-from dpdist.runtime.sharing import pieces_on
+from dpdist.runtime.sharing import Publication, StoredRelease, pieces_on
 from dpdist.runtime.strata import FitContext, fitted, gather_strata
 from dpdist.sampling import facts, prepare
 from dpdist.storage.ownership import owned, refuse_another
-from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block
-from dpdist.storage.workspace import REFERENCE, Identity, Workspace, confidential_log
+from dpdist.storage.workspace import REFERENCE, SCRATCH, Identity, Workspace, confidential_log
 from dpdist.survey.source import Input
 from dpdist.validating import cautions, guarded
 

@@ -20,7 +20,7 @@ from dpdist.core.progress import silent
 from dpdist.job import Job
 from dpdist.models import Lognormal
 from dpdist.planning.making import make_plan
-from dpdist.survey.placement import place
+from dpdist.survey.census import place
 
 JOB = """
 dataset: bench

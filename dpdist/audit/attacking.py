@@ -30,8 +30,7 @@ from dpdist.privacy.guarantees import Strict, record_epsilon
 from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Input, open_source
 
 # *Members* were in the confidential file. *Others* come from the same population but were not in it. A synthetic file that

@@ -26,9 +26,8 @@ from dpdist.models.protocol import Improper
 from dpdist.privacy.guarantees import record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
-from dpdist.storage.paths import GATHERED
 from dpdist.storage.tables import read_rows, read_table
-from dpdist.storage.workspace import MADE_AGAIN, NOISY_FRAME, Workspace
+from dpdist.storage.workspace import GATHERED, MADE_AGAIN, NOISY_FRAME, Workspace
 
 LOSSES = {
     "record": "number of the record that was left out, in the file's order",

@@ -1,4 +1,4 @@
-"""The command `dpdist diff`: prints what `publish.differences` finds between two releases; exits with 1 if any."""
+"""The commands that compare releases: `diff` of two (`publish.differences`), `series` over periods, with changes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dpdist.publish.differences import Differences
+
 
 TROUBLE = 2
 """Exit code if the releases cannot be compared. Exit code 1 means that they differ."""
@@ -98,3 +99,48 @@ def _print(differing: Differences) -> None:
         out.print(f"job: {fact.what}: {fact.before:.{LONGEST}} -> {fact.after:.{LONGEST}}", markup=False)
     if len(keys) > MOST_KEYS:
         out.print(f"job: {len(keys) - MOST_KEYS} more keys differ; --json lists them", markup=False)
+
+
+NO_SERIES = 2
+"""Exit code if the releases make no series."""
+
+
+def series(
+    places: Annotated[
+        list[str], typer.Argument(metavar="RELEASE...", help="Workspaces, public folders or URLs, by period.")
+    ],
+    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files of the series.")],
+    as_json: JsonAnswer = False,
+) -> None:
+    """Write one table over periods, and the changes between them. Spends nothing.
+
+    It has a page and a workbook. Only public files are read, after checks. Name releases in the order of their periods.
+    Exit code 2: they make no series, or one of them is incomplete.
+    """
+    from dpdist.opening.results import open_release
+    from dpdist.publish.series import series_of
+    from dpdist.publish.writers.series import write_series
+
+    def act() -> None:
+        try:
+            product = series_of([open_release(place) for place in places])
+            write_series(to, product)
+        except DpdistError as error:
+            error.exit_code = NO_SERIES
+            raise
+        significant = int(product.changes["significant"].astype(bool).sum())
+        if as_json:
+            summary = {
+                "periods": [period.name for period in product.periods],
+                "tables": list(product.tables),
+                "notes": product.notes,
+            }
+            answer({**summary, "figures": len(product.rows), "changes": len(product.changes), "significant": significant})
+            return
+        periods = f"{len(product.periods)} periods, {len(product.tables)} tables, {len(product.rows):,} figures"
+        out.print(f"{periods}; {significant:,} of {len(product.changes):,} changes significant at 90 %", markup=False)
+        for note in product.notes:
+            out.print(f"note: {note}", markup=False)
+        out.print(f"Next: open {to / 'index.html'}", markup=False)
+
+    guarded(act, as_json=as_json)

@@ -347,7 +347,7 @@ def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dic
 def _written(path: Path) -> TextFile:
     """Detects encoding and separator of a CSV file; the result is empty for UTF-8 with commas."""
     from dpdist.job import TextFile
-    from dpdist.survey.csv_text import UNREAD, Written, guessed
+    from dpdist.survey.csv_file import UNREAD, Written, guessed
 
     if path.suffix.lower() not in (".csv", ".gz"):
         return TextFile()

@@ -183,7 +183,7 @@ def study(
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
-            from dpdist.studies.overview import Overview, load, run_overview
+            from dpdist.studies.run import Overview, load, run_overview
             from dpdist.studies.run import run as run_study
 
             wanted = load(file)

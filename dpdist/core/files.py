@@ -180,7 +180,7 @@ PROOF = 1
 JOB = 1
 """The format of a job file: its key `format`."""
 LEDGER = 1
-"""The format of a ledger's entries: `format` in its first entry. Its tables have another (ledger/database.py)."""
+"""The format of a ledger's entries: `format` in its first entry. Its tables have another (ledger/book.py)."""
 WORKSPACE = 1
 """The format of a workspace with its journal and stored noise: `format` in confidential/identity.json."""
 OTHER_LIMITS = "this version of dpdist chooses other limits than those under which the noisy sums were measured"

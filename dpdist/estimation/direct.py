@@ -1,8 +1,10 @@
-"""Direct survey-weighted estimates from records, block by block, for `quality` and `studies`. Results are confidential."""
+"""Direct survey-weighted estimates of any statistic from records, with design-based variances. Results are confidential."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -10,21 +12,28 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Cells, Codes, Crosstab, Floats
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints
+from dpdist.estimation.domains import DesignSample, quantile, share_below
 from dpdist.estimation.estimators import (
     STATISTICS,
     Estimate,
     Figures,
     PsuSums,
+    Replication,
+    Stage,
+    Stages,
     clustered_counts_and_means,
     counts_and_means,
+    df_in_cells,
     group_sums,
+    met_units,
+    of_sums,
     record_sums,
     stratum_sizes,
     summable,
 )
-from dpdist.estimation.variance import Replication, Stage, Stages, df_in_cells, met_units
-from dpdist.job import Lonely
+from dpdist.estimation.linear import StatisticFigures, Units, figures_of
+from dpdist.job import Job, Lonely, Statistic
 
 UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
 
@@ -206,3 +215,86 @@ def _replicated(sums: PsuSums, replicated: Replicated, cells: Cells) -> Figures:
         mean, again = b / a, again_b / again_a
         variance = replicated.rule.variance
         return (Estimate(a, variance(a, again_a)), Estimate(mean, variance(mean, again)), Estimate(b, variance(b, again_b)))
+
+
+# Results are confidential, unless the records are those of a public reference.
+@dataclass(frozen=True)
+class Direct:
+    """The records of a file: crosstab rows, PSUs (−1 where the job declares none), weights, and outcomes by number.
+
+    `replicates` (record, replicate) are the replicate weights, if the job has them. If there are any, they describe the
+    design.
+    """
+
+    job: Job
+    crosstab: Crosstab
+    design: SamplingDesign
+    row: Codes
+    psu: Codes
+    weight: Floats
+    outcomes: Sequence[Floats]
+    replicates: Floats | None = None
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        crosstab: Crosstab,
+        design: SamplingDesign,
+        by_outcome: Sequence[Iterator[Records]],
+        replicates: Floats | None = None,
+    ) -> Direct:
+        """Collects blocks of records. Every outcome's blocks are read once, in one common order."""
+        first, outcomes = list[Records](), list[Floats]()
+        for number, blocks in enumerate(by_outcome):
+            read = list(blocks)
+            first = read if number == 0 else first
+            outcomes.append(np.concatenate([block.outcome for block in read]))
+        row, psu, weight = (np.concatenate([getattr(block, name) for block in first]) for name in ("row", "psu", "weight"))
+        return cls(job, crosstab, design, row, psu, weight, outcomes, replicates)
+
+    @property
+    def without_clusters(self) -> Direct:
+        survey = self.job.survey.model_copy(update={"psu": None, "replicate_weights": None})
+        design = SamplingDesign(self.design.lonely)
+        return replace(self, job=self.job.model_copy(update={"survey": survey}), design=design, replicates=None)
+
+    def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
+        """Returns value and variance by cell, as `domains` and R's `survey` do; quantiles as `svyquantile`."""
+        held = replace(cells, membership=scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
+        figures, level = figures_of(statistic, held, self.job.outcomes), (statistic.of or statistic).level_of_quantile
+        if level is None:
+            value = figures.of(self._units(self.weight))[0]
+            return Estimate(value, np.where(np.isnan(value), np.nan, self._variance(figures)))
+        outcome = self.outcomes[self.job.outcomes.index((statistic.of or statistic).variable or "")]
+        estimates = quantile(self.sample, held.membership, outcome, level)
+        of_share = share_below(self.sample, held.membership, outcome, estimates.value)[1]
+        return Estimate(*figures.quantile_from(estimates.value, of_share, estimates.standard_error, self._variance))
+
+    @cached_property
+    def sample(self) -> DesignSample:
+        """The records with the design that the job states."""
+        weights = self.job.survey.replicate_weights
+        if weights is not None:
+            assert self.replicates is not None
+            return DesignSample.replicated(self.weight, self.replicates, weights)
+        if self.job.survey.psu is None:
+            stages = Stages(self.crosstab.design_stratum[self.row], self.design.stage_of_records(self.crosstab))
+            return DesignSample(self.weight, np.arange(len(self.row), dtype=np.int32), stages)
+        records = pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1})
+        return DesignSample(self.weight, *stages_of(records, self.crosstab, self.design))
+
+    def _units(self, weight: Floats) -> Units:
+        def below(outcome: int, record: Ints, value: Floats) -> Floats:
+            return np.asarray((weight[record] * (self.outcomes[outcome][record] <= value))[None])
+
+        products = [(weight * products)[None] for products in self.outcomes]
+        return Units(np.ones(len(weight)), weight[None], products, below, self.outcomes)
+
+    def _variance(self, figures: StatisticFigures) -> Floats:
+        """Returns the variance under replicate weights, or of PSUs within design strata."""
+        units, sample = self._units(self.weight), self.sample
+        if sample.replicates is None or sample.replication is None:
+            return of_sums(figures.shares(units), sample.psu, sample.stages)
+        again = np.concatenate([figures.of(self._units(weight)) for weight in sample.replicates.T])
+        return sample.replication.variance(figures.of(units)[0], again)

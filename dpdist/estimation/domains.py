@@ -1,4 +1,4 @@
-"""For `estimation.further` and `survey`: counts, means, ratios and quantiles of a sample, in many domains at once.
+"""For `estimation.direct` and `survey`: counts, means, ratios and quantiles of a sample, in many domains at once.
 
 Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
 computed again under each of them. A quantile is the smallest value with at least the share p of the weight at or below
@@ -16,9 +16,8 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.estimation.estimators import Interval, t_interval
-from dpdist.estimation.linear import OF_RECORDS, quantiles_of, woodruff
-from dpdist.estimation.variance import (
+from dpdist.estimation.estimators import (
+    Interval,
     Replication,
     Stage,
     Stages,
@@ -29,7 +28,9 @@ from dpdist.estimation.variance import (
     met_units,
     of_sums,
     replicate_df,
+    t_interval,
 )
+from dpdist.estimation.linear import OF_RECORDS, quantiles_of, woodruff
 from dpdist.job import Lonely, ReplicateWeights
 
 

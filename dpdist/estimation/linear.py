@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import TOTAL, Cells, Floats, Ints
-from dpdist.estimation.variance import Stage, stratified
+from dpdist.estimation.estimators import Stage, stratified
 from dpdist.job import Statistic
 
 ENTRIES = 4_000_000

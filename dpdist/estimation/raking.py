@@ -9,8 +9,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import TOTAL, Cells, Crosstab, Floats, cross
-from dpdist.estimation.estimators import Estimate, Figures, PsuSums, group_sums
-from dpdist.estimation.variance import Stage, stratified
+from dpdist.estimation.estimators import Estimate, Figures, PsuSums, Stage, group_sums, stratified
 from dpdist.job import Job
 
 ROUNDS = 1_000

@@ -11,24 +11,29 @@ from dpdist.job.families import SAMPLERS, Family
 from dpdist.job.hierarchies import Hierarchy
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.model import Model, Prior, Program
-from dpdist.job.names import (
-    Adjacency,
-    Comparator,
-    Guarantee,
-    Lonely,
-    Measure,
-    NoiseName,
-    SamplerName,
-    StatisticName,
-    Synthesis,
-    Toolchain,
-)
 from dpdist.job.publication import Gate
 from dpdist.job.reference import Fit, Reference
 from dpdist.job.runtime import Diagnostics, Runtime, Sampler
 from dpdist.job.specs import SPECS, Mechanism, spec_of, those
 from dpdist.job.tables import Statistic, Table
-from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
+from dpdist.job.values import (
+    LEAST_BUDGET,
+    TOO_LITTLE,
+    Adjacency,
+    Budget,
+    Comparator,
+    Frozen,
+    Guarantee,
+    Lonely,
+    Measure,
+    Name,
+    NoiseName,
+    SamplerName,
+    StatisticName,
+    Synthesis,
+    Toolchain,
+    budget_text,
+)
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights
 from dpdist.job.whole import Job
 

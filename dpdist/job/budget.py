@@ -11,8 +11,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dpdist.job.names import Adjacency, Exchange
-from dpdist.job.values import Budget, ColumnName, Delta, Frozen, Sentence, adapter_of, at_most, budget_text
+from dpdist.job.values import (
+    Adjacency,
+    Budget,
+    ColumnName,
+    Delta,
+    Exchange,
+    Frozen,
+    Sentence,
+    adapter_of,
+    at_most,
+    budget_text,
+)
 
 # ρ-zCDP (zero-concentrated differential privacy) and (ε, δ) (Bun & Steinke 2016; Canonne et al. 2020).
 #

@@ -10,9 +10,8 @@ from dpdist.job.budget import PrivacyUnit, ReleaseBudget
 from dpdist.job.data import Column, Keep
 from dpdist.job.design import Survey
 from dpdist.job.model import Model, Outcome
-from dpdist.job.names import Measure
 from dpdist.job.specs import Mechanism
-from dpdist.job.values import Frozen, Name, Period
+from dpdist.job.values import Frozen, Measure, Name, Period
 from dpdist.job.yaml_lines import as_yaml
 
 FIRST_LINE = (

@@ -8,8 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from dpdist.core.records import TOTAL
-from dpdist.job.names import MissingRule, Rule
-from dpdist.job.values import Frozen, Levels, PublicLevel, at_most
+from dpdist.job.values import Frozen, Levels, MissingRule, PublicLevel, Rule, at_most
 
 
 class Simulate(Frozen):

@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dpdist.core.records import Crosstab, Floats
-from dpdist.job.names import Lonely, ReplicateKind, StatisticName
-from dpdist.job.values import ColumnName, Frozen
+from dpdist.job.values import ColumnName, Frozen, Lonely, ReplicateKind, StatisticName
 
 COLUMN = "weight"
 """The column of weights in a CSV file."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpdist.core.plugins import FAMILIES as GROUP
 from dpdist.core.plugins import Members, OneOf
 from dpdist.core.records import Floats
-from dpdist.job.names import SamplerName, complete
+from dpdist.job.values import SamplerName, complete
 
 Family = Literal[
     "lognormal",

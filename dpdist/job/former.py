@@ -15,7 +15,7 @@ from dpdist.core.errors import JobError, Problem
 from dpdist.job.budget import FRAME_MINIMUM
 from dpdist.job.contradiction import JobView
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee
+from dpdist.job.values import Guarantee
 from dpdist.job.yaml_lines import Keys, Lines, place
 
 PRESENT = "tables"

@@ -23,7 +23,7 @@ from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.design import COLUMN, read_weights
 from dpdist.job.former import NO_MORE, PRESENT, Former, in_present_form
 from dpdist.job.recode import declared_levels, left_over, level_text, recode_of, recoded_weights
-from dpdist.job.table_entries import written_place
+from dpdist.job.tables import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
 from dpdist.job.values import MINISIGN, NAME, PATTERNS
 from dpdist.job.yaml_lines import Keys, Lines, Where, dotted, mapping, place, read_yaml, value

@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 
 from dpdist.job.contradiction import Contradiction, JobView, declared
 from dpdist.job.families import samplers_of
-from dpdist.job.names import Fallback, Guarantee, StatisticName
-from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Fallback, Frozen, Guarantee, StatisticName
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights, rule_of
 
 NO_WEIGHTS = Weights(rule="none")

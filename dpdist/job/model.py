@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from dpdist.job.families import FamilyName
-from dpdist.job.names import Synthesis
-from dpdist.job.values import Frozen
+from dpdist.job.values import Frozen, Synthesis
 
 
 class Prior(Frozen):

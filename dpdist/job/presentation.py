@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.core.errors import JobError, Problem, install, installed
-from dpdist.job.names import StatisticName
-from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, VERSION, Frozen, Sentence
+from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, VERSION, Frozen, Sentence, StatisticName
 
 Format = Literal["csv", "dta", "sav", "ddi"]
 """Formats of synthetic records besides Parquet: CSV, Stata, SPSS, and a DDI codebook as XML.

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ByteSize, Field
 
-from dpdist.job.names import ExecutorName, SamplerName, Toolchain
-from dpdist.job.values import Frozen, at_most
+from dpdist.job.values import ExecutorName, Frozen, SamplerName, Toolchain, at_most
 
 
 class Sampler(Frozen):

@@ -29,9 +29,6 @@ from dpdist.job.families import MODELS, samplers_of
 from dpdist.job.former import Former
 from dpdist.job.hierarchies import Hierarchies, Nesting, nestings
 from dpdist.job.model import Model, Outcome
-from dpdist.job.names import (
-    Comparator,
-)
 from dpdist.job.presentation import Presentation
 from dpdist.job.publication import Acceptance, Approval, Correction
 from dpdist.job.recode import Recode
@@ -39,9 +36,16 @@ from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Refer
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.specs import SPECS, STORED, Mechanism
 from dpdist.job.statistics import KINDS
-from dpdist.job.table_entries import ListedOut
-from dpdist.job.tables import Microdata, Rake, Table
-from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
+from dpdist.job.tables import ListedOut, Microdata, Rake, Table
+from dpdist.job.values import (
+    ColumnName,
+    Comparator,
+    Frozen,
+    Name,
+    Period,
+    Sentence,
+    at_most,
+)
 from dpdist.job.weights import WEIGHT_RULES
 
 BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys hold where this one says nothing"}

@@ -23,7 +23,7 @@ from dpdist.privacy.guarantees import (
     bound_target,
     record_epsilon,
 )
-from dpdist.sampling.clamped import VARIATION
+from dpdist.sampling.samplers import VARIATION
 
 PUBLIC_X = (
     "Predictors, strata, design strata and table columns are public, as are the numbers of sample records in their "

@@ -16,8 +16,7 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.estimation.donors import AbsentRecords, Donors, DonorsByCell
-from dpdist.estimation.history import PeriodTotals
+from dpdist.estimation.donors import AbsentRecords, Donors, DonorsByCell, PeriodTotals
 from dpdist.job import Job, Program, Statistic, StatisticName
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.synthetic import SyntheticRecords

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from dpdist.core.files import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.history import CELL
+from dpdist.estimation.donors import CELL
 from dpdist.job import Job, budget_text
 from dpdist.job.former import Former
 from dpdist.job.reference import ReleaseReference
-from dpdist.mechanisms.figures import Measurements, measured_of
+from dpdist.mechanisms.parts import Measurements, measured_of
 from dpdist.mechanisms.registry import number_of_queries, proof_of
 from dpdist.privacy.claims import numbers_of
 from dpdist.privacy.proof import ROUNDING, Rederived, rederived

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from dpdist.core.errors import DpdistError, WorkspaceError
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpdist.core.errors import DpdistError, JobError, WorkspaceError
+from dpdist.core.files import OTHER_LIMITS, version_of, write_text
 from dpdist.core.files import STATEMENT as FORMAT
-from dpdist.core.files import write_text
 from dpdist.core.minisign import PublicKey, SecretKey, unsigned
 from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import (
@@ -20,19 +27,261 @@ from dpdist.core.public_files import (
     UNFIT,
     Damaged,
     all_damage,
+    printable,
     read_object,
     refuse_format,
     unfit,
 )
+from dpdist.core.this_process import single_threaded
 from dpdist.estimation.crosstab_table import read_job
+from dpdist.estimation.donors import DONORS, HISTORY, REFERENCE_FILE
 from dpdist.job import Job, budget_text
+from dpdist.job.former import Former
+from dpdist.job.presentation import refuse_formats
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.opening.rederiving import Rederivation, rederivation
-from dpdist.opening.remaking import Remade, remade
+from dpdist.opening.rederiving import Rederivation, as_run, rederivation
 from dpdist.privacy.adjacency import neighbours, unit
 from dpdist.privacy.claims import Advisory, advisories, promised
-from dpdist.publish.released import REMEDY
+from dpdist.publish.folder import publish, versions
+from dpdist.publish.released import DISTRIBUTIONS, REMEDY, ReleasedObject, public_frame, read_released
 from dpdist.publish.statement import unit_figures
+
+# Texts, names, whole numbers and guarantees must be equal. Decimal numbers must be equal within `RELATIVE`, because last
+# digits depend on the processor. `REST` names the facts in released/ that nothing in the folder can confirm.
+RELATIVE, ABSOLUTE = 1e-6, 1e-13
+"""Largest difference of a decimal number, relative to itself, and relative to the largest one of its column."""
+PROMISE = "released/promise.json"
+OF_THE_RUN = {"sampler", "reference", "readers", "metered", "date", "protected_by", "acceptance"}
+"""Keys of a promise that a run adds to what follows from its job."""
+OTHER = "not what its released/ gives"
+REST = {
+    "released/job.json": "that this job was run, and no other",
+    PROMISE: "day, version, sampler, readers and ledger of the run, the reference's checksum and cautions, values of gates",
+    "released/frame.parquet": "that its numbers are those of the sample, and of the noise that was drawn",
+    "released/seed": "that it was drawn at random",
+    f"released/{DISTRIBUTIONS}": "that it has the distributions of the reference",
+    f"released/{DONORS}": "that it has the records of the reference",
+    f"released/{HISTORY}": "that it has the totals that follow from noisy sums, of this release and of those before it",
+    f"released/{REFERENCE_FILE}": "that it has the points of the run's histograms or of the earlier release",
+}
+FORMER = "files that follow from released/: dpdist 0.2 has '{}', and makes them again"
+SET = "that noisy figures, or draws, are those of the run; that its limits follow from the reference"
+NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
+
+
+class Remade(NamedTuple):
+    """Differences between a folder and what its released/ gives, as faults or in words, and what nothing confirms."""
+
+    faults: list[Damaged]
+    unchecked: list[str]
+
+
+def remade(public: Path, listener: Listener = silent) -> Remade:
+    """Publishes a release again and compares. Differences are faults if the same versions published the folder."""
+    lacking, rest = list[str](), list(_rest(public))
+    if isinstance(mechanism := read_job(public, "released/job.json").mechanism, Former):
+        return Remade([], [FORMER.format(mechanism), *rest])
+    try:
+        released = read_released(public / "released")
+        differences = [*_promise(public, released), *_sizes(released)]
+        try:
+            refuse_formats(released.job.dataset, released.job.presentation)
+        except JobError as error:
+            lacking = [f"files that follow from released/: {problem.fault}" for problem in error.problems]
+        else:
+            with TemporaryDirectory(prefix="dpdist-verify-") as folder, single_threaded():
+                publish(released, again := Path(folder) / "public", listener)
+                differences += _files(public, again)
+    except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, pa.ArrowException) as error:
+        if not (isinstance(error, WorkspaceError) and error.fault == OTHER_LIMITS):
+            return Remade([_unusable(error)], rest)
+        differences = [Damaged("released/set-1.json", OTHER_LIMITS, "those of the measurement")]
+    stated = read_object(public, MANIFEST).get("versions")
+    protected_by = str(released.promise.get("protected_by") or "0.1.0 or earlier")
+    if stated == versions() and protected_by == version_of("dpdist"):
+        return Remade(differences, [*lacking, *rest])
+    by = json.dumps(stated, sort_keys=True) if isinstance(stated, dict) else "no versions"
+    how = f"as here from released/: dpdist {protected_by} protected it, and it was published with {printable(by, 300)}"
+    return Remade([], [*(f"that {error.file} is {how} ({error.fault})" for error in differences), *lacking, *rest])
+
+
+def _unusable(error: Exception) -> Damaged:
+    return Damaged("released/job.json", f"nothing can be published from it ({type(error).__name__})", "released/ as it was")
+
+
+def _rest(public: Path) -> Iterator[str]:
+    """What nothing in the folder confirms, by file."""
+    texts = REST | {f"released/{path.name}": SET for path in sorted((public / "released").glob("set-*.json"))}
+    texts[MANIFEST] = "versions that published the folder"
+    yield from (f"{name}: {text}" for name, text in texts.items() if (public / name).exists())
+
+
+def _promise(public: Path, released: ReleasedObject) -> Iterator[Damaged]:
+    """Entries of a promise that do not follow from the job, or are none of a run's."""
+    job, stated = as_run(public, released.job), released.promise
+    due = promised(mechanism_of(job).promise(job), {})
+    for key in sorted(stated.keys() - due.keys() - OF_THE_RUN):
+        yield Damaged(PROMISE, f"an entry {printable(key)}", "entries of a promise")
+    further = len(stated.get("readers") or {})  # an assumption for each reader that a plug-in brings
+    same = {
+        "composition": stated.get("composition") == due["composition"],
+        "assumptions": _assumed(job, stated.get("assumptions"), due["assumptions"], further),
+        "cautions": set(due["cautions"]) <= set(map(str, stated.get("cautions") or ())),
+    }
+    for key in (key for key, equal in same.items() if not equal):
+        yield Damaged(PROMISE, f"{key} {printable(json.dumps(stated.get(key)))}", f"{json.dumps(due[key])}, by its job")
+
+
+def _assumed(job: Job, stated: object, due: list[str], further: int) -> bool:
+    """True for the assumptions of a job, of which some may be of the tables that it had first: later ones cost nothing."""
+    first = mechanism_of(job).promise(job.model_copy(update={"tables": job.tables[:1]})).assumptions
+    if not isinstance(stated, list) or not set(due) & set(first) <= set(map(str, stated)):
+        return False
+    return sum(text not in {*due, *first} for text in stated) == further
+
+
+def _sizes(released: ReleasedObject) -> Iterator[Damaged]:
+    """Numbers of records that do not follow from the noisy sums, where these measure them."""
+    if not np.array_equal(public_frame(released.job, released.crosstab, released.sets).count, released.crosstab.count):
+        yield Damaged("released/frame.parquet", "numbers of records other than its noisy sums give", "those of the sums")
+
+
+def _files(public: Path, again: Path) -> Iterator[Damaged]:
+    """Files that the two folders have not in common, or that differ."""
+    here, there = _names(public), _names(again)
+    yield from (Damaged(name, "it is missing, and follows from released/", "the file") for name in sorted(there - here))
+    yield from (Damaged(name, "it does not follow from released/", "files that do") for name in sorted(here - there))
+    for name in sorted((here & there) - {MANIFEST}):
+        if (where := _difference(public / name, again / name)) is not None:
+            yield Damaged(name, f"{OTHER}{f': {printable(where)}' if where else ''}", "as `dpdist publish` makes it")
+    one, other = (read_object(folder, MANIFEST) for folder in (public, again))
+    for key in sorted((one.keys() | other.keys()) - {"files", "versions", "release"}):
+        if one.get(key) != other.get(key):
+            yield Damaged(MANIFEST, f"{printable(key)} {OTHER}", "as `dpdist publish` makes it")
+
+
+def _names(folder: Path) -> set[str]:
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return files - {SIGNATURE, UNFIT}
+
+
+def _difference(one: Path, other: Path) -> str | None:
+    """Where two files differ beyond last digits, in words; None if they do not."""
+    if one.read_bytes() == other.read_bytes():
+        return None
+    compare = {".json": _json, ".parquet": _parquet, ".xlsx": _members, ".dta": _stata}.get(one.suffix, _text)
+    try:
+        return compare(one, other)
+    except (DpdistError, pa.ArrowException, zipfile.BadZipFile, OSError, ValueError, LookupError, TypeError) as error:
+        return f"it cannot be read ({type(error).__name__})"
+
+
+def _json(one: Path, other: Path) -> str | None:
+    return next(_unequal("", *(json.loads(path.read_text(encoding="utf-8")) for path in (one, other))), None)
+
+
+def _unequal(where: str, one: Any, other: Any) -> Iterator[str]:
+    """Paths of JSON values that differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys()):
+            if key not in one or key not in other:
+                yield f"{where}{key}"
+            else:
+                yield from _unequal(f"{where}{key}.", one[key], other[key])
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for place, pair in enumerate(zip(one, other, strict=True)):
+            yield from _unequal(f"{where}{place}.", *pair)
+    elif isinstance(one, float) and isinstance(other, float):
+        if not _close(np.array([one]), np.array([other])):
+            yield where.rstrip(".")
+    elif type(one) is not type(other) or one != other:
+        yield where.rstrip(".")
+
+
+def _parquet(one: Path, other: Path) -> str | None:
+    tables = pq.read_table(one), pq.read_table(other)
+    schemas = [
+        table.schema.remove_metadata() if b"pandas" in (table.schema.metadata or {}) else table.schema for table in tables
+    ]
+    if not schemas[0].equals(schemas[1], check_metadata=True):
+        return "its columns"
+    return _columns(*({name: table[name] for name in table.column_names} for table in tables))
+
+
+def _stata(one: Path, other: Path) -> str | None:
+    frames, labels = list[pd.DataFrame](), list[Any]()
+    for path in (one, other):
+        opened: Any = pd.read_stata(path, convert_categoricals=False, iterator=True)
+        with opened as reader:
+            frames.append(reader.read())
+            labels.append((reader.variable_labels(), reader.value_labels()))
+    if labels[0] != labels[1]:
+        return "its labels"
+    return _columns(*({str(name): pa.chunked_array([pa.array(columns[name])]) for name in columns} for columns in frames))
+
+
+def _columns(one: Mapping[str, pa.ChunkedArray], other: Mapping[str, pa.ChunkedArray]) -> str | None:
+    """The first column that differs; None if there is none."""
+    if list(one) != list(other):
+        return "its columns"
+    for name in one:
+        first, second = one[name], other[name]
+        if len(first) != len(second):
+            return f"{len(first):,} rows, not {len(second):,}"
+        if pa.types.is_floating(first.type) and pa.types.is_floating(second.type):
+            same = first.is_null().equals(second.is_null()) and _close(first.to_numpy(), second.to_numpy())
+        elif pa.types.is_nested(first.type):
+            pairs = zip(first.to_pylist(), second.to_pylist(), strict=True)
+            same = all(next(_unequal("", *pair), None) is None for pair in pairs)
+        else:
+            same = first.equals(second)
+        if not same:
+            return f"column {name}"
+    return None
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    most = np.abs(other[np.isfinite(other)]).max(initial=0.0)
+    return bool(np.isclose(one, other, rtol=RELATIVE, atol=ABSOLUTE * most, equal_nan=True).all())
+
+
+def _text(one: Path, other: Path) -> str | None:
+    return _texts(one.read_text(encoding="utf-8"), other.read_text(encoding="utf-8"))
+
+
+def _members(one: Path, other: Path) -> str | None:
+    """The first file of a workbook that differs."""
+    with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
+        if first.namelist() != second.namelist():
+            return "its parts"
+        for name in first.namelist():
+            if _texts(first.read(name).decode(), second.read(name).decode()) is not None:
+                return name
+    return None
+
+
+def _texts(one: str, other: str) -> str | None:
+    """The first line in which texts differ, apart from last digits of their decimal numbers."""
+    lines, others = one.splitlines(), other.splitlines()
+    if len(lines) != len(others):
+        return f"{len(lines):,} lines, not {len(others):,}"
+    for number, (line, due) in enumerate(zip(lines, others, strict=True), start=1):
+        if line != due and (NUMBER.sub("#", line) != NUMBER.sub("#", due) or not _numbers_close(line, due)):
+            return f"line {number:,}"
+    return None
+
+
+def _numbers_close(line: str, due: str) -> bool:
+    pairs = zip(NUMBER.findall(line), NUMBER.findall(due), strict=True)
+    return all(one == other or _decimal_close(one, other) for one, other in pairs)
+
+
+def _decimal_close(one: str, other: str) -> bool:
+    """True for two decimal numbers that are equal but for last digits; whole numbers must be equal."""
+    one, other = one.replace(",", ""), other.replace(",", "")
+    integers = one.lstrip("-").isdigit() and other.lstrip("-").isdigit()
+    return not integers and abs(float(one) - float(other)) <= RELATIVE * max(abs(float(one)), abs(float(other)))
+
 
 FIGURES = (
     "guarantee",
@@ -49,7 +298,7 @@ IN_WORDS = {"privacy_unit_in_words": unit, "adjacency_in_words": neighbours}
 """Sentences of a statement, with the functions that make them; their numbers follow from the job."""
 UNIT = ("privacy_unit", "privacy_unit_most", "record_share_of_budget", "correction")
 """Other keys of a statement whose values follow from the job alone."""
-NUMBER = re.compile(r"\d+(?:[./,]\d+)*")
+FIGURE = re.compile(r"\d+(?:[./,]\d+)*")
 STATEMENT = "statement.json"
 SAYING = (STATEMENT, "released/promise.json")
 
@@ -195,7 +444,7 @@ def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
     for name, worded in IN_WORDS.items():
         if name not in statement and statement.get("guarantee") == "none":
             continue
-        numbers, due = (NUMBER.findall(str(text)) for text in (statement.get(name), worded(job)))
+        numbers, due = (FIGURE.findall(str(text)) for text in (statement.get(name), worded(job)))
         if numbers != due:
             yield _unlike(STATEMENT, f"{name} with the numbers", numbers, due)
 

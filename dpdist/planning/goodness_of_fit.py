@@ -31,9 +31,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import Draws, Exact, FitsOutright, Improper, Likelihood, Recentred, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows
 from dpdist.sampling.samplers import ExactSampler, GridSampler
-from dpdist.survey.batches import Tick
-from dpdist.survey.census import design_of
-from dpdist.survey.placement import place, replicate_sums
+from dpdist.survey.census import Tick, design_of, place, replicate_sums
 from dpdist.survey.reference_file import ReferenceFile
 
 WITHIN = 2.0

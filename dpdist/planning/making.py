@@ -30,8 +30,8 @@ from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
 from dpdist.sampling import check
 from dpdist.survey.census import Census, take_census
 from dpdist.survey.checks import rake_problems
-from dpdist.survey.earlier_release import ReferenceRelease, open_release
 from dpdist.survey.reference_file import ReferenceFile, open_reference
+from dpdist.survey.released_reference import ReferenceRelease, open_release
 from dpdist.survey.same_file import content
 from dpdist.survey.source import Input, Source, open_source
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpdist.core.cautions import Caution
 from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts
-from dpdist.estimation.further import Direct
+from dpdist.estimation.direct import Direct
 from dpdist.job import DesignEffect, Job, StatisticName, budget_text
 from dpdist.job.design import LARGEST_EFFECT
 from dpdist.job.hierarchies import Nesting
@@ -25,11 +25,10 @@ from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
 from dpdist.privacy.small_counts import count_small
-from dpdist.survey.census import Census, design_of
-from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.placement import records_as_they_came, replicates_as_they_came
+from dpdist.survey.census import Census, design_of, records_as_they_came, replicates_as_they_came
 from dpdist.survey.readers import BY_PLUGIN, reader_of
 from dpdist.survey.reference_file import ReferenceFile
+from dpdist.survey.released_reference import ReferenceRelease
 from dpdist.survey.schema import replicates
 from dpdist.survey.source import Source
 

@@ -23,20 +23,18 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, rele
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.estimators import PsuSums
 from dpdist.models.protocol import Expectation, NoisedFigures
-from dpdist.publish.batches import ByBatch, run_here
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS
 from dpdist.publish.model_outputs import write_measurements, write_model_tables
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import PrintedTable, printed_table, with_withheld, without_empty_figures
-from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import Expected
-from dpdist.publish.released import ReleasedObject, write_released
+from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
 from dpdist.publish.standard_errors import simulated
 from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
-from dpdist.publish.synthesis import synthesize
+from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, table
 from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.csv_tables import for_spreadsheets, write_wide

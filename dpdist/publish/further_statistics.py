@@ -16,15 +16,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dpdist.core.records import Cells, Codes, Floats, Ints
-from dpdist.estimation.estimators import Interval, combine_sets, t_interval
+from dpdist.estimation.estimators import Interval, Stages, combine_sets, met_units, t_interval
 from dpdist.estimation.linear import Below, StatisticFigures, Units, figures_of, variance, woodruff
 from dpdist.estimation.raking import margins_of
-from dpdist.estimation.variance import Stages, met_units
 from dpdist.job import Column, Statistic
 from dpdist.models.protocol import Distributed, Draws, LearnsFromRecords, OfAnswers
-from dpdist.publish.design_effects import further_effects
 from dpdist.publish.refit import Laws
-from dpdist.publish.released import ReleasedObject
+from dpdist.publish.released import ReleasedObject, further_effects
 from dpdist.publish.standard_errors import Spreads, about, normal_variance
 
 LEVEL = 0.9

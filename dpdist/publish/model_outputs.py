@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.estimation.history import CELL
+from dpdist.estimation.donors import CELL
 from dpdist.job import DesignEffect
-from dpdist.mechanisms.figures import Figures, measured_of
+from dpdist.mechanisms.parts import Figures, measured_of
 from dpdist.models.protocol import CodedRecords, DesignEffectOf, ModelTable
-from dpdist.publish.design_effects import effect_of
-from dpdist.publish.released import ReleasedObject
+from dpdist.publish.released import ReleasedObject, effect_of
 
 FILE = "measurements.parquet"
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {

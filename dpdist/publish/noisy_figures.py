@@ -17,8 +17,7 @@ from dpdist.core.records import Cells, Floats
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
 from dpdist.job import StatisticName, Table
 from dpdist.models.protocol import DRAWS, Draws, NoisedFigures, Resampled
-from dpdist.publish.design_effects import plain_effects
-from dpdist.publish.released import ReleasedObject
+from dpdist.publish.released import ReleasedObject, plain_effects
 from dpdist.publish.standard_errors import Spreads, VarianceParts, noise_variances, normal_variance, spreads
 
 COMPOSED = 100

@@ -21,8 +21,8 @@ from dpdist.estimation.crosstab_table import read_crosstab, read_job
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Job
 from dpdist.privacy import claims
-from dpdist.publish.design_effects import design_effects, effect_of
 from dpdist.publish.printed_tables import PrintedTable, printed_table, wide_heads
+from dpdist.publish.released import design_effects, effect_of
 
 FRAME = "released/frame.parquet"
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]

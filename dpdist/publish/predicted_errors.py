@@ -23,9 +23,8 @@ from dpdist.core.records import Cells, Floats, counted_and_named
 from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
 from dpdist.models.protocol import DRAWS, LearnsFromRecords, expected_of
-from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import Expected
-from dpdist.publish.released import ReleasedObject
+from dpdist.publish.released import ReleasedObject, plain_effects
 from dpdist.publish.standard_errors import (
     CellsKey,
     CellSums,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -20,28 +20,69 @@ from dpdist.core.errors import JobError, Problem, WorkspaceError
 from dpdist.core.files import replaced, version_of, write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
-from dpdist.core.records import POOLED, Cells, Crosstab
+from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats
 from dpdist.estimation.crosstab_table import crosstab_table, read_crosstab, read_job
-from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
-from dpdist.estimation.estimators import stratum_sizes
-from dpdist.estimation.history import (
+from dpdist.estimation.donors import (
+    DONORS,
     HISTORY,
     REFERENCE_FILE,
+    Donors,
     History,
     PeriodTotals,
+    donors_from_table,
+    donors_table,
     read_history,
     read_points,
     write_history,
 )
-from dpdist.estimation.variance import Stage
-from dpdist.job import DesignEffect, Job, Table, budget_text
+from dpdist.estimation.estimators import STATISTICS, Stage, stratum_sizes
+from dpdist.job import DesignEffect, Job, Statistic, Table, budget_text
 from dpdist.job.families import family_facts
 from dpdist.job.former import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.protocol import Draws, LearnsFromRecords, OnDistributions, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target, record_epsilon
-from dpdist.publish.design_effects import design_effects, effects_in_promise
+
+KEY = "design_effects"
+
+
+def design_effects(job: Job, promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
+    """Returns the design effects of a release, or none. A figure takes the first effect that fits it."""
+    if not job.survey.effects_of_reference:
+        return job.survey.stated_effects
+    return effects_in_promise(promise)
+
+
+def effects_in_promise(promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
+    """Returns the effects estimated from a reference. Raises `ValueError` or `TypeError` for wrong entries."""
+    return tuple(DesignEffect.model_validate(entry) for entry in promise.get("reference", {}).get(KEY, ()))
+
+
+def effect_of(effects: tuple[DesignEffect, ...], columns: frozenset[str], statistic: str, outcome: str | None) -> float:
+    """Returns the effect of a statistic in cells crossed by these columns; 1 if none is known."""
+    return next((effect.effect for effect in effects if effect.fits(columns, statistic, outcome)), 1.0)
+
+
+def effects_in(effects: tuple[DesignEffect, ...], cells: Cells, statistic: str, outcome: str | None) -> Floats:
+    """Returns a statistic's effects, (cell,)."""
+    crossed = [
+        frozenset(name for name, level in zip(cells.by, label, strict=True) if level != TOTAL) for label in cells.labels
+    ]
+    by_columns = {columns: effect_of(effects, columns, statistic, outcome) for columns in set(crossed)}
+    return np.array([by_columns[columns] for columns in crossed])
+
+
+def plain_effects(effects: tuple[DesignEffect, ...], cells: Cells, outcome: str) -> list[Floats]:
+    """Returns the effects of counts, means and totals, (cell,) each. Counts have the same effects for every outcome."""
+    return [effects_in(effects, cells, name, None if name == "count" else outcome) for name in STATISTICS]
+
+
+def further_effects(effects: tuple[DesignEffect, ...], cells: Cells, statistic: Statistic) -> Floats:
+    """Returns the effects of a further statistic, (cell,). A difference has the effects of both figures."""
+    base = statistic.of or statistic
+    return effects_in(effects, cells, base.name, base.variable)
+
 
 UNDO = (
     "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} beside this release"
@@ -407,3 +448,47 @@ def _check_promise(name: str, promise: Mapping[str, Any]) -> None:
         effects_in_promise(promise)
     except (ValueError, TypeError):
         raise Damaged(name, "no valid design effects", allowed) from None
+
+
+# Batches depend on sizes alone, never on workers. A batch's result is small, or in proportion to its records. The driver
+# takes results in the order of batches. So the same bytes follow, whoever does the work.
+R = TypeVar("R")
+MOST_STRATA = 64
+"""Largest number of strata in a batch: half a second of work, and few enough for 10,000 strata to occupy 64 workers."""
+MOST_RECORDS = 2**18
+"""Largest number of records in a batch of several strata."""
+
+Work = Callable[[ReleasedObject, range], R]
+"""What is done with a batch: it reads the release's parameters of these strata only."""
+
+
+class ByBatch(Protocol):
+    """Does some work for each batch, here or on an executor, and gives the results in the order of the batches."""
+
+    def __call__(self, work: Work[R], released: ReleasedObject, batches: Sequence[range]) -> Iterator[R]: ...
+
+
+def run_here(work: Work[R], released: ReleasedObject, batches: Sequence[range]) -> Iterator[R]:
+    """Does the work in this process, one batch after another."""
+    return (work(released, batch) for batch in batches)
+
+
+def batches_of(crosstab: Crosstab) -> list[range]:
+    """Consecutive strata in batches. A stratum with more than `MOST_RECORDS` is a batch alone."""
+    batches, start, records = list[range](), 0, 0
+    for stratum, count in enumerate(crosstab.stratum_count.tolist()):
+        if stratum > start and (stratum - start == MOST_STRATA or records + count > MOST_RECORDS):
+            batches.append(range(start, stratum))
+            start, records = stratum, 0
+        records += count
+    return [*batches, range(start, len(crosstab.stratum_count))]
+
+
+def is_large(crosstab: Crosstab, batch: range) -> bool:
+    """True for a stratum whose records are too many for one result."""
+    return int(crosstab.stratum_count[batch.start]) > MOST_RECORDS
+
+
+def rows_of_batch(crosstab: Crosstab, batch: range) -> slice:
+    """The crosstab rows of a batch, which are contiguous."""
+    return slice(crosstab.rows_of(batch.start).start, crosstab.rows_of(batch.stop - 1).stop)

@@ -20,10 +20,8 @@ from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.models.protocol import DRAWS, Draws, Recentred, Resampled, expected_of
 from dpdist.privacy.noisy_counts import counted_again
-from dpdist.publish.batches import ByBatch, batches_of, rows_of_batch, run_here
-from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import Expected, Laws, Recounted, RefitExpectations, expected_under, refitted
-from dpdist.publish.released import ReleasedObject
+from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, plain_effects, rows_of_batch, run_here
 
 NOISED = 2
 """Position in `Spreads.laws` of the released parameters under simulated noise."""

@@ -9,8 +9,7 @@ from typing import Any
 from dpdist.core.cautions import Caution, described
 from dpdist.core.files import STATEMENT
 from dpdist.core.minisign import PublicKey
-from dpdist.estimation.donors import DONORS
-from dpdist.estimation.history import HISTORY
+from dpdist.estimation.donors import DONORS, HISTORY
 from dpdist.job import Job, budget_text
 from dpdist.job.families import facts_of, family_facts
 from dpdist.job.recode import in_words as merges_in_words

@@ -21,16 +21,15 @@ from dpdist.estimation.estimators import (
 )
 from dpdist.estimation.raking import margins_of, raked_counts_and_means
 from dpdist.job import Table
-from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.noisy_figures import NoisedTables
-from dpdist.publish.public_bounds import (
+from dpdist.publish.released import ReleasedObject, plain_effects
+from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
+from dpdist.publish.synthesis import (
     fixed_totals,
     limited,
     without_rounding,
 )
-from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 
 
 class Grounds(NamedTuple):

@@ -29,8 +29,7 @@ from dpdist.privacy.weights import NotReached, Summary
 from dpdist.quality.utility import distances
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import PosteriorSampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.same_file import content
 from dpdist.survey.source import open_source
 

@@ -16,21 +16,17 @@ from dpdist.core.files import write_json
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.direct import totals
-from dpdist.estimation.further import Direct
+from dpdist.estimation.direct import Direct, totals
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import CodedRecords
 from dpdist.planning.plan import Plan
-from dpdist.quality.comparators import REFERRED, reference_baselines
-from dpdist.quality.compare import Yardstick, compare
+from dpdist.quality.compare import REFERRED, Yardstick, compare, reference_baselines
 from dpdist.quality.microdata import Coded, microdata_measures
 from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators
-from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
-from dpdist.storage.workspace import Workspace
-from dpdist.survey.census import design_of
-from dpdist.survey.placement import records_as_they_came, replicate_sums, replicates_as_they_came
+from dpdist.storage.workspace import SCRATCH, Workspace
+from dpdist.survey.census import design_of, records_as_they_came, replicate_sums, replicates_as_they_came
 
 FILE = "microdata.json"
 MOST = 200_000

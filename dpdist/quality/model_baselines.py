@@ -26,10 +26,9 @@ from dpdist.models.protocol import Improper
 from dpdist.planning.blocks import block_rows
 from dpdist.privacy.claims import promised
 from dpdist.privacy.weights import NotReached
-from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import cell_estimates
-from dpdist.publish.synthesis import synthetic_sums
+from dpdist.publish.synthesis import expectations, synthetic_sums
 from dpdist.sampling import facts, sampler_of
 from dpdist.storage.tables import each_part
 

@@ -17,7 +17,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.parquet import batches
 from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.estimation.crosstab_table import crosstab_from_table
-from dpdist.estimation.history import CELL
+from dpdist.estimation.donors import CELL
 from dpdist.job import Job
 from dpdist.publish.model_outputs import FILE
 from dpdist.publish.released import ReleasedObject

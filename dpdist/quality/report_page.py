@@ -3,32 +3,363 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, write_text
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
-from dpdist.core.records import Cells, Floats
+from dpdist.core.records import Cells, Crosstab, Floats
 from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.noisy_figures import NoiseErrors
-from dpdist.publish.printed_tables import rows_with
+from dpdist.publish.printed_tables import printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
+from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
+from dpdist.publish.writers.dotplot import chart, height_of
 from dpdist.publish.writers.page import environment
-from dpdist.quality.report_material import ReportMaterial
-from dpdist.quality.report_parts import Section
-from dpdist.quality.report_sections import limits_of_the_job, rules_of_quality, sections
-from dpdist.quality.summary import LOOKED, Overall, overall_of
+from dpdist.quality.report_material import BOUNDS, RecordBounds, ReportMaterial, clipped, evenly_spread
+from dpdist.quality.report_parts import MOST_ROWS, Grid, ReportFigure, Section, axis, cell, error, grid, scatter, steps
+from dpdist.quality.summary import (
+    LOOKED,
+    ROWS,
+    Overall,
+    by_statistic,
+    class_of,
+    errors,
+    estimates_of,
+    furthest,
+    missing,
+    notes,
+    overall_of,
+    worst,
+)
+from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINAL, SMALL_RATIO, labels_of, place
 from dpdist.storage.objects import is_url
-from dpdist.storage.paths import GATHERED
-from dpdist.storage.workspace import MADE_AGAIN, Workspace, confidential_log
+from dpdist.storage.workspace import GATHERED, MADE_AGAIN, Workspace, confidential_log
+
+WORST = 10
+NAMED = 10
+"""Number of crosstab rows with a single record that are listed."""
+SCALE = (
+    "Errors are distances from the direct estimate, in its standard errors (SE). "
+    "The direct estimate itself is about 1 SE from the truth."
+)
+
+
+def verdict_section(material: ReportMaterial) -> Section:
+    """Shows the worst cells, the job's limits, coverage, clipped records, and crosstab rows with a single record."""
+    section = Section("verdict", "Verdict")
+    section.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
+    section.grids.append(_singletons(material.crosstab))
+    return section
+
+
+def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
+    parts = [
+        worst(group).assign(figure=f"{name}, {statistic}", size=furthest(group)["synthetic_error_in_se"].to_numpy())
+        for name, rows in tables.items()
+        for statistic, group in by_statistic(rows)
+        if group["synthetic_error_in_se"].notna().any()
+    ]
+    if not parts:
+        return grid("Worst cells", pd.DataFrame({"cell": []}), notes=["No cell has an error in direct standard errors."])
+    far = pd.concat(parts).nlargest(WORST, "size")[
+        ["cell", "figure", "published", "published SE", "direct", "direct SE", "size", "covered"]
+    ]
+    return grid(
+        "Worst cells",
+        far.rename(columns={"size": "SE off"}),
+        notes=[SCALE, "SE: one standard error. covered: whether the published 90 % interval covers the direct estimate."],
+    )
+
+
+def _thresholds(material: ReportMaterial) -> Grid:
+    """Lists the limits of the job and of the verdict beside the measured values; failed ones come first."""
+    rows = [*limits_of_the_job(material), *rules_of_quality(material), *_coverage(material)]
+    rows.sort(key=lambda row: ANSWERS.index(row[-1]))
+    return Grid("Thresholds", ["threshold", "limit", "found", "answer"], [[cell(value) for value in row] for row in rows])
+
+
+def limits_of_the_job(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
+    """Yields the limits that the release must keep: name, limit, measured value, met or failed."""
+    yield from _gates(material)
+    yield from _targets(material)
+
+
+def _gates(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
+    for gate in material.statement.get("acceptance", {}).get("gates", ()):
+        yield f"gate: {gate['gate']} (under noise)", float(gate["limit"]), float(gate["measured"]), _met(gate["accepted"])
+
+
+def _targets(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
+    """Yields the limit of tuned privacy weights, with the largest record bound of any stratum."""
+    rows = material.strata
+    if "database_bound" in rows and np.isfinite(material.release.target) and rows["database_bound"].notna().any():
+        largest = float(rows["database_bound"].max())
+        yield "largest record bound of a fit", material.release.target, largest, _met(largest <= material.release.target)
+
+
+def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
+    """Yields how many printed figures the job's rules of quality flag or leave out. Rules change nothing but print."""
+    rules = material.job.presentation.quality
+    for table in material.job.tables:
+        form = printed_table(material.job, table, pq.read_table(material.space.newest / "tables" / f"{table.name}.parquet"))
+        for flag in ("unreliable", "caution") if rules.flags else ():
+            number = int((form.flags == flag).sum())
+            yield f"{table.name}: figures flagged {flag}", 0, number, _met(number == 0)
+        if rules.minimum is not None or rules.hide_unreliable:
+            number = int(np.isnan(form.values).sum())
+            yield f"{table.name}: figures that are not printed", 0, number, _met(number == 0)
+
+
+def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
+    """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
+    for name, verdict in material.verdicts.items():
+        if verdict is None:
+            continue
+        otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
+        answer = _met(True) if fraction >= NOMINAL else otherwise
+        yield f"{name}: direct estimates within 90 % intervals", NOMINAL, fraction, answer
+        for what, limit, size in (
+            ("median", FAR_MEDIAN, verdict.errors.median),
+            ("largest", FAR_LARGEST, verdict.errors.largest),
+        ):
+            if not np.isnan(size):
+                yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)
+        if material.job.survey.clustered and not np.isnan(verdict.width):
+            small = "failed" if verdict.small else _met(True) if verdict.width >= SMALL_RATIO else "not clear"
+            yield f"{name}: published over direct standard error, in the median", SMALL_RATIO, verdict.width, small
+        if verdict.fixed is not None and not np.isnan(verdict.fixed.error):
+            measure = f"{name}: counts that the design fixes, largest relative error or half width"
+            yield measure, FAR_RELATIVE, max(verdict.fixed.error, verdict.fixed.reach), _met(not verdict.fixed.inaccurate)
+        if verdict.grand is not None:
+            size, answer = abs(verdict.grand.in_published), _met(True) if verdict.grand.held else otherwise
+            yield f"{name}: all records, in published SE (limit: their 90 % interval)", verdict.grand.reach, size, answer
+
+
+ANSWERS = ("failed", "warning", "not clear", "met")
+"""Answers to a threshold, as they are sorted."""
+
+
+def _met(met: object) -> str:
+    return "met" if met else "failed"
+
+
+def _clipping(material: ReportMaterial) -> Iterator[Grid]:
+    """Shows the share of records that each rule clips, and the crosstab rows where most records are clipped."""
+    crosstab, job = material.crosstab, material.job
+    counts = clipped(material.space, job, crosstab)
+    rows = []
+    if material.bounds is not None:
+        down = material.bounds.weighted_down
+        rows.append([cell("privacy weight below 1"), cell(down), cell(down / material.bounds.rows), cell("")])
+    for rule, records in counts:
+        share = np.asarray(records / np.maximum(crosstab.count, 1))
+        top = int(np.argmax(share))
+        where = f"{row_name(crosstab, top)}: {share[top]:.2f} of {int(crosstab.count[top]):,}" if records.any() else ""
+        rows.append(
+            [cell(rule), cell(int(records.sum())), cell(float(records.sum() / max(crosstab.count.sum(), 1))), cell(where)]
+        )
+    if rows:
+        yield Grid("Records clipped or weighted down", ["rule", "records", "share", "largest share of a combination"], rows)
+
+
+def _singletons(crosstab: Crosstab) -> Grid:
+    """Lists combinations of public columns with a single record.
+    Anyone who knows these columns knows whose record it is.
+    """
+    single = np.flatnonzero(crosstab.count == 1)
+    sentences = [
+        f"{len(single):,} of {int((crosstab.count > 0).sum()):,} combinations of public columns have a single record."
+    ]
+    sentences += [f"The first {NAMED} are named."] if len(single) > NAMED else []
+    rows = [[cell(row_name(crosstab, int(row)))] for row in single[:NAMED]]
+    return Grid("Combinations with a single record", ["combination"], rows, notes=sentences)
+
+
+def row_name(crosstab: Crosstab, row: int) -> str:
+    return ", ".join(str(crosstab.levels[name][codes[row]]) for name, codes in crosstab.codes.items()) or "all"
+
+
+BEFORE, AFTER = "before: unweighted", "after: weighted"
+
+
+def bounds_section(material: ReportMaterial, bounds: RecordBounds) -> Section:
+    """Shows record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
+    section = Section("bounds", "Record bounds and privacy weights")
+    curves, rows = {}, []
+    for name, text in zip(BOUNDS, (BEFORE, AFTER), strict=True):
+        values = bounds.drawn[name].dropna().to_numpy(dtype=float)
+        if len(values):
+            curves[text] = values
+            inner = [float(quantile) for quantile in np.quantile(values, [0.5, 0.9, 0.99])]
+            rows.append([cell(text), *map(cell, inner), cell(float(bounds.largest[name]))])
+    notes = [f"Target of the largest: {material.release.target:.4g}."] if np.isfinite(material.release.target) else []
+    if len(bounds.drawn) < bounds.rows:
+        spread = f"Quantiles and curves are of {len(bounds.drawn):,} of {bounds.rows:,} records, evenly spread."
+        notes += [spread, "The largest is of all."]
+    section.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
+    drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))
+    section.figures.append(ReportFigure("Record bounds before and after, drawn", drawing))
+    records, weight = material.records, bounds.weight
+    alpha = axis("privacy weight α", np.array([0.0, 1.0]))
+    against = [*zip(material.job.outcomes, records.outcomes, strict=True)]
+    against += [(material.job.survey.weight, records.weight)] if material.job.survey.weight else []
+    for name, values in against:
+        section.figures.append(
+            ReportFigure(
+                f"Privacy weight against {name}",
+                scatter(
+                    f"Privacy weight of records against {name}", axis(name, values), alpha, {"records": (values, weight)}
+                ),
+            )
+        )
+    return section
+
+
+def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats | None]]:
+    return {name: (values, None) for name, values in curves.items()}
+
+
+def distributions_section(material: ReportMaterial) -> Section:
+    """Shows distribution functions of real and synthetic records, and their outcomes against weights, for the first set."""
+    section = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
+    job, records = material.job, material.records
+    read = evenly_spread(material.space.newest / "synthetic" / "set-1.parquet", job.components)
+    weight = read[job.survey.weight].to_numpy() if job.survey.weight else None
+    weights = records.weight if job.survey.weight else None
+    for name, values in zip(job.outcomes, records.outcomes, strict=True):
+        copy = read[name].to_numpy().astype(float)
+        across = axis(name, values, copy)
+        curves = {"records": (values, weights), "synthetic records": (copy, weight)}
+        section.figures.append(
+            ReportFigure(f"{name}: distribution functions", steps(f"Distribution functions of {name}", across, curves))
+        )
+        if weight is not None and weights is not None:
+            points = {"records (y, w)": (values, weights), "synthetic records (y*, w*)": (copy, weight)}
+            drawing = scatter(f"{name} against weights", across, axis("weight", weights, weight), points)
+            section.figures.append(ReportFigure(f"{name} against {job.survey.weight}", drawing))
+    return section
+
+
+LEAST_AXIS, TIMES = 3.0, 1.5
+"""The error axis ends at TIMES the release's largest error, but not below LEAST_AXIS standard errors."""
+TALLEST = 1_000
+"""Largest height of a drawing that fits on a printed page, in units of the drawing."""
+
+
+def errors_section(material: ReportMaterial, number: int, name: str, rows: pd.DataFrame) -> Section:
+    """Makes a table's section: errors by statistic beside comparators with their guarantees, then errors cell by cell."""
+    section = Section(f"errors-{number}", f"Errors: {name}", [SCALE])
+    guarantee = str(material.statement["guarantee"])
+    for statistic, group in by_statistic(rows):
+        section.grids.append(
+            grid(
+                f"{statistic}: errors over {len(group)} cell{'s' * (len(group) != 1)}",
+                errors(group, guarantee),
+                1,
+                missing(group),
+            )
+        )
+        section.grids.append(_by_cell(statistic, group, guarantee))
+        section.figures += _cells_drawn(statistic, group)
+    section.sentences += notes(rows)
+    return section
+
+
+def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
+    """Errors in direct standard errors, the largest first. Column heads name each estimate's guarantee."""
+    hows = list(estimates_of(rows))
+    guarantee_of = {
+        how: guarantee if how.startswith("synthetic") else "" if how == "clipping" else class_of(rows, how) for how in hows
+    }
+    heads = [f"{ROWS.get(how, how)} ({guarantee_of[how]})" if guarantee_of[how] else ROWS.get(how, how) for how in hows]
+    order = rows.sort_values("synthetic_error_in_se", ascending=False, kind="stable").head(MOST_ROWS)
+    by = labels_of(rows)
+    cells = [
+        [cell(place(row, by)), cell(int(row["records"])), *(error(float(row[f"{how}_error_in_se"])) for how in hows)]
+        for _, row in order.iterrows()
+    ]
+    more = [f"The {MOST_ROWS} furthest of {len(rows):,} cells."] if len(rows) > MOST_ROWS else []
+    return Grid(f"{statistic}: errors by cell, in SE", ["cell", "records", *heads], cells, notes=more)
+
+
+def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[ReportFigure]:
+    """Draws the errors of cells and margins as dots, if they fit on the page."""
+    hows = [how for how in estimates_of(rows) if rows[f"{how}_error_in_se"].notna().any()]
+    if len(rows) > MOST_PLOTTED or not hows:
+        return
+    sizes = rows[[f"{how}_error_in_se" for how in hows]].to_numpy(dtype=float)
+    of_release = sizes[:, 0] if hows[0].startswith("synthetic") else np.full(len(rows), np.nan)
+    most = max(LEAST_AXIS, TIMES * float(np.nanmax(of_release)) if np.isfinite(of_release).any() else 0.0)
+    beyond = int((sizes > most).sum())
+    sizes, none, by = np.where(sizes > most, np.nan, sizes), np.full_like(sizes, np.nan), labels_of(rows)
+    labels = [place(row, by) for _, row in rows.iterrows()]
+    note = f" ({beyond} beyond {most:.3g} SE left out)" if beyond else ""
+    size = max(1, TALLEST // height_of(len(hows)))
+    for first in range(0, len(rows), size):
+        chunk = slice(first, first + size)
+        part = f", cells {first + 1} to {min(first + size, len(rows))}" if len(rows) > size else ""
+        name, legend = f"{statistic}: errors by cell{part}", [ROWS.get(how, how) for how in hows]
+        drawing = chart(name, labels[chunk], legend, sizes[chunk], none[chunk], none[chunk], 2)
+        yield ReportFigure(f"{statistic}: errors by cell, in SE, drawn{part}{note}", drawing)
+
+
+def sections(material: ReportMaterial) -> Iterator[Section]:
+    """Yields all sections in the order of the page, the verdict first."""
+    yield verdict_section(material)
+    if material.bounds is not None:
+        yield bounds_section(material, material.bounds)
+    for number, (name, rows) in enumerate(material.tables.items(), start=1):
+        yield errors_section(material, number, name, rows)
+    if (material.space.newest / "synthetic" / "set-1.parquet").is_file():
+        yield distributions_section(material)
+    yield diagnostics_section(material)
+    yield timings_section(material)
+
+
+def diagnostics_section(material: ReportMaterial) -> Section:
+    """Shows the diagnostics of every stratum's fit."""
+    section, rows = Section("diagnostics", "Diagnostics"), material.strata
+    if not len(rows):
+        section.sentences.append("The mechanism fits no strata: there is nothing to diagnose.")
+        return section
+    rows = rows.assign(
+        **{
+            name: rows[name].map(_pair)
+            for name in rows.columns
+            if rows[name].map(lambda v: isinstance(v, list | np.ndarray)).any()
+        }
+    )
+    by = "epsilon_local" if "epsilon_local" in rows and rows["epsilon_local"].notna().any() else "rows"
+    section.grids.append(grid("Strata", rows.dropna(axis=1, how="all").sort_values(by, ascending=False, kind="stable")))
+    return section
+
+
+def _pair(value: object) -> str:
+    return "" if value is None else ", ".join(f"{float(number):.4g}" for number in np.atleast_1d(np.asarray(value)))
+
+
+def timings_section(material: ReportMaterial) -> Section:
+    """Shows the seconds that each stage took, from the status of a finished run."""
+    section, path = Section("timings", "Timings"), material.space.status
+    log = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if log.get("state") != "finished":
+        section.sentences.append(
+            "Timings are known once a run has ended. To add them to this page: `dpdist report DIR --open`."
+        )
+        return section
+    rows = [[cell(name), cell(entry["done"]), cell(float(entry["seconds"]))] for name, entry in log["stages"].items()]
+    section.grids.append(Grid("Stages of the run", ["stage", "units", "seconds"], rows))
+    return section
 
 
 class Judged(NamedTuple):

@@ -12,8 +12,9 @@ show these (FAR_MEDIAN, FAR_LARGEST).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import NormalDist
 from typing import Any, NamedTuple, Self
 
@@ -21,10 +22,180 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from dpdist.core.records import TOTAL, Floats, cell_name
+from dpdist.core.keys import Key
+from dpdist.core.records import TOTAL, Floats, Ints, cell_name
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.publish.predicted_errors import EXACT, FAR, FAR_NAMED
-from dpdist.quality.shared_errors import at_most, shared_errors
+
+# Published standard errors of margins show how far cells err together. Let cell k have the standard deviation s_k, and
+# v_k = s_k for counts and totals, or n_k s_k for means of n_k records. A margin f has the variance M_f, and A_f = 1 for
+# counts and totals, or the number of its records. Then
+#
+#     M_f A_f² = Σ v_k² + Σ_{k≠l} c_kl v_k v_l,    c_kl = Σ_S γ_S over the sets S of columns in which k and l agree.
+#
+# So cells of one region share the error of the region, and all cells share one error. The γ_S ≥ 0 are fitted to the margins
+# of every set of columns by least squares. Errors are taken as normal. Negative correlations count as none.
+PUBLIC = Key(bytes(32)).child("shared errors")
+"""The key of simulated errors. It is public, so that anyone can repeat a verdict."""
+ENTRIES, FEWEST_DRAWS, MOST_DRAWS = 2_000_000, 400, 2_000
+"""Number of simulated errors, and limits of the number of draws of a table."""
+
+
+class Counts(NamedTuple):
+    """Numbers of cells with a property in simulated tables, (draw,), of the given number of cells."""
+
+    counts: Floats
+    cells: int
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(self.counts + other.counts, self.cells + other.cells)
+
+
+class SimulatedTables(NamedTuple):
+    """Simulated tables whose published errors are right.
+
+    - `base_held`, `margins_held`: numbers of base cells, and of margins, whose 90 % interval holds the direct figure.
+    - `above`: numbers of base cells above the direct figure.
+    - `margin`: true for the rows that are margins of base cells, (row,).
+    """
+
+    base_held: Counts
+    margins_held: Counts
+    above: Counts
+    margin: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+class _Margins(NamedTuple):
+    """Margins that keep some columns: each base cell's group, and each row's group, or −1 for rows of other sets."""
+
+    group: Ints
+    row: Ints
+
+
+def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> SimulatedTables:
+    """Simulates errors of a statistic's rows, from the standard deviations of their errors, (row,)."""
+    labels, deviation = rows[list(by)].astype(str), np.nan_to_num(deviation, posinf=0.0)
+    codes = np.column_stack([np.zeros((len(rows), 0), dtype=np.int64), *(pd.factorize(labels[name])[0] for name in by)])
+    at_level = (labels != TOTAL).to_numpy()
+    base = np.asarray(at_level.all(axis=1))
+    n = int(base.sum())
+    additive = rows["statistic"].isin(["count", "total"]).all()
+    records = np.ones(n) if additive else rows["records"].to_numpy(dtype=float)[base]
+    v = records * deviation[base]
+    columns = range(len(by))
+    sets = (
+        [_margins(list(names), codes, at_level, base) for k in columns for names in combinations(columns, k)] if n else []
+    )
+    used = [margins for margins in sets if (margins.row >= 0).any()]
+    gamma = _common(used, v, None if additive else records, deviation)
+    rng = PUBLIC.generator(f"{n} cells, {len(rows)} rows")
+    scaled = [_scaled(margins, v, gamma, used) for margins in used]
+    pairs_held, above, held_margins = list[Ints](), list[Ints](), list[Ints]()
+    for draws in _parts(len(rows)):
+        z = np.sqrt(_unshared(gamma)) * rng.standard_normal((draws, n))
+        for common, margins in zip(gamma, used, strict=True):
+            if common > 0.0:
+                z += np.sqrt(common) * rng.standard_normal((draws, int(margins.group.max()) + 1))[:, margins.group]
+        within = [np.count_nonzero(np.abs(sums @ z.T) <= NORMAL_90, axis=0) for sums in scaled]
+        held_margins.append(np.sum(within, axis=0) if within else np.zeros(draws, dtype=np.int64))
+        pairs_held.append(np.count_nonzero(np.abs(z) <= NORMAL_90, axis=1))
+        above.append(np.count_nonzero(z > 0.0, axis=1))
+    margin = np.logical_or.reduce([np.zeros(len(rows), dtype=bool), *(margins.row >= 0 for margins in used)])
+    simulated = [np.concatenate(numbers).astype(float) for numbers in (pairs_held, held_margins, above)]
+    return SimulatedTables(
+        Counts(simulated[0], n), Counts(simulated[1], int(margin.sum())), Counts(simulated[2], n), margin
+    )
+
+
+def _unshared(gamma: Floats) -> float:
+    """The variance that a cell shares with no other. Shares that were scaled to 1 may sum to one digit more."""
+    return max(1.0 - float(gamma.sum()), 0.0)
+
+
+def _parts(rows: int) -> list[int]:
+    """Numbers of draws that are simulated at once, so that tables of any size take little memory."""
+    draws = int(np.clip(ENTRIES // max(rows, 1), FEWEST_DRAWS, MOST_DRAWS))
+    most = int(np.clip(ENTRIES // max(rows, 1), 1, draws))
+    return [min(most, draws - done) for done in range(0, draws, most)]
+
+
+def _scaled(margins: _Margins, v: Floats, gamma: Floats, used: Sequence[_Margins]) -> scipy.sparse.csr_array:
+    """Errors of margins, in their standard deviations, from those of base cells, (margin, cell)."""
+    inside = scipy.sparse.csr_array((v, (margins.group, np.arange(len(v)))))
+    places = margins.row[margins.row >= 0]
+    deviations = np.sqrt(_variances(inside, gamma, used)[places])
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(1.0 / deviations) @ inside[places])
+
+
+def at_most(number: int, simulated: Counts, probability: float) -> float:
+    """The probability of at most `number` cells with a property that each has with the given probability.
+
+    The law is beta-binomial, with the variance of the simulated numbers; for independent cells it is binomial.
+    """
+    n = simulated.cells
+    if n == 0:
+        return 1.0
+    binomial = n * probability * (1.0 - probability)
+    variance = float(((simulated.counts - n * probability) ** 2).mean())
+    common = (variance / binomial - 1.0) / (n - 1) if n > 1 else 0.0
+    if common <= 1e-9:
+        return float(scipy.special.bdtr(number, n, probability))
+    scale = max(1.0 / common - 1.0, 1e-6)
+    one, other, k = scale * probability, scale * (1.0 - probability), np.arange(number + 1)
+    choices = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
+    shares = scipy.special.betaln(k + one, n - k + other) - scipy.special.betaln(one, other)
+    return float(min(np.exp(choices + shares).sum(), 1.0))
+
+
+def _margins(
+    names: Sequence[int],
+    codes: Ints,
+    at_level: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
+    base: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> _Margins:
+    """Margins that keep the columns with these numbers; `at_level` (row, column) is false at the word for all levels."""
+    key = np.zeros(len(codes), dtype=np.int64)
+    for name in names:
+        key = np.unique(key * (int(codes[:, name].max()) + 1) + codes[:, name], return_inverse=True)[1]
+    keys, group = np.unique(key[base], return_inverse=True)
+    place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    of_set = (at_level.sum(axis=1) == len(names)) & at_level[:, list(names)].all(axis=1) & (keys[place] == key)
+    return _Margins(group, np.where(of_set, place, -1))
+
+
+def _common(used: Sequence[_Margins], v: Floats, records: Floats | None, deviation: Floats) -> Floats:
+    """The γ of every set of columns: variances of errors that cells which agree in these columns share."""
+    if not used:
+        return np.zeros(0)
+    pairs, excess = np.zeros((len(used), len(used))), np.zeros(len(used))
+    for i, margins in enumerate(used):
+        rows = np.flatnonzero(margins.row >= 0)
+        places = margins.row[rows]
+        present = np.isin(margins.group, places)
+        size = 1.0 if records is None else np.bincount(margins.group, records)[places]
+        squares = np.bincount(margins.group, v**2)[places]
+        excess[i] = float(((deviation[rows] * size) ** 2 - squares).sum())
+        for j, shared in enumerate(used):
+            key = margins.group[present] * (int(shared.group.max()) + 1) + shared.group[present]
+            both = np.unique(key, return_inverse=True)[1]
+            pairs[i, j] = float((np.bincount(both, v[present]) ** 2).sum() - (v[present] ** 2).sum())
+    scale = np.where(np.diag(pairs) > 0.0, np.diag(pairs), np.inf)
+    gamma = scipy.optimize.nnls(pairs / scale[:, None], excess / scale, maxiter=100 * len(used))[0]
+    return np.asarray(gamma / max(gamma.sum(), 1.0))
+
+
+def _variances(inside: scipy.sparse.csr_array, gamma: Floats, used: Sequence[_Margins]) -> Floats:
+    """Variances of sums of cells' errors, (group,)."""
+    squares = inside.copy()
+    squares.data = squares.data**2
+    total = _unshared(gamma) * np.asarray(squares.sum(axis=1))
+    for common, margins in zip(gamma, used, strict=True):
+        n = len(margins.group)
+        grouped = inside @ scipy.sparse.csr_array((np.ones(n), (np.arange(n), margins.group)))
+        grouped.data = grouped.data**2
+        total = total + common * np.asarray(grouped.sum(axis=1))
+    return np.asarray(np.maximum(total, np.finfo(float).tiny))
+
 
 # - `error_ratio`: the median ratio of published to direct standard errors, over a table's base cells with a positive
 #   direct one. Below SMALL_RATIO a 90 % interval would contain the population's figure in fewer than LEAST_COVERED of

@@ -17,8 +17,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Learned, Noise, Rounds
 from dpdist.estimation.crosstab_table import crosstab_from_table
-from dpdist.estimation.donors import AbsentRecords
-from dpdist.estimation.history import History, PeriodTotals, read_history
+from dpdist.estimation.donors import AbsentRecords, History, PeriodTotals, read_history
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -27,9 +26,8 @@ from dpdist.planning.blocks import Layout
 from dpdist.sampling import PosteriorSampler, completed, sampler_of
 from dpdist.storage.byproducts import BatchStore, MemberStore, StratumStore
 from dpdist.storage.noise_once import noise_once
-from dpdist.storage.paths import STORED_REFERENCE, STORES_FORM
 from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
-from dpdist.storage.workspace import NOISY_FRAME, OF_FILES, REFERENCE, Workspace
+from dpdist.storage.workspace import NOISY_FRAME, OF_FILES, REFERENCE, STORED_REFERENCE, STORES_FORM, Workspace
 
 FitName = Literal["strata", "proper", "pooled"]
 

@@ -13,19 +13,17 @@ from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Noise
 from dpdist.estimation.crosstab_table import crosstab_table
-from dpdist.estimation.history import write_history
+from dpdist.estimation.donors import write_history
 from dpdist.job import Job
 from dpdist.planning.blocks import Blocks
 from dpdist.planning.plan import Plan
 from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.storage.noise_once import noise_once
-from dpdist.storage.paths import SCRATCH, STORED_REFERENCE
 from dpdist.storage.tables import gather, write_records, write_table
-from dpdist.storage.workspace import NOISY_FRAME, Identity, Workspace
-from dpdist.survey.batches import changed_while_read
-from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.placement import let_go, place
+from dpdist.storage.workspace import NOISY_FRAME, SCRATCH, STORED_REFERENCE, Identity, Workspace
+from dpdist.survey.census import changed_while_read, let_go, place
 from dpdist.survey.reference_file import absent_records, copied_columns, in_rows, records_of
+from dpdist.survey.released_reference import ReferenceRelease
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:

@@ -31,9 +31,8 @@ from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.samplers import PosteriorSampler
-from dpdist.storage.paths import LEARNED_FORM
-from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.released_reference import Costs, composed
+from dpdist.storage.workspace import LEARNED_FORM
+from dpdist.survey.released_reference import Costs, ReferenceRelease, composed
 from dpdist.survey.same_file import table_content
 
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"

@@ -18,10 +18,9 @@ from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.runtime.reference import learn, learn_or_refuse
 from dpdist.runtime.tasks import Outcome, ProtectBin, ProtectOne, fit_error, protect_giant, released_by
 from dpdist.storage import arrays
-from dpdist.storage.paths import GATHERED
 from dpdist.storage.store import withdraw
 from dpdist.storage.tables import gather, read_part, write_table
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import GATHERED, Workspace
 
 
 def create_stores(fit: Fit) -> None:

@@ -14,9 +14,8 @@ from dpdist.job import Job, NoiseName
 from dpdist.models.numerics.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, User
-from dpdist.sampling.clamped import VARIATION
 from dpdist.sampling.markov import StanSampler, source_of
-from dpdist.sampling.samplers import ExactSampler, GridSampler, PosteriorSampler, Unconverged
+from dpdist.sampling.samplers import VARIATION, ExactSampler, GridSampler, PosteriorSampler, Unconverged
 from dpdist.sampling.toolchain import check_program, executable, find_toolchain
 
 CAVEAT = (

@@ -17,8 +17,7 @@ from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.lease import LEASE
 from dpdist.storage.noise_once import refuse_damaged_noise
 from dpdist.storage.objects import is_url
-from dpdist.storage.paths import GATHERED, SCRATCH, SEALED
-from dpdist.storage.workspace import IDENTITY, KEYED, REPEATED, RESTORE, Identity, Workspace
+from dpdist.storage.workspace import GATHERED, IDENTITY, KEYED, REPEATED, RESTORE, SCRATCH, SEALED, Identity, Workspace
 
 OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
 """Remedy for a workspace of another job or input."""

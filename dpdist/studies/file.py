@@ -1,4 +1,4 @@
-"""For `studies.run` and `overview`: reads a study of any kind from YAML, and refuses wrong files.
+"""For `studies.run`: reads a study of any kind from YAML, and refuses wrong files.
 
 Every error has a line number. For an unknown key it suggests the nearest known key.
 """

@@ -33,17 +33,19 @@ from dpdist.privacy import small_counts
 from dpdist.publish.writers.page import environment
 from dpdist.quality.predicted.replicates import cached
 from dpdist.runtime.executors import Executor, Serial, executor
-from dpdist.studies.rehearsal_candidates import Candidate, RefusedCandidate, candidates
 from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
     OUT_OF_REACH,
     RULE,
+    Candidate,
+    RefusedCandidate,
     Rehearsal,
     Trial,
     TrialFindings,
     advice,
+    candidates,
     confirmed,
     trial,
     with_repetitions,

@@ -22,18 +22,16 @@ from numpy.typing import NDArray
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.direct import SamplingDesign
-from dpdist.estimation.further import Direct
+from dpdist.estimation.direct import Direct, SamplingDesign
 from dpdist.job import Job, Simulate, Table
 from dpdist.job.reference import SimulatedReference
 from dpdist.quality.verdict import NOMINAL, SAME, without_error
-from dpdist.survey.census import take_census
+from dpdist.survey.census import records_as_they_came, take_census
 from dpdist.survey.checks import in_universe
 from dpdist.survey.findings import Batch, Findings
-from dpdist.survey.placement import records_as_they_came
-from dpdist.survey.plain import plain_batch
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
+from dpdist.survey.typed_file import plain_batch
 
 ESTIMATES = ("value", "error", "design_error", "df")
 """Columns of `given_sizes`."""

@@ -1,4 +1,4 @@
-"""For `studies.run` and `overview`: stores replicates as Parquet files, then their table and summary."""
+"""For `studies.run`: stores replicates as Parquet files, then their table and summary."""
 
 from __future__ import annotations
 

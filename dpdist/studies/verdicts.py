@@ -1,4 +1,4 @@
-"""For the pages of `studies.run` and `overview`: whether published figures reproduce and limits are met."""
+"""For the pages of `studies.run`: whether published figures reproduce and limits are met."""
 
 from __future__ import annotations
 

@@ -1,23 +1,198 @@
-"""For `planning`: reads a survey file once, checks every record, and counts records in every crosstab row."""
+"""Reads a survey file in checked batches: counts records in every crosstab row, then sorts records into that order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import mmap
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
+from unicodedata import category, normalize
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Crosstab, Floats, Ints, Level, SmallCounts
-from dpdist.estimation.direct import SamplingDesign
+from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level, SmallCounts
+from dpdist.estimation.direct import Replicated, SamplingDesign
+from dpdist.estimation.domains import replication
+from dpdist.estimation.estimators import crossed_products, replicate_df, summable
 from dpdist.job import Job
 from dpdist.job.families import family_facts
-from dpdist.survey.batches import Tick, UnitsMet, checked_batches, crosstab_key, strides
-from dpdist.survey.findings import Findings
-from dpdist.survey.schema import combined, replicates
+from dpdist.survey.checks import Checked, check
+from dpdist.survey.csv_file import no_header
+from dpdist.survey.findings import Findings, Mask, recoded
+from dpdist.survey.schema import check_replicates, check_schema, combined, needed_columns, replicates
 from dpdist.survey.source import Source
+from dpdist.survey.spelling import causes
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
+INVISIBLE = ("Cc", "Cf")
+"""Unicode categories of invisible characters: control and format."""
+
+
+def folded(name: str) -> str:
+    """The common form of all names that differ in spelling alone; empty for a name without visible characters.
+
+    The form ignores blanks at the ends, repeated blanks, case, Unicode form, invisible characters, and how a number is
+    written.
+    """
+    if name.isascii() and name.isdigit():
+        return name.lstrip("0") or "0"
+    text = normalize("NFKC", normalize("NFKC", name).casefold())
+    text = " ".join("".join(c for c in text if c.isspace() or category(c) not in INVISIBLE).split())
+    return str(Fraction(text)) if NUMBER.fullmatch(text) else text
+
+
+class Bounded:
+    """Drops the records of a unit beyond its maximum, over the batches of one pass; it keeps every unit's name and number.
+
+    Whether a record is dropped depends only on records of its own unit.
+    """
+
+    def __init__(self, job: Job, findings: Findings):
+        self.declared, self.findings = job.privacy_unit, findings
+        self.seen = Counter[str]()
+        self.spelled = dict[str, str]()
+
+    def __call__(self, checked: Checked) -> Checked:
+        """Returns the batch without records beyond the maximum.
+
+        They count as problems, or as left out if the job says so.
+        """
+        if self.declared is None or checked.unit is None or not len(checked.row):
+            return checked
+        code, names = pd.factorize(np.array(checked.unit.to_pylist(), dtype=object))
+        folds = [folded(name) for name in names]
+        checked, code = self._without(checked, code, np.array([not fold for fold in folds]), MISSING)
+        again = [self.spelled.setdefault(fold, name) != name for fold, name in zip(folds, names, strict=True)]
+        checked, code = self._without(checked, code, np.array(again), AMBIGUOUS)
+        before = np.array([self.seen[name] for name in names], dtype=np.int64)
+        beyond = pd.Series(code).groupby(code).cumcount().to_numpy() + before[code] >= self.declared.most
+        self.seen.update(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
+        if not beyond.any():
+            return checked
+        column, most = self.declared.column, self.declared.most
+        if self.declared.beyond == "truncate":
+            self.findings.rule(f"{column}: beyond {most} records of one, left out", int(beyond.sum()))
+        else:
+            remedy = "raise privacy_unit.most to a number that is public, or state privacy_unit.beyond: truncate"
+            fault, allowed = f"more than {most} records of one {column}", f"at most {most} records of each"
+            self.findings.add(column, fault, allowed, remedy, checked.row[beyond], [])
+        return checked.take(~beyond)
+
+    def _without(self, checked: Checked, code: Ints, wrong: Mask, problem: tuple[str, str, str]) -> tuple[Checked, Ints]:
+        """The batch without records whose names are wrong.
+
+        `code` numbers each record's name, and `wrong` has the shape (name,).
+        """
+        bad = wrong[code]
+        if not bad.any():
+            return checked, code
+        assert self.declared is not None
+        self.findings.add(self.declared.column, *problem, checked.row[bad], [])
+        return checked.take(~bad), code[~bad]
+
+
+MISSING = ("missing values", "a unit for every record", "complete the column")
+AMBIGUOUS = (
+    "names of units that differ in spelling alone",
+    "one spelling of every name: blanks, case, leading zeros and Unicode form tell no units apart",
+    "write a unit's name in one way; give units that are different names that differ in more",
+)
+
+
+class UnitsMet:
+    """Counts distinct units in every published sample count, up to the job's minimum, so that few names are stored."""
+
+    def __init__(self, job: Job):
+        self.least = job.least_count
+        self.names = dict[int, set[str]]()
+        self.full = set[int]()
+
+    def __call__(self, key: Ints, names: list[str]) -> None:
+        """Adds the records of a batch: `key` (record,) is the number of the sample count, `names` has the units' names."""
+        met = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
+        met = met[~met["key"].isin(self.full)]
+        for number, name in zip(met["key"].tolist(), met["name"].tolist(), strict=True):
+            names_met = self.names.setdefault(number, set())
+            if number not in self.full:
+                names_met.add(name)
+            if len(names_met) >= self.least:
+                self.full.add(number)
+
+    @property
+    def small(self) -> SmallCounts:
+        sizes = np.array([len(names) for names in self.names.values()], dtype=np.int64)
+        return SmallCounts(int((sizes < self.least).sum()), int((sizes == 1).sum()), len(sizes))
+
+
+Tick = Callable[[int], None]
+
+
+def changed_while_read(source: Source) -> DataError:
+    return DataError(source.name, [Problem("file", "it changed while it was read", "a file at rest", "run again")])
+
+
+def checked_batches(
+    job: Job, source: Source, findings: Findings | None = None, tick: Tick = lambda rows: None
+) -> Iterator[Checked]:
+    """Yields the records that belong to the release as typed batches; problems of the file are added to `findings`."""
+    findings = Findings() if findings is None else findings
+    first = 0
+    columns = list(source.columns)
+    if problems := check_replicates(job, columns):
+        raise DataError(source.name, problems)
+    needed = needed_columns(job, columns)
+    twice = [name for name in needed if columns.count(name) > 1]
+    if twice:
+        remedy = "rename or delete one"
+        raise DataError(source.name, [Problem(n, "stands twice in the file", "each column once", remedy) for n in twice])
+    missing = [name for name in needed if name not in columns]
+    if source.text_only and len(missing) == len(needed) and not causes(columns, needed):
+        fault, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
+        if remark := no_header(columns[0]) if columns else None:
+            fault, remedy = f"its first line is {remark}", "delete this line, so that the line of names is the first"
+        raise DataError(source.name, [Problem("file", fault, ", ".join(needed), remedy)])
+    if missing:
+        empty = pa.schema([(name, pa.string()) for name in source.columns])
+        raise DataError(source.name, check_schema(job, empty, text_only=True))
+    bounded = Bounded(job, findings)
+    for stored in source.batches(needed):
+        batch = recoded(stored, job.recode, source.text_only)
+        if first == 0 and (problems := check_schema(job, batch.schema, source.text_only)):
+            raise DataError(source.name, problems)
+        checked = bounded(check(job, batch, first, findings, source.text_only))
+        first += batch.num_rows
+        tick(batch.num_rows)
+        if len(checked.row):
+            yield checked
+
+
+def strides(levels: Mapping[str, tuple[Level, ...]]) -> dict[str, int]:
+    strides: dict[str, int] = {}
+    stride = 1
+    for name in reversed(list(levels)):
+        strides[name] = stride
+        stride *= len(levels[name])
+    return strides
+
+
+def crosstab_key(codes: Mapping[str, Codes], levels: Mapping[str, tuple[Level, ...]], size: int) -> Ints:
+    """One number per record or row for its combination of categories, sorted as the crosstab; 0 without categories."""
+    key = np.zeros(size, dtype=np.int64)
+    for name, stride in strides(levels).items():
+        key += codes[name].astype(np.int64) * stride
+    return key
+
 
 TALLIES = 64
 """Number of batches whose tallies are merged at once."""
@@ -217,3 +392,136 @@ def design_of(job: Job, census: Census) -> SamplingDesign:
     lonely = job.survey.lonely_record if job.sizes_secret else job.survey.lonely_psu
     strata, number = none if populations is None else populations.strata, census.psus.astype(np.float64)
     return SamplingDesign(lonely, strata, second, number, census.psus_elsewhere, records)
+
+
+# It is a counting sort: the census has counted the records of every crosstab row, so each place is known.
+def place(
+    job: Job, source: Source, census: Census, scratch: Path, tick: Tick = lambda rows: None, weights_clipped: bool = True
+) -> Records:
+    """Records of the whole file in crosstab order, as memory maps under `scratch` (which the caller removes).
+
+    Within a crosstab row the file's order is kept. Outcomes are clipped as the job says, and weights too, unless the
+    caller wants them as in the file. Raises `DataError` if the file changed since the census.
+    """
+    crosstab = census.crosstab
+    total = int(crosstab.count.sum())
+    kinds = {"record": np.int64, "row": np.int32, "weight": np.float64, "psu": np.int32}
+    maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
+    maps["outcomes"] = _map(scratch / "outcomes.npy", np.float64, total, len(job.outcomes))
+    crosstab_keys = crosstab_key(crosstab.codes, crosstab.levels, len(crosstab))
+    changed = changed_while_read(source)
+    start = np.concatenate([[0], np.cumsum(crosstab.count)])
+    filled = np.zeros(len(crosstab), dtype=np.int64)
+    psu_values = pa.array(census.psu_levels, type=pa.string())
+    for checked in checked_batches(job, source, Findings(), tick):
+        row = _rows(checked, crosstab, crosstab_keys, source)
+        order = np.argsort(row.astype(np.uint16) if len(crosstab) <= 2**16 else row, kind="stable")  # 16 bits: a radix sort
+        sorted_row = row[order]
+        number = np.bincount(row, minlength=len(crosstab))
+        rank = np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]
+        position = start[sorted_row] + filled[sorted_row] + rank
+        if np.any(filled + number > crosstab.count):
+            raise changed
+        filled += number
+        maps["record"][position] = checked.row[order]
+        maps["row"][position] = sorted_row
+        for k, outcome in enumerate(checked.outcomes):
+            maps["outcomes"][position, k] = outcome[order]
+        maps["weight"][position] = (checked.weight if weights_clipped else checked.weight_in_file)[order]
+        maps["psu"][position] = _psu_codes(checked, psu_values, source)[order]
+        let_go(maps.values())
+    if not np.array_equal(filled, crosstab.count):
+        raise changed
+    return Records(**maps)
+
+
+def records_as_they_came(job: Job, source: Source, census: Census, outcome: int | None) -> Iterator[Records]:
+    """The file's records in the file's order, with weights and one outcome before clipping; the file is read again.
+
+    With `outcome` None they have all outcomes, clipped. The file is read because stored records are clipped. Raises
+    `DataError` if it changed since the census.
+    """
+    crosstab, met = census.crosstab, np.zeros(len(census.crosstab), dtype=np.int64)
+    crosstab_keys, psu_values = (
+        crosstab_key(crosstab.codes, crosstab.levels, len(crosstab)),
+        pa.array(census.psu_levels, type=pa.string()),
+    )
+    for checked in checked_batches(job, source):
+        row = _rows(checked, crosstab, crosstab_keys, source)
+        met += np.bincount(row, minlength=len(crosstab))
+        values = np.column_stack(checked.outcomes) if outcome is None else checked.outcome_in_file(outcome)
+        yield Records(checked.row, row, values, checked.weight_in_file, _psu_codes(checked, psu_values, source))
+    if not np.array_equal(met, crosstab.count):
+        raise changed_while_read(source)
+
+
+def _rows(checked: Checked, crosstab: Crosstab, crosstab_keys: Ints, source: Source) -> Codes:
+    """Crosstab row of every record (record,); `crosstab_keys` has the crosstab's keys.
+
+    Raises `DataError` for a record without a crosstab row.
+    """
+    key = crosstab_key(checked.codes, crosstab.levels, len(checked.row))
+    row = np.searchsorted(crosstab_keys, key).astype(np.int32)
+    if not np.array_equal(crosstab_keys[np.minimum(row, len(crosstab_keys) - 1)], key):
+        raise changed_while_read(source)
+    return row
+
+
+def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
+    """Code of every record's PSU (record,); −1 where the job names none. Raises `DataError` for a PSU not in `levels`."""
+    if checked.psu is None:
+        return np.full(len(checked.row), -1, dtype=np.int32)
+    code = pc.index_in(checked.psu, value_set=levels)
+    if code.null_count:
+        raise changed_while_read(source)
+    return np.asarray(code, dtype=np.int32)
+
+
+def replicate_sums(job: Job, source: Source, crosstab: Crosstab, outcome: int = 0) -> Replicated | None:
+    """Per crosstab row, the sums of replicate weights and of their products with an outcome, which is not clipped.
+
+    The file is read once more. The result is None if the job names no replicate weights.
+    """
+    declared = job.survey.replicate_weights
+    if declared is None:
+        return None
+    a, b = (np.zeros((len(crosstab), declared.number)) for _ in range(2))
+    products = np.zeros((declared.number, declared.number))
+    crosstab_keys = crosstab_key(crosstab.codes, crosstab.levels, len(crosstab))
+    for checked in checked_batches(job, source):
+        row = np.searchsorted(crosstab_keys, crosstab_key(checked.codes, crosstab.levels, len(checked.row)))
+        if declared.df is None:
+            products += crossed_products(checked.replicates)
+        np.add.at(a, row, checked.replicates)
+        np.add.at(b, row, checked.replicates * summable(checked.outcome_in_file(outcome))[:, None])
+    return Replicated(a, b, replication(declared), declared.df or replicate_df(products))
+
+
+def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
+    """Replicate weights (record, replicate), in the order of `records_as_they_came`; None if the job names none."""
+    if job.survey.replicate_weights is None:
+        return None
+    return np.concatenate([checked.replicates for checked in checked_batches(job, source)])
+
+
+def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
+    """A memory map of a new file.
+    Its disk space is reserved at once, because a later write on a full disk would kill the process.
+
+    The values of a column are contiguous.
+    """
+    array = np.lib.format.open_memmap(path, "w+", kind, shape, fortran_order=True)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
+    """Lets the system drop memory-mapped pages; their values remain in the file, because the maps are shared.
+
+    Slices of maps are skipped.
+    """
+    for array in arrays:
+        if array is not None and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            array.base.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""For `survey.batches`: checks raw records against the job's rules, returns typed values, notes every problem."""
+"""For `survey.census`: checks raw records against the job's rules, returns typed values, notes every problem."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED, Keep
 from dpdist.job.families import families_for, family_facts
 from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions, whole_as_levels
-from dpdist.survey.plain import ELSEWHERE_NULLS, is_text
 from dpdist.survey.schema import MISSING_VALUES, replicates
 from dpdist.survey.spelling import AS_NUMBERS, causes, garbled, is_missing_elsewhere
+from dpdist.survey.typed_file import ELSEWHERE_NULLS, is_text
 
 LARGEST_WEIGHT = 1e15
 """Largest weight. With larger weights, a float64 sum would not change by a record of weight 1."""

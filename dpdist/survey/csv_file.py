@@ -1,13 +1,20 @@
-"""The CSV reader that `survey.readers` lists: blocks of text, in the job's encoding and separator."""
+"""The CSV reader that `survey.readers` lists: blocks of text in the job's encoding; explains an unreadable file."""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import gzip
+import io
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import IO, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -15,19 +22,279 @@ import pyarrow.csv as pa_csv
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
 from dpdist.job import TextFile
-from dpdist.survey.csv_text import (
-    UNREAD,
-    UTF8,
-    Utf8,
-    Written,
-    lines_of,
-    misread,
-    unclosed,
-    unlike_its_name,
-    wide_header,
-)
-from dpdist.survey.plain import CSV_NULLS
-from dpdist.survey.typed_file import unreadable
+from dpdist.survey.typed_file import CSV_NULLS, unreadable
+
+HEADER_BYTES = 1 << 20
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+GZIP, PARQUET, TEXT = "compressed by gzip", "a Parquet file", "a file of texts, as CSV is"
+MAGIC = {
+    b"\x1f\x8b": GZIP,
+    b"PK\x03\x04": "a zip archive, or a workbook",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"PAR1": PARQUET,
+    b"ARROW1": "an Arrow file",
+    b"$FL2": "a file of SPSS",
+    b"\xd0\xcf\x11\xe0": "a workbook of Excel",
+}
+"""Kinds of files by their first bytes."""
+WINDOWS = frozenset(range(0x80, 0xA0)) - {0x81, 0x8D, 0x8F, 0x90, 0x9D}
+"""Bytes that are characters in Windows' code page, but control codes in Latin-1."""
+
+
+class Written(NamedTuple):
+    """How a CSV file is written: its encoding and its separator."""
+
+    encoding: str = "utf-8"
+    separator: str = ","
+
+    @property
+    def decoding(self) -> str:
+        """The codec that decodes the file. For UTF-8 it skips a byte order mark at the start."""
+        return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+
+
+class Utf8(io.RawIOBase):
+    """A CSV file's text in UTF-8, uncompressed, with single characters as line breaks.
+
+    Arrow misreads a quoted carriage return and line feed that the end of a block divides. So every such pair is read as a
+    line feed. A mark of the file's end, as DOS wrote it, is left out.
+    """
+
+    def __init__(self, path: Path, written: Written):
+        super().__init__()
+        self._file, self._ready, self._pending, self._ended = _opened(path), bytearray(), b"", False
+        utf8 = written.decoding == "utf-8-sig"
+        self._decoder = None if utf8 else codecs.getincrementaldecoder(written.encoding)()
+        self.quotes = 0
+        """Number of quotation marks that were read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while not self._ended and (size < 0 or len(self._ready) < size):
+            self._read_more(max(size, HEADER_BYTES))
+        part = bytes(self._ready[: len(self._ready) if size < 0 else size])
+        del self._ready[: len(part)]
+        return part
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _read_more(self, size: int) -> None:
+        block = self._file.read(size)
+        self._ended = not block
+        text = block if self._decoder is None else self._decoder.decode(block, self._ended).encode()
+        text = self._pending + text
+        stripped = text.rstrip(b"\r\n\x1a")
+        self._pending = b"" if self._ended else text[len(stripped) :]
+        text = stripped + text[len(stripped) :].replace(b"\x1a", b"") if self._ended else stripped
+        self.quotes += text.count(b'"')
+        self._ready += text.replace(b"\r\n", b"\n")
+
+
+UNREAD = (OSError, EOFError, zlib.error)
+"""Errors of files that cannot be opened, are cut off, or are not compressed as their name says."""
+UTF8 = Written()
+"""How CSV files are written by default."""
+
+
+def guessed(path: Path) -> Written:
+    """Guesses encoding and separator of a CSV file, from its bytes and its first line. Raises what `UNREAD` lists."""
+    encoding = "utf-8"
+    if (fault := _undecoded(path, "utf-8")) is not None:
+        encoding = fault.likely
+    header = _header(path, encoding)
+    others = [mark for mark in SEPARATORS if mark in header]
+    return Written(encoding, others[0] if others else ",")
+
+
+def misread(path: Path, written: Written = UTF8) -> Problem | None:
+    """The problem of a file written in an encoding or with a separator other than stated; None if neither is found."""
+    shown = codecs.lookup(written.encoding).name.upper()
+    try:
+        if (fault := _undecoded(path, written.encoding)) is not None:
+            places, finding = (f"line {fault.line}",), f"bytes that are not {shown}"
+            likely = fault.likely if written.encoding == "utf-8" else guessed(path).encoding
+            return Problem("file", finding, f"text in {shown}", _add(path, "encoding", likely), 1, places)
+        header = _header(path, written.encoding)
+    except UNREAD:
+        return None
+    if (remark := no_header(header)) is not None:
+        return Problem("file", f"its first line is {remark}", "names of columns", "delete this line", 1, ("line 1",))
+    if written.separator in header:
+        return None
+    for mark, name in SEPARATORS.items():
+        if mark in header:
+            finding, remedy = f"its fields are separated by {name}", _add(path, "separator", mark)
+            return Problem("file", finding, SEPARATORS.get(written.separator, written.separator), remedy, 1, ("line 1",))
+    return None
+
+
+def wide_header(path: Path, written: Written, most: int) -> Problem | None:
+    """The problem of a first line of more than `most` bytes; None if it is shorter."""
+    separators, size = 0, 0
+    try:
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, errors="replace", newline="") as text:
+            while part := text.readline(HEADER_BYTES):
+                separators, size = separators + part.count(written.separator), size + len(part.encode(errors="replace"))
+                if part.endswith(("\n", "\r")):
+                    break
+    except UNREAD:
+        return None
+    if size <= most:
+        return None
+    finding, allowed = f"a first line of {size:,} bytes, with {separators + 1:,} columns", f"one of at most {most:,} bytes"
+    return Problem("file", finding, allowed, "store it with the columns that the job names, or as Parquet", 1, ("line 1",))
+
+
+def no_header(first_line: str) -> str | None:
+    """What a first line is that programs write above the header; None if it may be a header."""
+    if first_line.lower().startswith("sep="):
+        return "Excel's note of the separator (sep=)"
+    return "a comment" if first_line.startswith(("#", "%", "//")) else None
+
+
+def kind_by_content(path: Path) -> str | None:
+    """What kind of file it is by its first bytes; None if that is not known."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(512)
+    except OSError:
+        return None
+    binary_kind = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
+    text = b"\n" in start and not set(start) & (set(range(32)) - set(b"\t\n\r"))
+    return binary_kind or (TEXT if text else None)
+
+
+def unlike_its_name(path: Path) -> Problem | None:
+    """The problem of a file that is empty, cut off, damaged, or of another kind than its name says; None if it is none."""
+    compressed = path.suffix.lower() == ".gz"
+    try:
+        if not path.stat().st_size:
+            return _not_csv("it is empty", "write the file again")
+        kind = kind_by_content(path)
+        kind = None if kind == TEXT else kind
+        if compressed and kind != GZIP:
+            remedy = "name it .csv, or compress it by gzip" if kind is None else f"unpack it, and name it as {kind}"
+            return _not_csv(f"its name ends in .gz, and it is {kind or 'not compressed'}", remedy)
+        if kind is not None and not compressed:
+            return _not_csv(
+                f"it is {kind}", "name it .csv.gz" if kind == GZIP else "name it as what it is, or write it as CSV"
+            )
+        with _opened(path) as file:
+            while file.read(HEADER_BYTES):
+                pass
+    except EOFError:
+        return _not_csv("its compressed data end too early: it was cut off", "copy it again, or compress it again")
+    except (OSError, zlib.error):
+        return _not_csv("its compressed data are damaged", "copy it again, or compress it again")
+    return None
+
+
+def _not_csv(cause: str, remedy: str) -> Problem:
+    return Problem("file", f"not a readable CSV file: {cause}", "a file named .csv, or .csv.gz if compressed", remedy)
+
+
+def unclosed(path: Path, written: Written) -> Problem | None:
+    """The problem of a quotation mark that opens a field and is never closed; None if every such field is closed."""
+    after = "\0end"
+    try:
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text, _any_field():
+            reader, above = csv.reader(chain(text, ["\n", after]), delimiter=written.separator), 0
+            for fields in reader:
+                if fields and fields != [after] and fields[-1].endswith(after):
+                    remedy = "close it, or delete it: what follows would be one field"
+                    place = (f"line {above + 1}",)
+                    return Problem("file", "a quotation mark that is not closed", "quotes in pairs", remedy, 1, place)
+                above = reader.line_num
+    except (*UNREAD, csv.Error, UnicodeError):
+        return None
+    return None
+
+
+@contextmanager
+def _any_field() -> Iterator[None]:
+    """Lets Python's reader of CSV have fields of any length."""
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
+    """The line (from 1) where each of these rows of data (from 0) begins; empty if the file cannot be read.
+
+    Line breaks within quotes count as lines; empty lines are no rows.
+    """
+    line_of_row: dict[int, int] = {}
+    try:
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text, _any_field():
+            reader, row, above = csv.reader(text, delimiter=written.separator), -2, 0
+            for fields in reader:
+                row += bool(fields)
+                if fields and row in rows:
+                    line_of_row[row] = above + 1
+                above = reader.line_num
+                if len(line_of_row) == len(rows):
+                    break
+    except (*UNREAD, csv.Error, UnicodeError):
+        return {}
+    return line_of_row
+
+
+def _add(path: Path, key: str, value: str) -> str:
+    shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
+    there = f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
+    return f"{there}; where --input names it: --set 'input.{key}={shown}'"
+
+
+class _Fault(NamedTuple):
+    """The line of the first byte that an encoding cannot read, and the encoding that the file probably has."""
+
+    line: int
+    likely: str
+
+
+def _undecoded(path: Path, encoding: str) -> _Fault | None:
+    """The first byte of the file that the encoding cannot read; None if it can read the whole file."""
+    decoder, line, start = codecs.getincrementaldecoder(encoding)(), 1, b""
+    with _opened(path) as file:
+        while block := file.read(HEADER_BYTES):
+            start = start or block[:4096]
+            try:
+                text = decoder.decode(block)
+            except UnicodeDecodeError as error:
+                return _Fault(line + error.object[: error.start].count(b"\n"), _likely(start, block))
+            except UnicodeError:  # UTF-16 without a byte order mark
+                return _Fault(1, _likely(start, block))
+            if "\0" in text:
+                return _Fault(line + text[: text.index("\0")].count("\n"), _likely(start, block))
+            line += text.count("\n")
+    return None
+
+
+def _likely(start: bytes, block: bytes) -> str:
+    """The probable encoding of a file that is not UTF-8, from its byte order mark, zero bytes, or Windows' characters."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if b"\0" in start:
+        return "utf-16-le" if start[1:2] == b"\0" else "utf-16-be"
+    return "cp1252" if WINDOWS & set(block) else "latin-1"
+
+
+def _header(path: Path, encoding: str) -> str:
+    with _opened(path) as file, io.TextIOWrapper(file, encoding=encoding, errors="replace") as text:
+        return text.readline(HEADER_BYTES)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
 
 CSV_BLOCK_BYTES = 1 << 22
 LARGER = 16

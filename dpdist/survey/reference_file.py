@@ -21,15 +21,13 @@ from dpdist.core.records import Crosstab, Ints
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
 from dpdist.job.reference import SimulatedReference
-from dpdist.survey.batches import Tick
-from dpdist.survey.census import Census, take_census
+from dpdist.survey.census import Census, Tick, place, take_census
 from dpdist.survey.checks import in_universe
 from dpdist.survey.findings import Batch, Findings, recoded
-from dpdist.survey.placement import place
-from dpdist.survey.plain import plain_batch
 from dpdist.survey.same_file import LARGEST, ColumnValues, column_values, hashed, moved_records, same_records
 from dpdist.survey.schema import MISSING, MISSING_VALUES, check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source
+from dpdist.survey.typed_file import plain_batch
 
 SHOWN = 3
 SUBJECT = "reference"

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
 from dpdist.job import Job
-from dpdist.survey.batches import checked_batches
+from dpdist.survey.census import checked_batches
 from dpdist.survey.source import Source
 
 Hashes = NDArray[np.uint64]

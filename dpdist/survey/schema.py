@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from dpdist.core.errors import Problem, suggestion
 from dpdist.job import Column, Job
-from dpdist.survey.plain import CSV_NULLS, is_number, is_text, plain_type
 from dpdist.survey.spelling import causes, garbled
+from dpdist.survey.typed_file import CSV_NULLS, is_number, is_text, plain_type
 
 SHOWN = 20
 """Largest number of a file's columns that a message lists."""

@@ -22,12 +22,11 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.files import sha256
 from dpdist.core.parquet import batches
 from dpdist.job import Job, Simulate, TextFile
-from dpdist.survey.csv_text import PARQUET, kind_by_content
-from dpdist.survey.plain import decoded, is_number, is_text, plain_type
+from dpdist.survey.csv_file import PARQUET, kind_by_content
 from dpdist.survey.readers import reader
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
-from dpdist.survey.typed_file import FORMATS, OneFile, unreadable
+from dpdist.survey.typed_file import FORMATS, OneFile, decoded, is_number, is_text, plain_type, unreadable
 
 SUFFIXES = (".parquet", ".pq", ".parq", "")
 NO_VALUE = ("", "__HIVE_DEFAULT_PARTITION__")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import category, combining, normalize
 
-from dpdist.survey.plain import ELSEWHERE_NULLS
+from dpdist.survey.typed_file import ELSEWHERE_NULLS
 
 SPACES = re.compile("[\\s\u00a0\u2000-\u200b\u202f]+")
 NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)", re.ASCII)

@@ -1,4 +1,4 @@
-"""For readers of Parquet, SAS, Stata and SPSS files in `survey`: shared columns, types and errors."""
+"""For readers of `survey`: plain values of columns, which of them are missing, and what typed files share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,98 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
 from dpdist.job import TextFile
+
+# Readers give columns as their files store them. `plain_values` is the one place that decides what is missing: a null, a
+# number that is NaN, and a text that is empty or blank. Codes that a file of SAS, Stata or SPSS declares as missing arrive
+# as nulls, and so do the texts of `CSV_NULLS` in a CSV file.
+CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
+"""Texts that are missing values in a CSV file."""
+ELSEWHERE_NULLS = frozenset(
+    ["n/a", "#n/a", "nan", "-nan", "nat", "null", "(null)", "none", "<na>", "#null!", "#value!", "."]
+    + [f".{letter}" for letter in "abcdefghijklmnopqrstuvwxyz_"]
+)
+"""Marks of missing values in other programs, in small letters. They are texts here, and no name of a unit."""
+EXACT_DIGITS = 18
+"""Largest number of digits of a decimal type whose whole numbers fit into 64 bits."""
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's plain values: its encoding is taken off.
+
+    Decimals are whole numbers if they have no decimal places, and else floats.
+    """
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType) and is_text(plain_type(kind.storage_type)):
+        return plain_type(kind.storage_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_decimal(kind):
+        return pa.int64() if kind.scale == 0 and kind.precision <= EXACT_DIGITS else pa.float64()
+    return kind
+
+
+def plain_values(values: pa.Array) -> pa.Array:
+    """A column's values as texts, numbers, truth values or dates, or as a dictionary of these. Missing ones are null."""
+    kind = values.type
+    if pa.types.is_run_end_encoded(kind):
+        return plain_values(pc.run_end_decode(values))
+    if pa.types.is_dictionary(kind):
+        return _plain_dictionary(values)
+    plain = plain_type(kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return values if plain == kind else plain_values(values.storage)
+    if pa.types.is_decimal(kind) and pa.types.is_floating(plain):
+        values = pc.cast(values, pa.string())  # Arrow's way from decimal to float may miss the nearest float
+    return _without_missing(values if values.type == plain else pc.cast(values, plain))
+
+
+def decoded(values: pa.Array) -> pa.Array:
+    """Plain values without a dictionary."""
+    plain = plain_values(values)
+    return plain.dictionary_decode() if pa.types.is_dictionary(plain.type) else plain
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with plain values, decoded."""
+    return pa.record_batch([decoded(values) for values in batch.columns], names=batch.schema.names)
+
+
+def _plain_dictionary(values: pa.DictionaryArray) -> pa.Array:
+    if len(values.dictionary) > len(values) and not pa.types.is_string_view(values.dictionary.type):
+        return plain_values(values.dictionary_decode())
+    entries, place = plain_values(values.dictionary), values.indices
+    if pa.types.is_dictionary(entries.type):
+        entries = entries.dictionary_decode()
+    if entries.null_count:
+        place = pc.if_else(pc.is_null(entries).take(place), None, place)
+    return pa.DictionaryArray.from_arrays(place, entries)
+
+
+def _without_missing(values: pa.Array) -> pa.Array:
+    if pa.types.is_floating(values.type):
+        missing = pc.is_nan(values)
+    elif is_text(values.type):
+        missing = pc.or_(pc.equal(pc.binary_length(values), 0), pc.ascii_is_space(values))
+    else:
+        return values
+    return pc.if_else(missing, None, values) if pc.any(missing).as_py() else values
+
 
 STATISTICAL = {
     ".sas7bdat": "read_sas7bdat",

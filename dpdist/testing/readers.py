@@ -15,11 +15,10 @@ from dpdist.core.errors import DataError
 from dpdist.core.plugins import READERS as GROUP
 from dpdist.core.plugins import Refused
 from dpdist.job.loading import parse_job
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
-from dpdist.survey.plain import CSV_NULLS
+from dpdist.survey.census import place, take_census
 from dpdist.survey.readers import READERS
 from dpdist.survey.source import Source, TableSource, open_file
+from dpdist.survey.typed_file import CSV_NULLS
 
 Write: TypeAlias = Callable[[pa.Table, Path], object]
 """A function that writes a table as a file for the reader."""

@@ -23,8 +23,7 @@ from dpdist.mechanisms.modips.query import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.sampling.samplers import ExactSampler
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.source import open_source
 
 RUNS = 400

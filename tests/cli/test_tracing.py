@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from typer.testing import CliRunner
 
-from dpdist.cli import tracing
+from dpdist.cli import observing
 from dpdist.cli.main import app
 from dpdist.cli.observing import observed
 from dpdist.core.errors import ClusterError
@@ -37,7 +37,7 @@ TEXTS = {"strata", "pooled", "ProtectBin", "ProtectOne", "VisitPart"}
 def memory(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Keeps spans in this process, in place of a collector."""
     kept = InMemorySpanExporter()
-    monkeypatch.setattr(tracing, "collector", lambda url: kept)
+    monkeypatch.setattr(observing, "collector", lambda url: kept)
     return kept
 
 
@@ -187,9 +187,9 @@ def test_spans_that_a_full_queue_drops_are_in_the_note(
 ) -> None:
     """6,002 spans. Control: the queue of a run holds them all, and there is no note."""
     slow, heard, tasks = Slow(), list[Event](), 6000
-    monkeypatch.setattr(tracing, "collector", lambda url: slow)
+    monkeypatch.setattr(observing, "collector", lambda url: slow)
     if queue is not None:
-        monkeypatch.setattr(tracing, "QUEUE", queue)
+        monkeypatch.setattr(observing, "QUEUE", queue)
     with observed(tmp_path, None, None, heard.append, "memory") as listener:
         with stage(listener, "protect", tasks) as tick:
             for number in range(tasks):
@@ -208,7 +208,7 @@ def test_spans_of_an_exporter_that_raises_are_in_the_note(tmp_path: Path, monkey
             raise OSError("no route")
 
     heard: list[Event] = []
-    monkeypatch.setattr(tracing, "collector", lambda url: Raising())
+    monkeypatch.setattr(observing, "collector", lambda url: Raising())
     with observed(tmp_path, None, None, heard.append, "memory") as listener:
         some_work(listener)
     assert any("did not take 3 spans" in event.note for event in heard if event.kind == "note")

@@ -17,7 +17,6 @@ PUBLIC_HALVES = [path for name in ("post", "sensitivity", "words") for path in P
     PACKAGE / "mechanisms" / name
     for name in (
         "marginals/coded_tables.py",
-        "marginals/synthetic_records.py",
         "tables/synthetic.py",
     )
 ]

@@ -58,7 +58,7 @@ def test_no_room_asks_for_one_mechanism_s_class() -> None:
         ("from dpdist.models import Lognormal\nissubclass(kind, (int, Lognormal))", 1),
         ("from dpdist.models.poisson import Poisson\nmatch model:\n    case Poisson():\n        pass", 1),
         ("from dpdist.models.protocol import Expectation\nisinstance(model, Expectation)", 0),
-        ("from dpdist.mechanisms.figures import Figures\nisinstance(figures, Figures)", 0),
+        ("from dpdist.mechanisms.parts import Figures\nisinstance(figures, Figures)", 0),
     ],
 )
 def test_a_question_is_found(text: str, number: int) -> None:

@@ -16,6 +16,8 @@ from dpdist.estimation.estimators import (
     NORMAL_90,
     NORMAL_95,
     PsuSums,
+    Stage,
+    Stages,
     clustered_counts_and_means,
     combine_sets,
     counts_and_means,
@@ -24,7 +26,6 @@ from dpdist.estimation.estimators import (
     record_sums,
     t_interval,
 )
-from dpdist.estimation.variance import Stage, Stages
 
 fixed = settings(derandomize=True, deadline=None, max_examples=60)
 LEVELS = {"region": ("north", "south"), "field": ("maths", "physics", "health"), "size": ("small", "large")}

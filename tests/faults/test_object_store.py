@@ -20,7 +20,7 @@ from test_storage_faults import SMALL_BLOCKS
 import dpdist as api
 from dpdist.core.progress import Event
 from dpdist.job.loading import load_job
-from dpdist.publish.batches import MOST_STRATA
+from dpdist.publish.released import MOST_STRATA
 from dpdist.storage.lease import LEASE, leased
 from dpdist.storage.objects import Objects
 

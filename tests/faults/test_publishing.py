@@ -11,7 +11,7 @@ from sized_package import sized_job
 import dpdist
 from dpdist.core.progress import Event
 from dpdist.job.loading import load_job
-from dpdist.publish.batches import MOST_STRATA
+from dpdist.publish.released import MOST_STRATA
 from dpdist.runtime.sharing import FOLDER
 
 STRATA = 2 * MOST_STRATA + 2

@@ -25,8 +25,7 @@ from dpdist.job import Job
 from dpdist.planning.plan import Layout
 from dpdist.publish.released import ReleasedObject
 from dpdist.quality.predicted.replicates import Population, release_of, tables_of
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.reference_file import open_reference
 from dpdist.survey.source import open_source
 

@@ -19,11 +19,10 @@ import dpdist
 from dpdist.core.progress import silent
 from dpdist.core.records import cross
 from dpdist.estimation import domains
-from dpdist.estimation.further import Direct
+from dpdist.estimation.direct import Direct
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
-from dpdist.survey.census import design_of
-from dpdist.survey.placement import records_as_they_came, replicates_as_they_came
+from dpdist.survey.census import design_of, records_as_they_came, replicates_as_they_came
 
 SCRIPT = Path(__file__).parent / "quantiles.R"
 GOLDEN = Path(__file__).parent / "quantiles.txt"

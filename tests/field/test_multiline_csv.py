@@ -12,8 +12,7 @@ import pytest
 
 from dpdist.core.errors import DataError
 from dpdist.survey import csv_file
-from dpdist.survey.csv_file import CsvSource
-from dpdist.survey.csv_text import Written
+from dpdist.survey.csv_file import CsvSource, Written
 
 NAMES = ["region", "income", "comment"]
 

@@ -17,8 +17,7 @@ import pytest
 from dpdist.core.errors import DataError
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Source, open_source
 
 JOB = """

@@ -20,14 +20,12 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.progress import silent
 from dpdist.core.records import TOTAL, cross
 from dpdist.estimation.crosstab_table import read_crosstab
-from dpdist.estimation.direct import degrees_of_freedom, direct, totals
+from dpdist.estimation.direct import Direct, degrees_of_freedom, direct, totals
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.estimation.further import Direct
 from dpdist.job import Job, Statistic
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
-from dpdist.survey.census import design_of
-from dpdist.survey.placement import place, records_as_they_came, replicate_sums
+from dpdist.survey.census import design_of, place, records_as_they_came, replicate_sums
 from dpdist.validating import validate
 
 

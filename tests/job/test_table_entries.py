@@ -12,7 +12,7 @@ import yaml
 from dpdist.core.errors import JobError, Problem
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.job.table_entries import MOST_TABLES
+from dpdist.job.tables import MOST_TABLES
 
 pytestmark = pytest.mark.quick
 

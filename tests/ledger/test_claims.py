@@ -52,7 +52,7 @@ def test_control_without_one_writer_at_a_time_the_budget_would_be_overspent(
 
     from sqlalchemy.exc import IntegrityError
 
-    from dpdist.ledger.database import Database, append
+    from dpdist.ledger.book import Database, append
     from dpdist.ledger.entries import following
 
     last = ledger.entries()[-1]

@@ -21,7 +21,7 @@ from dpdist.cli.main import app
 from dpdist.core.errors import LedgerError
 from dpdist.core.files import LEDGER
 from dpdist.job import Limits
-from dpdist.ledger import database
+from dpdist.ledger import book
 from dpdist.ledger.accounts import Charge, charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.ledger.entries import following
@@ -53,7 +53,7 @@ import json, os, random, signal, sys, time
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 from dpdist.job import Limits
-from dpdist.ledger import database
+from dpdist.ledger import book
 from dpdist.ledger.book import Ledger
 
 place = sys.argv[1]
@@ -85,14 +85,14 @@ while kills < 50:
     after = Ledger(place).entries()
     assert after[: len(before)] == before
     with engine.connect() as link:
-        schema = database.schema_of(link)
-    assert (schema == database.NEWEST) == (len(after) > len(before)), "the step and the entry are one transaction"
+        schema = book.schema_of(link)
+    assert (schema == book.NEWEST) == (len(after) > len(before)), "the step and the entry are one transaction"
     assert status in (0, -signal.SIGALRM), status
     if status:
         kills += 1
         schemas.append(schema)
     earlier()
-print(json.dumps({"kills": kills, "whole": schemas.count(database.NEWEST), "problems": len(Ledger(place).problems())}))
+print(json.dumps({"kills": kills, "whole": schemas.count(book.NEWEST), "problems": len(Ledger(place).problems())}))
 """
 """Writers that a timer kills anywhere, inside COMMIT too; each begins from the earlier schema."""
 
@@ -111,7 +111,7 @@ def run_sql(place: str, *statements: str) -> list[tuple[object, ...]]:
 
 def schema(place: str) -> int:
     with _engine(place).connect() as link:
-        return database.schema_of(link)
+        return book.schema_of(link)
 
 
 @pytest.fixture
@@ -133,14 +133,14 @@ def test_the_tables_of_0_1_1_are_those_that_the_fixture_drops_to() -> None:
 
 def test_a_new_ledger_states_its_schema(place: str) -> None:
     Ledger(place).begin()
-    assert run_sql(place, "SELECT version FROM dpdist_ledger_schema") == [(database.NEWEST,)]
+    assert run_sql(place, "SELECT version FROM dpdist_ledger_schema") == [(book.NEWEST,)]
 
 
 def test_an_earlier_ledger_is_read_as_it_is_and_migrated_by_its_first_writer(earlier: str, charge: Charge) -> None:
     before = Ledger(earlier).entries()
     assert schema(earlier) == 1, "a reader changes nothing"
     Ledger(earlier).reserve(replace(charge, run="run-2"), Limits())
-    assert schema(earlier) == database.NEWEST
+    assert schema(earlier) == book.NEWEST
     entries = Ledger(earlier).entries()
     assert entries[: len(before)] == before
     assert total(charges(entries, "wages")) == 2
@@ -176,7 +176,7 @@ def test_a_killed_migration_leaves_the_earlier_schema_or_this_one(earlier: str, 
         statements += 1
     assert seen == {1}, "and not one statement was kept"
     assert statements >= 6
-    assert schema(earlier) == database.NEWEST
+    assert schema(earlier) == book.NEWEST
     assert [entry.kind for entry in Ledger(earlier).entries()] == ["begin", "reserve", "policy"]
 
 

@@ -22,7 +22,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.progress import Event, without_sizes
 from dpdist.job.loading import find_job, parse_job
-from dpdist.ledger import database
+from dpdist.ledger import book
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.ledger.pages import pages
@@ -273,7 +273,7 @@ def test_a_ledger_out_of_reach_when_a_release_is_finished_is_told_and_learns_of_
 ) -> None:
     """The release stands and is charged: exit code 0, with a note on standard error. Control: the next run is refused."""
     with monkeypatch.context() as patch:
-        patch.setattr(database, "PATIENCE", 0.1)
+        patch.setattr(book, "PATIENCE", 0.1)
         _once_published(patch, lambda: _held_by_another(folder / "ledger.sqlite"))
         done = run(folder, "one", *quiet)
     assert done.exit_code == 0, done.output
@@ -283,7 +283,7 @@ def test_a_ledger_out_of_reach_when_a_release_is_finished_is_told_and_learns_of_
     dpdist.publish(folder / "one")
     assert kinds(folder) == ["begin", *CHARGED]
     with monkeypatch.context() as patch:
-        patch.setattr(database, "PATIENCE", 0.1)
+        patch.setattr(book, "PATIENCE", 0.1)
         held = _held_by_another(folder / "ledger.sqlite")
         assert run(folder, "two").exit_code == 1
         held.close()

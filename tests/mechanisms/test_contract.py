@@ -15,9 +15,8 @@ from small_runs import run, write_inputs
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import complete
-from dpdist.mechanisms.figures import measured_of
-from dpdist.mechanisms.parts import Incomplete, builder_of
+from dpdist.job.values import complete
+from dpdist.mechanisms.parts import Incomplete, builder_of, measured_of
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.mechanisms.tables import post

@@ -20,7 +20,7 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice, Pass
 from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
-from dpdist.mechanisms.figures import GAUSSIAN
+from dpdist.mechanisms.parts import GAUSSIAN
 from dpdist.mechanisms.perturbed_histogram import post, query
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
 from dpdist.mechanisms.perturbed_histogram.query import HistogramCounts, PerturbedHistogramMechanism
@@ -28,8 +28,8 @@ from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Moved, NoisyQuery
-from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import Captured, answered, exactly, problems_of_scale
+from dpdist.testing.mechanisms import problems_of_answers, problems_of_stated_noise
 
 Cases = Callable[[str], Captured]
 ADJACENCIES = ("zero_out", "substitution", "add_remove")

@@ -15,8 +15,8 @@ import scipy
 from test_tables import BOUNDS, LEVELS, Population, Run, Sample, direct, of_tables, published, released, system_of
 
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation import history
-from dpdist.estimation.history import PeriodTotals, remembered
+from dpdist.estimation import donors
+from dpdist.estimation.donors import PeriodTotals, remembered
 from dpdist.mechanisms.tables import posterior
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.random_effects import cell_index
@@ -207,7 +207,7 @@ def chain(
         file, population = world.sample(RECORDS), world.sample(TRUE)
         part = 1.0 if begun or period else 1.0 - SHARE
         system, base = system_of(Population(reference, file, file, world.bounds), epsilon * part)
-        system = replace(system, history=remembered(totals[:most]))
+        system = replace(system, donors=remembered(totals[:most]))
         if not begun:
             weights = (0.0, 10.0 * float(reference.weight.max()))
             bins, scale = BinnedColumns.of(weights, [world.bounds]), 4.0 / (epsilon * SHARE)
@@ -288,7 +288,7 @@ def test_what_earlier_periods_measured_makes_a_release_better() -> None:
 
 
 def test_a_long_history_keeps_the_last_periods_and_counts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_TOTALS", 10)
+    monkeypatch.setattr(donors, "MOST_TOTALS", 10)
     arrays = {"codes": np.zeros((1, 1), dtype=np.int64), "count": np.ones(1), "row": np.zeros((1, 1), dtype=np.int64)}
     arrays |= {name: np.ones((2, 2)) for name in ("total", "variance")} | {"about": np.zeros((2, 1))}
     arrays |= {"weight": np.ones(1), "scatter": np.ones((1, 2)), "counts": np.zeros(0)}

@@ -18,8 +18,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL, UNIT, Crosstab, cross
 from dpdist.estimation import least_squares
-from dpdist.estimation.estimators import stratum_sizes
-from dpdist.estimation.variance import Stage
+from dpdist.estimation.estimators import Stage, stratum_sizes
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
 from dpdist.mechanisms.laplace_tables.query import FINER, RowSums
 from dpdist.mechanisms.laplace_tables.query import exact as exact_figures

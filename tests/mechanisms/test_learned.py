@@ -31,7 +31,7 @@ from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.weights import Constant, NotReached, as_weighted
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
-from dpdist.sampling.clamped import log_density
+from dpdist.sampling.samplers import log_density
 
 GRID = np.stack(np.meshgrid(np.linspace(-12, 12, 49), np.linspace(-2.3, 8, 49), indexing="ij"), axis=-1).reshape(-1, 2)
 """Parameters (logit φ, log λ): the loss over them is exact for a posterior on them."""

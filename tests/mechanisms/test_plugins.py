@@ -41,9 +41,8 @@ from dpdist.privacy.guarantees import Moved, NoisyQuery, Strict
 from dpdist.survey.readers import READERS
 from dpdist.survey.source import open_file
 from dpdist.testing import check_family, check_mechanism, check_reader, check_statistic, check_weight_rule
-from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import problems_of_scale
-from dpdist.testing.mechanisms import survey
+from dpdist.testing.mechanisms import problems_of_answers, problems_of_stated_noise, survey
 
 EXAMPLE = Path(__file__).parents[1] / "plugin_example"
 ORIGIN = {"distribution": "dpdist-counts", "version": "1.2.0"}

@@ -18,8 +18,7 @@ from table_populations import widened
 import dpdist
 from dpdist.core.progress import silent
 from dpdist.core.records import UNIT, Floats, Ints
-from dpdist.estimation.donors import Donors
-from dpdist.estimation.history import PeriodTotals
+from dpdist.estimation.donors import Donors, PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.posterior import Drift, Posterior

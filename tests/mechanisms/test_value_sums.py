@@ -20,8 +20,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import noise_of, run_rounds
+from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.estimation.history import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.coded_tables import means_of

@@ -19,7 +19,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import UNIT, Crosstab, Floats, Ints
 from dpdist.engine.protocol import Noise, noise_of, run_rounds
-from dpdist.estimation.history import CELL
+from dpdist.estimation.donors import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex

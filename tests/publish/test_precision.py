@@ -15,11 +15,10 @@ from dpdist.core.records import cross
 from dpdist.models.lognormal.conjugate import draws_of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import redrawing
-from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import _fitted, _subsample
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import composition, spreads
-from dpdist.publish.synthesis import synthesize
+from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, estimates
 
 JOB = (

@@ -28,9 +28,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
 from dpdist.publish.released import read_released
 from dpdist.quality import report_material
-from dpdist.quality.report_page import MARKING, _lighter, material_of, overall_verdict, write_report
+from dpdist.quality.report_page import ANSWERS, MARKING, _cells_drawn, _lighter, material_of, overall_verdict, write_report
 from dpdist.quality.report_parts import ReportFigure, Section, axis, distribution, error
-from dpdist.quality.report_sections import ANSWERS, _cells_drawn
 from dpdist.quality.summary import overall
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace

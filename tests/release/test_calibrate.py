@@ -25,8 +25,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.quality.calibrate import PUBLIC, stratum
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.source import open_source
 
 N = 200

@@ -18,7 +18,7 @@ from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.job.budget import epsilon_of
 from dpdist.mechanisms.tables import cells, limits, system
-from dpdist.opening import remaking
+from dpdist.opening import verifying
 from dpdist.opening.rederiving import rederivation
 from dpdist.opening.verifying import problems
 from dpdist.quality.predicted.prediction import predicted
@@ -182,9 +182,9 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     assert public_files(first) == before
     (fault,) = problems(first / "public")
     assert fault.startswith("released/set-1.json: this version of dpdist chooses other limits"), fault
-    monkeypatch.setattr(remaking, "version_of", lambda package: "99.0")
+    monkeypatch.setattr(verifying, "version_of", lambda package: "99.0")
     assert problems(first / "public") == [], "of another version it is no fault"
-    (told,) = [text for text in remaking.remade(first / "public").unchecked if "chooses other limits" in text]
+    (told,) = [text for text in verifying.remade(first / "public").unchecked if "chooses other limits" in text]
     assert told.startswith("that released/set-1.json is as here from released/")
     cells._system_of.cache_clear()
 

@@ -17,9 +17,9 @@ import dpdist
 from dpdist.core.errors import FitError
 from dpdist.core.records import cross
 from dpdist.job.loading import find_job, parse_job
-from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import read_released
 from dpdist.publish.standard_errors import cell_estimates
+from dpdist.publish.synthesis import expectations
 
 OWN = "weighted, weights: fixed_point, aim: 0.5"
 SETS = 30

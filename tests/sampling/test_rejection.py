@@ -12,7 +12,7 @@ from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws
 from dpdist.models.public_model import design
-from dpdist.sampling import clamped
+from dpdist.sampling import samplers
 from dpdist.sampling.samplers import GridSampler
 
 KEY = Key(b"tests/sampling/test_rejection")
@@ -53,16 +53,16 @@ CASES = [
 def test_the_proposal_covers_the_density(family, size, law, clamp, variation):
     """Sixteen random points in every square; control: a proposal of a third of the height does not cover it."""
     model, said = model_of(family, size), posterior(family, size, law, clamp)
-    squares = clamped.squares_of(model, said)
+    squares = samplers.squares_of(model, said)
     records, count = said.distinct()
     assert (squares.side**2).sum() == 1.0
     own = np.repeat(np.arange(len(squares.side)), 16)
     shares = squares.corner[own] + squares.side[own, None] * np.random.default_rng(2).random((len(own), 2))
-    density = clamped.log_density(model, records, count, clamped._inside(model, shares))
+    density = samplers.log_density(model, records, count, samplers._inside(model, shares))
     area = 2 * np.log(squares.side[own])
     top = (density + area).max()
     mass, cover = np.exp(density + area - top), np.exp(squares.log_height[own] + area - top)
-    assert np.maximum(mass - cover, 0).sum() / mass.sum() <= variation <= clamped.VARIATION
+    assert np.maximum(mass - cover, 0).sum() / mass.sum() <= variation <= samplers.VARIATION
     assert np.maximum(mass - cover / 3, 0).sum() / mass.sum() > 0.1
     assert mass.sum() / cover.sum() > 0.2
 
@@ -83,7 +83,7 @@ def test_draws_follow_the_density_of_a_much_finer_grid(family, law, clamp, alpha
         points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
         inside = ((points >= np.array(model.box).T[0]) & (points <= np.array(model.box).T[1])).all(axis=1)
         log_density = np.full(len(points), -np.inf)
-        log_density[inside] = clamped.log_density(model, records, count, points[inside])
+        log_density[inside] = samplers.log_density(model, records, count, points[inside])
         density = np.exp(log_density - log_density.max()).reshape(901, 901)
         found = []
         for axis, own, marginal in zip(axes, drawn.T, (density.sum(axis=1), density.sum(axis=0)), strict=True):
@@ -145,7 +145,7 @@ def test_an_offset_of_the_record_alone_shifts_what_is_clamped_and_cancels_where_
     offsets = np.random.default_rng(5).normal(size=40)
     plain, shifted = posterior("beta", 40, (2, 3), 1e6), posterior("beta", 40, (2, 3), 1e6, 1.0, offsets)
     points = np.random.default_rng(6).normal(size=(30, 2))
-    one, other = (clamped.log_density(model, *said.distinct(), points) for said in (plain, shifted))
+    one, other = (samplers.log_density(model, *said.distinct(), points) for said in (plain, shifted))
     np.testing.assert_allclose(one - one[0], other - other[0], atol=1e-9)
-    one, other = (clamped.log_density(model, *Clamped(p.rows, 0.5).distinct(), points) for p in (plain, shifted))
+    one, other = (samplers.log_density(model, *Clamped(p.rows, 0.5).distinct(), points) for p in (plain, shifted))
     assert not np.allclose(one - one[0], other - other[0], atol=1e-3)

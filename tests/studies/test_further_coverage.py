@@ -29,14 +29,12 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import donors_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
-from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import laws, spreads_under
-from dpdist.publish.synthesis import synthesize
+from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.reference_file import in_rows, open_reference, records_of
 from dpdist.survey.simulate import Doctorates
 from dpdist.survey.source import open_source

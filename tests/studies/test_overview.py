@@ -8,7 +8,7 @@ import pytest
 from test_study import STUDY
 
 from dpdist.core.errors import StudyError
-from dpdist.studies.overview import Overview, load, run_overview
+from dpdist.studies.run import Overview, load, run_overview
 
 BOTH = """\
 title: "Two studies <&>"

@@ -21,7 +21,6 @@ from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
 from dpdist.runtime.executors import Serial
 from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, recommended, rehearse, small
-from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_thirds import FileThirds, beside_truth, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COARSEN,
@@ -30,10 +29,12 @@ from dpdist.studies.rehearsal_trials import (
     LARGER,
     NOISY,
     RULE,
+    Candidate,
     Rehearsal,
     Trial,
     TrialFindings,
     advice,
+    candidates,
     cells_of,
     confirmed,
     in_order,

@@ -25,8 +25,7 @@ from dpdist.job import Job
 from dpdist.job.loading import load_job
 from dpdist.studies import rehearsal
 from dpdist.studies.rehearsal import Results, claimed, rehearse
-from dpdist.studies.rehearsal_candidates import Candidate
-from dpdist.studies.rehearsal_trials import Trial
+from dpdist.studies.rehearsal_trials import Candidate, Trial
 
 STORED = ".dpdist-rehearsal"
 USED_AGAIN = "The folder holds {} results of a killed rehearsal: those of this job, file and version are used again."

@@ -20,9 +20,8 @@ import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.quality.verdict import holds_direct
-from dpdist.studies.rehearsal_candidates import candidates
 from dpdist.studies.rehearsal_thirds import FileThirds, numbered, parted, thirds
-from dpdist.studies.rehearsal_trials import trial
+from dpdist.studies.rehearsal_trials import candidates, trial
 
 pytestmark = [pytest.mark.slow]
 Named = Callable[[str], AbstractContextManager[None]]

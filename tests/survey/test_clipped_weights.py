@@ -15,8 +15,7 @@ from dpdist.job.loading import parse_job
 from dpdist.privacy.adjacency import domain
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place, records_as_they_came
+from dpdist.survey.census import place, records_as_they_came, take_census
 from dpdist.survey.source import open_source
 
 JOB = """

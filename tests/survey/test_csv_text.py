@@ -13,8 +13,7 @@ from dpdist.job.data import Input
 from dpdist.job.loading import parse_job
 from dpdist.job.reference import FileReference
 from dpdist.survey.census import take_census
-from dpdist.survey.csv_file import CsvSource
-from dpdist.survey.csv_text import Written, lines_of
+from dpdist.survey.csv_file import CsvSource, Written, lines_of
 from dpdist.survey.reference_file import open_reference
 from dpdist.survey.source import open_source
 

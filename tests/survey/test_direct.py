@@ -20,8 +20,7 @@ from dpdist.estimation.domains import DesignSample
 from dpdist.estimation.estimators import STATISTICS, counts_and_means
 from dpdist.job import Job
 from dpdist.planning.making import make_plan
-from dpdist.survey.census import design_of
-from dpdist.survey.placement import place, records_as_they_came, replicate_sums
+from dpdist.survey.census import design_of, place, records_as_they_came, replicate_sums
 
 REPLICATES = {"kind": "fay", "fay": 0.5, "prefix": "rep", "number": 8}
 

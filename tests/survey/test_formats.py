@@ -20,8 +20,7 @@ from dpdist.job.data import NOT_REPORTED, Column
 from dpdist.job.loading import parse_job
 from dpdist.release import run
 from dpdist.survey import statistical_file
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.source import open_file, open_source
 
 FILES = Path(__file__).parent / "files"

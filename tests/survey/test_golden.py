@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from dpdist.estimation import domains as statistics
 from dpdist.estimation.domains import DesignSample, Estimates
-from dpdist.estimation.variance import crossed_products, replicate_df
+from dpdist.estimation.estimators import crossed_products, replicate_df
 from dpdist.job import ReplicateWeights
 
 GOLDEN = pd.read_csv(Path(__file__).parent / "golden" / "golden.csv", dtype={"domain": str})

@@ -23,9 +23,8 @@ from dpdist.job import Job
 from dpdist.survey import census as censuses
 from dpdist.survey import csv_file
 from dpdist.survey import source as sources
-from dpdist.survey.census import Census, take_census
+from dpdist.survey.census import Census, place, take_census
 from dpdist.survey.csv_file import CsvSource
-from dpdist.survey.placement import place
 from dpdist.survey.source import ParquetSource, Source
 
 LEVELS: dict[str, tuple[Any, ...]] = {"field": ("med", "arts", "law"), "degree": (3, 1, 2), "citizen": (True, False)}

@@ -20,7 +20,7 @@ from dpdist.ledger.charging import charge_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.opening.verifying import problems
-from dpdist.survey.batches import checked_batches
+from dpdist.survey.census import checked_batches
 from dpdist.survey.findings import Findings
 from dpdist.survey.source import open_source
 

@@ -14,8 +14,7 @@ from dpdist.job.contradiction import Contradiction, listed, near_column
 from dpdist.job.design import label_of
 from dpdist.job.families import family_facts
 from dpdist.job.presentation import ColumnText
-from dpdist.job.table_entries import MOST_TABLES
-from dpdist.job.tables import Rake
+from dpdist.job.tables import MOST_TABLES, Rake
 from dpdist.job.yaml_lines import Where
 
 PROTECT = 'protect them by predictors: {protect: {epsilon: "…"}}'

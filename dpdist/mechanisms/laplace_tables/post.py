@@ -17,10 +17,9 @@ import numpy as np
 from dpdist.core.records import UNIT, Cells, Crosstab, Floats
 from dpdist.estimation.least_squares import NEAR_ENOUGH, LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
-from dpdist.mechanisms.figures import NO_LIMITS, SUM_OF_A, SUM_OF_B, Figures
 from dpdist.mechanisms.laplace_tables.sensitivity import local_scale, outcome_needed, query_of
 from dpdist.mechanisms.laplace_tables.spec import WholeTables
-from dpdist.mechanisms.parts import Words
+from dpdist.mechanisms.parts import NO_LIMITS, SUM_OF_A, SUM_OF_B, Figures, Words
 from dpdist.models.protocol import Draws, Parameter, ReleaseView
 from dpdist.models.public_model import PublicModel, design
 from dpdist.privacy.cell_sums import CellBounds

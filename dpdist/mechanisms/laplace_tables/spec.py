@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Consistency, Guarantee, Sensitivity, StatisticName
+from dpdist.job.values import Consistency, Guarantee, Sensitivity, StatisticName
 
 
 class WholeTables(Noisy):

@@ -27,7 +27,6 @@ import numpy as np
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Adjacency, Job
-from dpdist.mechanisms.marginals import synthetic_records
 from dpdist.mechanisms.marginals.beyond_bound import (
     RELEASED,
     ReferenceWeights,
@@ -55,6 +54,73 @@ from dpdist.mechanisms.marginals.spec import levels_of, texts_of
 from dpdist.models.protocol import DesignEffectOf, Draws, ModelTable, Parameter
 from dpdist.models.public_model import LinearModel, design
 from dpdist.privacy.guarantees import record_epsilon
+
+# Columns are filled in order, each given its parents: the columns of its table that are already filled. Let g records
+# have the same levels of the parents, and let a level have probability p. Then g p records get the level, rounded down or
+# up. Weights are then scaled to the wanted tables.
+ROUNDS, CLOSE = 100, 1e-10
+"""Rounds of scaling weights to tables, and the tolerance relative to the total."""
+Filling = tuple[int, Marginal | None]
+"""A column with its table, whose other columns are filled earlier; None for a column without parents."""
+
+
+def draw_records(
+    fitted: FittedTables, filling: Iterable[Filling], raked_to: Iterable[Marginal], number: int, rng: np.random.Generator
+) -> tuple[Ints, Floats]:
+    """Codes (record, column) and weights (record,) of the requested number of records; weights sum to the total.
+
+    `raked_to` are the tables with which the records' weights agree.
+    """
+    codes = np.full((number, len(fitted.margins)), -1, dtype=np.int64)
+    for column, key in filling:
+        if key is None:
+            codes[:, column] = rng.permutation(laid_out(fitted.margins[column], number, rng))
+            continue
+        table = np.moveaxis(fitted.tables[key], key.index(column), -1)
+        parents = [codes[:, parent] for parent in key if parent != column]
+        cell = np.ravel_multi_index(tuple(parents), table.shape[:-1])
+        rows = table.reshape(-1, table.shape[-1])
+        for row in np.unique(cell):
+            alike = np.flatnonzero(cell == row)
+            codes[alike, column] = rng.permutation(laid_out(rows[row], len(alike), rng))
+    return codes, raked(fitted, codes, raked_to)
+
+
+def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
+    """Levels of `number` records in proportion to counts; systematic sampling rounds each number down or up."""
+    total = counts.sum()
+    share = counts / total if total > 0.0 else np.full(len(counts), 1.0 / len(counts))
+    ends = np.cumsum(share)
+    points = (np.arange(number) + rng.random()) / number
+    return np.minimum(np.searchsorted(ends / ends[-1], points, side="right"), len(counts) - 1).astype(np.int64)
+
+
+def raked(fitted: FittedTables, codes: Ints, raked_to: Iterable[Marginal]) -> Floats:
+    """Non-negative weights with the given total, under which the records' tables equal `tables`.
+
+    If a cell has no record, the tables are as near as scaling can bring them.
+    """
+    number = len(codes)
+    weight = np.full(number, fitted.total / number)
+    wanted_by_cell = [
+        (
+            np.ravel_multi_index(tuple(codes[:, column] for column in key), fitted.table(key).shape),
+            fitted.table(key).ravel(),
+        )
+        for key in raked_to
+    ]
+    for _ in range(ROUNDS):
+        worst = 0.0
+        for cell, wanted in wanted_by_cell:
+            current = np.bincount(cell, weights=weight, minlength=len(wanted))
+            there = current > 0.0
+            worst = max(worst, float(np.abs(current - wanted)[there].max(initial=0.0)))
+            weight *= np.divide(wanted, current, out=np.zeros_like(current), where=there)[cell]
+        if worst <= CLOSE * fitted.total:
+            break
+    total = weight.sum()
+    return np.asarray(weight * (fitted.total / total)) if total > 0.0 else np.full(number, fitted.total / number)
+
 
 ERRORS = ("standard_error", "lower", "upper")
 OF_COUNTS, OF_SUMS = ("count", "share", *ERRORS), ("sum", "mean", *ERRORS)
@@ -120,7 +186,7 @@ class CodedTables(LinearModel, ABC):
         """Number of tables that share one part of ε with this table."""
 
     @abstractmethod
-    def filling(self, keys: tuple[Marginal, ...]) -> list[synthetic_records.Filling]:
+    def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
         """The order in which columns of synthetic records are filled, given the released tables."""
 
     @abstractmethod
@@ -265,7 +331,7 @@ class CodedTables(LinearModel, ABC):
     def drawn(self, theta: Draws, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Codes (record, column) and weights (record,) of synthetic records; weights sum to the stratum's total."""
         keys = tuple(dict.fromkeys(self.keys_of(theta)))
-        return synthetic_records.draw_records(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
+        return draw_records(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Margins under other samples without noise; a sample has as many records as the sum of weights allows."""

@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.job import Job
-from dpdist.mechanisms.figures import SUM_OF_V, Figures, cells_of
 from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights, WeightedRecords
-from dpdist.mechanisms.marginals.coded_tables import CodedTables
+from dpdist.mechanisms.marginals.coded_tables import CodedTables, Filling
 from dpdist.mechanisms.marginals.fitting import Marginal, ValueSums, positions
 from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
@@ -37,8 +36,7 @@ from dpdist.mechanisms.marginals.sensitivity import (
     table_scale,
 )
 from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS, CodedMarginals, candidates, forest
-from dpdist.mechanisms.marginals.synthetic_records import Filling
-from dpdist.mechanisms.parts import WIDE, Words
+from dpdist.mechanisms.parts import SUM_OF_V, WIDE, Figures, Words, cells_of
 from dpdist.models.protocol import Draws, ReleaseView
 
 SAMPLED = (

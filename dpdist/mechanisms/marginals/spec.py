@@ -13,8 +13,7 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, JobView, declared, listed
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee
-from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Guarantee
 
 MOST_LEVELS = 10_000
 """Largest number of levels of a column."""

@@ -21,10 +21,9 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats
 from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.job import Job
-from dpdist.mechanisms.figures import LAPLACE, SUM_OF_ABSENT, Figures, cells_of
 from dpdist.mechanisms.modips.sensitivity import by_group, groups, sums_of, together
 from dpdist.mechanisms.modips.spec import Law, Modips, Truncation
-from dpdist.mechanisms.parts import WIDE, Words
+from dpdist.mechanisms.parts import LAPLACE, SUM_OF_ABSENT, WIDE, Figures, Words, cells_of
 from dpdist.models.lognormal.model import limited_lognormal_mean
 from dpdist.models.numerics.chi import chi_quantiles
 from dpdist.models.protocol import Draws, Parameter, ReleaseView

@@ -12,8 +12,7 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, JobView, declared, levels_between, without_distinct_levels
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee
-from dpdist.job.values import budget_text
+from dpdist.job.values import Guarantee, budget_text
 
 Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
 """Laws whose sufficient statistics get noise."""

@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.least_squares import nearest_on_simplices
 from dpdist.job import Column, Job
-from dpdist.mechanisms.figures import (
-    SUM_OF_ABSENT,
-    SUM_OF_V,
-    Figures,
-    cells_of,
-)
 from dpdist.mechanisms.partitions.sensitivity import scales_of
 from dpdist.mechanisms.partitions.spec import Partitioned, Steps, UniversalHistogram
-from dpdist.mechanisms.parts import WIDE, Words
+from dpdist.mechanisms.parts import (
+    SUM_OF_ABSENT,
+    SUM_OF_V,
+    WIDE,
+    Figures,
+    Words,
+    cells_of,
+)
 from dpdist.models.protocol import Draws, Parameter, ReleaseView
 from dpdist.models.public_model import LinearModel, design
 

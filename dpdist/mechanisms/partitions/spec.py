@@ -15,8 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from dpdist.job.contradiction import Contradiction, JobView, declared, levels_between, without_distinct_levels
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee
-from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName, Guarantee
 
 REHEARSED_BINS = 20
 MOST_CELLS = 200_000

@@ -17,8 +17,7 @@ import numpy as np
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
-from dpdist.mechanisms.figures import Figures, cells_of
-from dpdist.mechanisms.parts import Words
+from dpdist.mechanisms.parts import Figures, Words, cells_of
 from dpdist.mechanisms.perturbed_histogram.sensitivity import scale_of
 from dpdist.mechanisms.perturbed_histogram.spec import PerturbedHistogram
 from dpdist.models.protocol import Draws, Parameter, ReleaseView

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dpdist.job.contradiction import JobView
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee
+from dpdist.job.values import Guarantee
 
 
 class PerturbedHistogram(Noisy):

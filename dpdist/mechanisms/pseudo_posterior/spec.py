@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
 from dpdist.job.mechanism import ClampedSpec, FixedWeights, MechanismSpec
-from dpdist.job.names import LARGEST_DRIFT, Guarantee
+from dpdist.job.values import LARGEST_DRIFT, Guarantee
 from dpdist.job.weights import RuleOrName, Weights
 
 

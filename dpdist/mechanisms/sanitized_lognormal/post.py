@@ -20,8 +20,7 @@ import pyarrow as pa
 from dpdist.core.digests import WRITTEN
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.job import Job, NoiseName
-from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, NO_LIMITS, Figures, cells_of
-from dpdist.mechanisms.parts import Words
+from dpdist.mechanisms.parts import GAUSSIAN, LAPLACE, NO_LIMITS, Figures, Words, cells_of
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     REACH,
     SENSITIVITY_2,

@@ -10,8 +10,8 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, JobView, declared
 from dpdist.job.mechanism import Noisy
 from dpdist.job.model import Prior
-from dpdist.job.names import Guarantee, NoiseName
 from dpdist.job.runtime import Sampler
+from dpdist.job.values import Guarantee, NoiseName
 
 
 class SanitizedStatistics(Noisy):

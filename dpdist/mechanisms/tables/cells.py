@@ -19,8 +19,7 @@ from dpdist.core.digests import digest
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, codes_of
-from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.estimation.history import PeriodTotals, law_of, remembered
+from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds

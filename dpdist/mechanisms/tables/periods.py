@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.history import PeriodTotals
+from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.posterior import Drift, Posterior, Prior
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpdist.core.records import UNIT
 from dpdist.job import NoiseName
-from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
+from dpdist.mechanisms.parts import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.tables.cells import ResidualCells, model_of
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, WIDER, TableLimits
 from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS

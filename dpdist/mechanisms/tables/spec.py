@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
 from dpdist.job.mechanism import Noisy, against_secret_counts
-from dpdist.job.names import Guarantee, NoiseName
+from dpdist.job.values import Guarantee, NoiseName
 
 MEAN_SQUARE: Literal["mean_square"] = "mean_square"
 LARGEST: Literal["largest"] = "largest"

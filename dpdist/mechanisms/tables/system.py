@@ -24,7 +24,7 @@ import scipy
 from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.core.sharing import share_out
-from dpdist.estimation.history import PeriodTotals
+from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
 from dpdist.mechanisms.tables.limits import (
     PLANNED_DRIFT,

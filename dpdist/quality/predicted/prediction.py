@@ -29,8 +29,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import POOLED, Cells, Crosstab, Floats, rows_of_groups
 from dpdist.core.this_process import single_threaded
-from dpdist.estimation.donors import AbsentRecords
-from dpdist.estimation.history import PeriodTotals
+from dpdist.estimation.donors import AbsentRecords, PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
@@ -53,9 +52,9 @@ from dpdist.quality.predicted.replicates import (
 )
 from dpdist.quality.verdict import FAR_RECORDS, Errors, of_figures
 from dpdist.sampling import Unconverged, sampler_of
-from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.reference_file import open_reference as open_public
+from dpdist.survey.released_reference import ReferenceRelease
 
 PUBLIC = Key(bytes(32)).child("predicted errors")
 """The key of replicates. It is public, so that anyone can repeat them."""

@@ -21,9 +21,8 @@ from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, cell_name
 from dpdist.engine.protocol import Learned, Unwatched, noise_of, run_rounds
-from dpdist.estimation.direct import SamplingDesign
+from dpdist.estimation.direct import Direct, SamplingDesign
 from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.estimation.further import Direct
 from dpdist.job import Job, Statistic, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of

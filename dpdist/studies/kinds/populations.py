@@ -16,8 +16,7 @@ from dpdist.estimation.direct import Totals, totals
 from dpdist.job import Job, StatisticName
 from dpdist.quality.compare import truth_in_cells
 from dpdist.studies.kinds.protocol import Caption, Result
-from dpdist.survey.census import take_census
-from dpdist.survey.placement import place
+from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Source, open_source
 
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean")

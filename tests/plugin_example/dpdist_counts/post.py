@@ -11,8 +11,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
-from dpdist.mechanisms.figures import NO_LIMITS, Figures, cells_of
-from dpdist.mechanisms.parts import Words
+from dpdist.mechanisms.parts import NO_LIMITS, Figures, Words, cells_of
 from dpdist.models.protocol import Draws, Parameter, ReleaseView
 from dpdist.models.public_model import PublicModel, cell_counts, design
 from dpdist_counts.sensitivity import scale_of

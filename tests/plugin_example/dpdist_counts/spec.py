@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView, declared
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee, StatisticName
+from dpdist.job.values import Guarantee, StatisticName
 
 
 class YesNoCounts(Noisy):
