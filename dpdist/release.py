@@ -52,8 +52,7 @@ from dpdist.quality.evaluate import evaluate
 from dpdist.quality.report_page import write_report_again
 from dpdist.runtime.driver_memory import remembered_memory
 from dpdist.runtime.executors import Executor, executor
-from dpdist.runtime.intake import store_noisy_crosstab, store_records, store_reference
-from dpdist.runtime.reference import described, summaries
+from dpdist.runtime.reference import described, store_noisy_crosstab, store_records, store_reference, summaries
 from dpdist.runtime.sharing import Publication, StoredRelease, pieces_on
 from dpdist.runtime.strata import FitContext, fitted, gather_strata
 from dpdist.sampling import facts, prepare

@@ -14,7 +14,7 @@ from dpdist.core.records import Crosstab
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.privacy.weight_rules import search
+from dpdist.privacy.weights import search
 
 KEY = Key(b"contaminated strata")
 DRAWS = 300

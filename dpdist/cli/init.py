@@ -397,7 +397,7 @@ def schema() -> None:
     from dpdist.job import SPECS, WEIGHT_RULES, Job
     from dpdist.job.families import MODELS
     from dpdist.job.statistics import KINDS
-    from dpdist.survey.readers import READERS
+    from dpdist.survey.source import READERS
 
     def act() -> None:
         for members in (SPECS, MODELS, WEIGHT_RULES, KINDS, READERS):

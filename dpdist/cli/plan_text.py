@@ -13,7 +13,6 @@ from dpdist.core.cautions import described as described_cautions
 from dpdist.core.progress import Listener
 from dpdist.job import budget_text
 from dpdist.ledger.charging import terms
-from dpdist.planning.noise_of_counts import in_words as noise_in_words
 from dpdist.planning.plan import (
     SIZES_SECRET,
     Plan,
@@ -26,6 +25,7 @@ from dpdist.planning.plan import (
     sizes,
     third_party,
 )
+from dpdist.planning.plan import in_words as noise_in_words
 from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
 from dpdist.quality.predicted.alternatives import Alternative, described

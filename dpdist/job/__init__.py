@@ -11,7 +11,7 @@ from dpdist.job.families import SAMPLERS, Family
 from dpdist.job.hierarchies import Hierarchy
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.model import Model, Prior, Program
-from dpdist.job.publication import Gate
+from dpdist.job.presentation import Gate
 from dpdist.job.reference import Fit, Reference
 from dpdist.job.runtime import Diagnostics, Runtime, Sampler
 from dpdist.job.specs import SPECS, Mechanism, spec_of, those

@@ -20,9 +20,9 @@ from dpdist.core.errors import JobError, Problem, ProblemsError, suggestion
 from dpdist.core.files import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
+from dpdist.job.data import declared_levels, left_over, level_text, recode_of, recoded_weights
 from dpdist.job.design import COLUMN, read_weights
-from dpdist.job.former import NO_MORE, PRESENT, Former, in_present_form
-from dpdist.job.recode import declared_levels, left_over, level_text, recode_of, recoded_weights
+from dpdist.job.specs import NO_MORE, PRESENT, Former, in_present_form
 from dpdist.job.tables import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
 from dpdist.job.values import MINISIGN, NAME, PATTERNS

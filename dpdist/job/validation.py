@@ -12,11 +12,9 @@ from pydantic_core import ErrorDetails
 
 from dpdist.core.errors import Problem, ProblemsError, suggestion
 from dpdist.core.plugins import REFUSED
-from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import Family
-from dpdist.job.former import STATISTICS
-from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.specs import SPECS, those
+from dpdist.job.mechanism import Contradiction, MechanismSpec
+from dpdist.job.specs import SPECS, STATISTICS, those
 from dpdist.job.values import NAME, PATTERNS, TABLE
 from dpdist.job.weights import Weights
 from dpdist.job.weights import sections as weight_sections

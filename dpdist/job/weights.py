@@ -1,4 +1,4 @@
-"""For `mechanism` in a job and `privacy.weight_rules`: the rule that turns record bounds into privacy weights."""
+"""For `mechanism` in a job and `privacy.weights`: the rule that turns record bounds into privacy weights."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dpdist.core.plugins import Members, OneOf, Refused
 from dpdist.job.values import Frozen
 
 PLACES = {
-    "none": "dpdist.privacy.weight_rules:NoRule",
-    "linear": "dpdist.privacy.weight_rules:LinearRule",
-    "inverse": "dpdist.privacy.weight_rules:InverseRule",
-    "scalar": "dpdist.privacy.weight_rules:ScalarRule",
-    "fixed_point": "dpdist.privacy.weight_rules:FixedPointRule",
-    "cluster": "dpdist.privacy.weight_rules:ClusterRule",
+    "none": "dpdist.privacy.weights:NoRule",
+    "linear": "dpdist.privacy.weights:LinearRule",
+    "inverse": "dpdist.privacy.weights:InverseRule",
+    "scalar": "dpdist.privacy.weights:ScalarRule",
+    "fixed_point": "dpdist.privacy.weights:FixedPointRule",
+    "cluster": "dpdist.privacy.weights:ClusterRule",
 }
 """Places of dpdist's weight rules by name. Those of plug-ins are entry points."""
 
 
 def _fault(name: str, member: Any) -> str:
     if not (isinstance(member, type) and issubclass(member, RuleFacts)) or not hasattr(member, "search"):
-        return "is no class derived from WeightRule of dpdist.privacy.weight_rules"
+        return "is no class derived from WeightRule of dpdist.privacy.weights"
     if not (isinstance(member.section, type) and issubclass(member.section, Weights)):
         return "has a section that is not derived from Weights: derive it, or leave section out"
     if unknown := sorted(set(member.constants) - member.section.model_fields.keys()):

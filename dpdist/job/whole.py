@@ -23,18 +23,15 @@ from dpdist.job.budget import (
     rho_of,
 )
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
-from dpdist.job.data import Column, Input, Keep
+from dpdist.job.data import Column, Input, Keep, Recode
 from dpdist.job.design import Survey
 from dpdist.job.families import MODELS, samplers_of
-from dpdist.job.former import Former
 from dpdist.job.hierarchies import Hierarchies, Nesting, nestings
 from dpdist.job.model import Model, Outcome
-from dpdist.job.presentation import Presentation
-from dpdist.job.publication import Acceptance, Approval, Correction
-from dpdist.job.recode import Recode
+from dpdist.job.presentation import Acceptance, Approval, Correction, Presentation
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
-from dpdist.job.specs import SPECS, STORED, Mechanism
+from dpdist.job.specs import SPECS, STORED, Former, Mechanism
 from dpdist.job.statistics import KINDS
 from dpdist.job.tables import ListedOut, Microdata, Rake, Table
 from dpdist.job.values import (

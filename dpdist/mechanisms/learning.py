@@ -20,8 +20,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_weights,
 )
 from dpdist.models.protocol import Draws, Improper, LearnsFromRecords, Likelihood, OnDistributions, StratumModel
-from dpdist.privacy.weight_rules import reference_counts
-from dpdist.privacy.weights import for_later_files
+from dpdist.privacy.weights import for_later_files, reference_counts
 from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.samplers import PosteriorSampler
 

@@ -7,30 +7,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts
+from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts, counted_and_named
 from dpdist.estimation.direct import Direct
+from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import DesignEffect, Job, StatisticName, budget_text
 from dpdist.job.design import LARGEST_EFFECT
 from dpdist.job.hierarchies import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
-from dpdist.models.protocol import DRAWS, LARGEST, SMALLEST, Cost, LearnsFromRecords, Recentred, Resampled, StratumModel
+from dpdist.models.protocol import (
+    DRAWS,
+    LARGEST,
+    SMALLEST,
+    Cost,
+    LearnsFromRecords,
+    NoisedFigures,
+    Recentred,
+    Resampled,
+    StratumModel,
+)
 from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
 from dpdist.privacy.small_counts import count_small
 from dpdist.survey.census import Census, design_of, records_as_they_came, replicates_as_they_came
-from dpdist.survey.readers import BY_PLUGIN, reader_of
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.released_reference import ReferenceRelease
 from dpdist.survey.schema import replicates
-from dpdist.survey.source import Source
+from dpdist.survey.source import BY_PLUGIN, Source, reader_of
 
 FEWEST_RECORDS = 10
 """Smallest number of records of a cell whose design effect is used."""
@@ -438,3 +448,65 @@ def hierarchies(plan: Plan) -> dict[str, str]:
         "" if plan.job.mechanism.plans_tables else f"; checked, and '{plan.job.mechanism.name}' does not measure by them"
     )
     return {"hierarchies": "; ".join(nested) + unused} if nested else {}
+
+
+# The noise of counts is exact: a count over k noisy sums has the noise of k sums. Its ratio to direct standard errors
+# depends on the variation of weights, which no bound shows. `quality.predicted` predicts this ratio from public records.
+class TableNoise(NamedTuple):
+    """The noise of a table's counts: smallest and largest standard deviation, where the largest is, and hidden cells.
+
+    A hidden count may be 0 or not, whatever its noisy figure, even if all its weights are at their bound.
+    """
+
+    table: str
+    smallest: float
+    largest: float
+    where: tuple[str, ...]
+    cells: int
+    hidden: list[tuple[str, ...]]
+
+
+def noise_of_counts(plan: Plan) -> list[TableNoise]:
+    """The noise of every table's counts; empty if it does not follow from public facts, or sizes are secret."""
+    job, crosstab, model = plan.job, plan.crosstab, plan.model
+    if not isinstance(model, NoisedFigures) or job.sizes_secret or not job.strict or model.noise_of_count is None:
+        return []
+    deviation, most = model.noise_of_count
+    base, noises = crosstab.group(job.cell_columns)[0], []
+    for table in job.tables:
+        if not any(statistic.name == "count" for statistic in table.statistics):
+            continue
+        cells = table.cells(crosstab)
+        records, inside = cells.membership @ crosstab.count.astype(float), cells.membership.tocoo()
+        met = np.unique(np.column_stack([inside.row, base[inside.col]])[crosstab.count[inside.col] > 0], axis=0)
+        added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(met[:, 0], minlength=len(cells))
+        noise, filled = deviation * np.sqrt(added), np.flatnonzero(records > 0)
+        if len(filled):
+            largest = filled[np.argmax(noise[filled])]
+            hidden = [cells.labels[k] for k in filled if most * records[k] < NORMAL_90 * noise[k]]
+            ends = float(noise[filled].min()), float(noise[largest])
+            noises.append(TableNoise(table.name, *ends, cells.labels[largest], len(filled), hidden))
+    return noises
+
+
+def in_words(plan: Plan) -> Iterator[str]:
+    """Yields lines of a plan: the noise of counts, and the counts that it hides."""
+    for noise in noise_of_counts(plan):
+        yield (
+            f"{noise.table}, count: noise has a standard deviation of {noise.smallest:,.0f} to {noise.largest:,.0f} "
+            f"({', '.join(noise.where)}), in the unit of the weight"
+        )
+    yield from map(str, hidden(plan))
+
+
+def hidden(plan: Plan) -> Iterator[Caution]:
+    """Yields cautions on tables with counts that noise certainly hides."""
+    for noise in noise_of_counts(plan):
+        if noise.hidden:
+            yield Caution.of(
+                "hidden_counts",
+                table=noise.table,
+                hidden=f"{len(noise.hidden):,}",
+                cells=f"{noise.cells:,}",
+                names=counted_and_named(noise.hidden),
+            )

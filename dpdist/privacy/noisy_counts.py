@@ -1,4 +1,4 @@
-"""For `runtime.intake`: noisy sample counts, if a job protects predictors and sizes (METHODS §7d).
+"""For `runtime.reference`: noisy sample counts, if a job protects predictors and sizes (METHODS §7d).
 
 The crosstab is measured at up to three nested levels of detail: all records, cells of tables, and combinations of all
 levels. Adding or removing a record changes one count of each level by 1. Exchanging records with equal unprotected

@@ -36,9 +36,8 @@ from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, table
-from dpdist.publish.writers.codebook import write_codebook
+from dpdist.publish.writers.codebook import write_codebook, write_ddi
 from dpdist.publish.writers.csv_tables import for_spreadsheets, write_wide
-from dpdist.publish.writers.ddi import write_ddi
 from dpdist.publish.writers.microdata import write_measurements_stata, write_microdata
 from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.registry import write_registry

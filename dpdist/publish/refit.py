@@ -29,7 +29,6 @@ from dpdist.models.protocol import (
     redrawing,
 )
 from dpdist.models.synthetic import SyntheticRecords
-from dpdist.privacy.weight_rules import reference_counts, reference_search, search_of
 from dpdist.privacy.weights import (
     AllOutcomes,
     Carry,
@@ -38,6 +37,9 @@ from dpdist.privacy.weights import (
     as_weighted,
     bounded,
     informed,
+    reference_counts,
+    reference_search,
+    search_of,
     summary_of,
     weigh,
 )

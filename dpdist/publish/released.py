@@ -38,7 +38,7 @@ from dpdist.estimation.donors import (
 from dpdist.estimation.estimators import STATISTICS, Stage, stratum_sizes
 from dpdist.job import DesignEffect, Job, Statistic, Table, budget_text
 from dpdist.job.families import family_facts
-from dpdist.job.former import AGAIN, Former
+from dpdist.job.specs import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.protocol import Draws, LearnsFromRecords, OnDistributions, StratumModel

@@ -17,8 +17,7 @@ from dpdist.job.families import family_facts
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
-from dpdist.planning.noise_of_counts import hidden
-from dpdist.planning.plan import Plan, doubts_of, shown_records
+from dpdist.planning.plan import Plan, doubts_of, hidden, shown_records
 from dpdist.privacy import small_counts
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.accuracy import design_left_out

@@ -1,37 +1,48 @@
-"""For `release` and `runtime.strata`: learns constants from the job's reference by stratum (`mechanisms.learning`)."""
+"""Stores what fits read, with a noisy crosstab where protected; learns constants from the job's reference by stratum."""
 
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
+from dpdist.core.digests import digest
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.files import replaced
+from dpdist.core.files import replaced, write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
-from dpdist.engine.protocol import Learned
-from dpdist.estimation.donors import AbsentRecords, Donors
+from dpdist.core.records import Crosstab, Floats, Ints
+from dpdist.engine.protocol import Learned, Noise
+from dpdist.estimation.crosstab_table import crosstab_table
+from dpdist.estimation.donors import AbsentRecords, Donors, write_history
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Improper, LearnsFromRecords, Spurious, StratumModel, donors_of, facts_of, power_of
-from dpdist.planning.blocks import block_rows
+from dpdist.planning.blocks import Blocks, block_rows
 from dpdist.planning.plan import Plan
 from dpdist.privacy.guarantees import Concentrated, Strict
+from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.samplers import PosteriorSampler
-from dpdist.storage.workspace import LEARNED_FORM
+from dpdist.storage.noise_once import noise_once
+from dpdist.storage.tables import gather, write_records, write_table
+from dpdist.storage.workspace import LEARNED_FORM, NOISY_FRAME, SCRATCH, STORED_REFERENCE, Identity, Workspace
+from dpdist.survey.census import changed_while_read, let_go, place
+from dpdist.survey.reference_file import absent_records, copied_columns, in_rows, records_of
 from dpdist.survey.released_reference import Costs, ReferenceRelease, composed
 from dpdist.survey.same_file import table_content
 
@@ -187,3 +198,79 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 def _histograms(job: Job) -> dict[str, Any]:
     histograms = job.reference.histograms if job.reference is not None else None
     return {"histogram": {"epsilon": budget_text(histograms.epsilon)}} if histograms is not None else {}
+
+
+def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
+    """Stores typed records in crosstab order and in blocks. Tasks read only these, the job and the crosstab."""
+    if space.finished("records"):
+        return
+    write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)
+    write_table(space.crosstab, crosstab_table(plan.crosstab))
+    with (
+        tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
+        stage(listener, "store records", plan.source.rows) as tick,
+    ):
+        records = place(plan.job, plan.source, plan.census, Path(scratch), tick)
+        if plan.source.fingerprint() != identity.input:
+            raise changed_while_read(plan.source)
+        write_records(space.records, records, plan.layout.part_edges, lambda: let_go(vars(records).values()))
+    space.mark("records", [space.job, space.crosstab, space.records])
+
+
+def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
+    """Stores the reference's records, in rows of the current crosstab and in blocks."""
+    reference, job = plan.reference, plan.job
+    if reference is None or space.finished(STORED_REFERENCE):
+        return
+    if isinstance(reference, ReferenceRelease):
+        records, further = reference.records_in_rows(), list[Path]()
+        write_records(space.reference, records, [0, len(records)])
+        if reference.absent is not None:
+            write_table(space.absent, reference.absent.table(job.outcomes))
+            write_history(space.history, reference.carried.history)
+            further += [space.absent, space.history]
+        space.mark(STORED_REFERENCE, [space.reference, *further])
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
+        stage(listener, "store reference", reference.source.rows) as tick,
+    ):
+        placed = records_of(job, reference, Path(scratch), tick)
+        records, further = in_rows(reference, placed), list[Path]()
+        if job.mechanism.donates:
+            write_table(space.absent, absent_records(job, reference, placed).table(job.outcomes))
+            further.append(space.absent)
+        if job.microdata.columns:
+            gather(space.copied, copied_columns(job, reference.source))
+            further.append(space.copied)
+        if reference.source.fingerprint() != reference.sha256:
+            raise changed_while_read(reference.source)
+        counts = np.bincount(plan.crosstab.stratum[records.row], minlength=len(plan.crosstab.stratum_labels))
+        write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
+    space.mark(STORED_REFERENCE, [space.reference, *further])
+
+
+def store_noisy_crosstab(space: Workspace, job: Job, crosstab: Crosstab) -> None:
+    """Stores the crosstab of noisy counts, which fits and publication use. `crosstab` has exact counts of all combinations.
+
+    The noise is stored too. Raises `WorkspaceError` if stored noise was drawn for other counts, columns or budget.
+    """
+    if not job.noisy_crosstab or space.finished(NOISY_FRAME):
+        return
+    measured = list[Floats]()
+    for number, (level, exact) in enumerate(zip(layers_of(job), counts(job, crosstab), strict=True)):
+        noise = np.zeros(len(exact)) if level.scale is None else _noise(space, job, number, crosstab, exact)
+        measured.append(exact + noise)
+    write_table(space.noisy_crosstab, crosstab_table(noisy_crosstab(job, crosstab, measured)))
+    space.mark(NOISY_FRAME, [space.noisy_crosstab])
+
+
+def _noise(space: Workspace, job: Job, number: int, crosstab: Crosstab, exact: Ints) -> Floats:
+    """Returns the noise for one level of detail (a set of columns), bound to that level's exact counts."""
+    level = layers_of(job)[number]
+    assert level.scale is not None
+    query = digest(
+        {"columns": level.columns, "levels": {name: list(map(str, crosstab.levels[name])) for name in level.columns}}
+    )
+    request = Noise(level.scale, len(exact), number, noise_name(job), query, digest(exact))
+    return noise_once(space, space.noise("frame", 0, number), request)

@@ -42,7 +42,7 @@ from dpdist.sampling.building import (
     texts,
     turn,
 )
-from dpdist.sampling.cmdstan import CmdStan, installed_cmdstan
+from dpdist.sampling.stan import CmdStan, installed_cmdstan
 
 FLAGS = (
     *("-std=c++17", "-O1", "-D_REENTRANT", "-DBOOST_DISABLE_ASSERTS", "-DSTAN_THREADS"),

@@ -17,8 +17,7 @@ from typing import TypeVar
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import Scratch, sha256
-from dpdist.storage.lease import LEASE, Lease, leased
-from dpdist.storage.objects import Objects
+from dpdist.storage.objects import LEASE, Lease, Objects, leased
 from dpdist.storage.store import read_mark
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The CSV reader that `survey.readers` lists: blocks of text in the job's encoding; explains an unreadable file."""
+"""The CSV reader that `survey.source` lists: blocks of text in the job's encoding; explains an unreadable file."""
 
 from __future__ import annotations
 

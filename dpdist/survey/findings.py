@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.errors import Problem
 from dpdist.core.records import Codes, Floats, Ints, Level
-from dpdist.job.recode import Recode, level_text
+from dpdist.job.data import Recode, level_text
 from dpdist.survey.spelling import causes, number_remedy
 from dpdist.survey.typed_file import decoded, plain_values
 

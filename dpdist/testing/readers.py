@@ -1,4 +1,4 @@
-"""Checks a plug-in's reader of files (`survey.readers`): columns, types, values, and its errors."""
+"""Checks a plug-in's reader of files (`survey.source`): columns, types, values, and its errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from dpdist.core.plugins import READERS as GROUP
 from dpdist.core.plugins import Refused
 from dpdist.job.loading import parse_job
 from dpdist.survey.census import place, take_census
-from dpdist.survey.readers import READERS
-from dpdist.survey.source import Source, TableSource, open_file
+from dpdist.survey.source import READERS, Source, TableSource, open_file
 from dpdist.survey.typed_file import CSV_NULLS
 
 Write: TypeAlias = Callable[[pa.Table, Path], object]

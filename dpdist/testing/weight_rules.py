@@ -1,4 +1,4 @@
-"""Checks a plug-in's weight rule (`privacy.weight_rules`): steps, searches on made-up fits, constants, words."""
+"""Checks a plug-in's weight rule (`privacy.weights`): steps, searches on made-up fits, constants, words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dpdist.core.plugins import WEIGHT_RULES as GROUP
 from dpdist.core.plugins import Refused
 from dpdist.core.records import Floats
 from dpdist.job import WEIGHT_RULES, Weights
-from dpdist.privacy.weight_rules import fixed, search
 from dpdist.privacy.weights import (
     AllOutcomes,
     Carry,
@@ -23,8 +22,10 @@ from dpdist.privacy.weights import (
     Step,
     applied_to,
     bounded,
+    fixed,
     informed,
     needs_outcomes,
+    search,
     summary_of,
     weigh,
 )

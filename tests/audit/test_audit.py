@@ -27,7 +27,7 @@ from dpdist.mechanisms.pseudo_posterior import leave_one_out as leaving_out
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out, search_for, weighting
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.opening.results import Evaluations
-from dpdist.privacy.weight_rules import search
+from dpdist.privacy.weights import search
 from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.workspace import Workspace
 

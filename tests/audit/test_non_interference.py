@@ -212,7 +212,7 @@ def under(noisy: Noisy) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Fit, "noise", lambda fit, stratum, *_: noisy.of(stratum))
         patch.setattr(Measurement, "under", lambda query, noise: noisy.under(query, noise))
-        patch.setattr("dpdist.runtime.intake._noise", noisy.of_frame)
+        patch.setattr("dpdist.runtime.reference._noise", noisy.of_frame)
         yield
 
 

@@ -28,7 +28,7 @@ from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import weighting
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.privacy.weight_rules import search
+from dpdist.privacy.weights import search
 from dpdist.sampling.samplers import ExactSampler
 
 pytestmark = pytest.mark.quick

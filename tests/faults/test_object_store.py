@@ -21,8 +21,7 @@ import dpdist as api
 from dpdist.core.progress import Event
 from dpdist.job.loading import load_job
 from dpdist.publish.released import MOST_STRATA
-from dpdist.storage.lease import LEASE, leased
-from dpdist.storage.objects import Objects
+from dpdist.storage.objects import LEASE, Objects, leased
 
 _numbers = count()
 CHANGES = {

@@ -12,8 +12,7 @@ from object_server import BUCKET, KEY, SECRET
 from real_store import Way, minio
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.storage.lease import leased
-from dpdist.storage.objects import Objects
+from dpdist.storage.objects import Objects, leased
 from dpdist.storage.workspace import Workspace
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.engine.protocol import Noise, Pass, Released, drive, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.job.publication import Acceptance
+from dpdist.job.presentation import Acceptance
 from dpdist.mechanisms.modips.post import Moments, Sanitized, limited_normal_mean
 from dpdist.mechanisms.modips.query import clamped, summing, truncated
 from dpdist.mechanisms.modips.sensitivity import scale

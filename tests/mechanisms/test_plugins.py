@@ -38,8 +38,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Moved, NoisyQuery, Strict
-from dpdist.survey.readers import READERS
-from dpdist.survey.source import open_file
+from dpdist.survey.source import READERS, open_file
 from dpdist.testing import check_family, check_mechanism, check_reader, check_statistic, check_weight_rule
 from dpdist.testing.losses import problems_of_scale
 from dpdist.testing.mechanisms import problems_of_answers, problems_of_stated_noise, survey
@@ -299,7 +298,7 @@ class Faulty(Poisson):
     facts = FamilyFacts('a law', COUNT, False, False, ('exact',))
 """
 RULE = """
-from dpdist.privacy.weight_rules import InverseRule
+from dpdist.privacy.weights import InverseRule
 class Faulty(InverseRule):
     {contract}
 """

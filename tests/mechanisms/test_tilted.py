@@ -20,8 +20,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.guarantees import NoGuarantee, bound_target
-from dpdist.privacy.weight_rules import search
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.weights import NotReached, search
 from dpdist.sampling.samplers import ExactSampler
 
 KEY = Key(b"tests/mechanisms/test_tilted")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from dpdist import plan
 from dpdist.cli.main import app
 from dpdist.job.loading import parse_job
-from dpdist.planning.noise_of_counts import hidden, noise_of_counts
+from dpdist.planning.plan import hidden, noise_of_counts
 
 COUNTS = {"north": 2000, "south": 500, "tiny": 4}
 JOB = """

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpdist.job import Weights
-from dpdist.privacy.weight_rules import MARGIN, MAX_STEPS, fixed, search
 from dpdist.privacy.weights import (
+    MARGIN,
+    MAX_STEPS,
     Cap,
     Cluster,
     Inverse,
@@ -23,7 +24,9 @@ from dpdist.privacy.weights import (
     Summary,
     Truncated,
     applied_to,
+    fixed,
     for_later_files,
+    search,
     with_outcomes,
 )
 

@@ -27,7 +27,7 @@ from dpdist.core.errors import DpdistError, JobError, WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import MANIFEST, SIGNATURE, canonical, release_id
-from dpdist.job.former import AGAIN
+from dpdist.job.specs import AGAIN
 from dpdist.opening.verifying import problems
 from dpdist.publish.schemas import manifest_schema, statement_schema
 from dpdist.survey.released_reference import read_earlier

@@ -21,7 +21,7 @@ from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.job.loading import parse_job
 from dpdist.ledger.accounts import charges
 from dpdist.ledger.book import Ledger
-from dpdist.runtime.intake import store_noisy_crosstab
+from dpdist.runtime.reference import store_noisy_crosstab
 from dpdist.storage.tables import read_table
 from dpdist.storage.workspace import Workspace
 

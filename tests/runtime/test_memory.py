@@ -31,7 +31,7 @@ from dpdist.publish.synthesis import synthesize
 from dpdist.runtime.dask_executor import Dask
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import open_fit
-from dpdist.runtime.intake import store_records
+from dpdist.runtime.reference import store_records
 from dpdist.runtime.services import NANNY_BYTES
 from dpdist.runtime.strata import create_stores, protect_all
 from dpdist.storage.ownership import owned

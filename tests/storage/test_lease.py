@@ -11,9 +11,7 @@ import pytest
 from object_server import BUCKET, Link, ObjectServer
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.storage import lease
-from dpdist.storage.lease import LEASE, Lease, leased
-from dpdist.storage.objects import Objects
+from dpdist.storage.objects import LEASE, Lease, Objects, leased
 
 _numbers = count()
 
@@ -21,8 +19,8 @@ _numbers = count()
 @pytest.fixture
 def objects(s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
     """Leases that live fast, in an empty place."""
-    monkeypatch.setattr(lease, "BEAT", 0.15)
-    monkeypatch.setattr(lease, "SILENCE", 1.5)
+    monkeypatch.setattr("dpdist.storage.objects.BEAT", 0.15)
+    monkeypatch.setattr("dpdist.storage.objects.SILENCE", 1.5)
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
     return Objects(f"s3://{BUCKET}/lease/{next(_numbers)}")

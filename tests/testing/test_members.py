@@ -14,7 +14,7 @@ import pytest
 
 from dpdist.job import SPECS, WEIGHT_RULES
 from dpdist.job.statistics import KINDS
-from dpdist.survey.readers import READERS
+from dpdist.survey.source import READERS
 from dpdist.testing import check_mechanism, check_reader, check_statistic, check_weight_rule
 
 KEYS: dict[str, dict[str, Any]] = {

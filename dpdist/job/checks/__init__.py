@@ -39,7 +39,7 @@ from dpdist.job.checks.tables import (
     table_statistics,
     table_universes,
 )
-from dpdist.job.contradiction import Contradiction
+from dpdist.job.mechanism import Contradiction
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 

@@ -8,8 +8,8 @@ from typing import get_args
 
 from dpdist.core.errors import suggestion
 from dpdist.job import LEAST_BUDGET, Comparator, Hierarchy, Job, those
-from dpdist.job.contradiction import Contradiction, listed, near_column
-from dpdist.job.recode import level_text
+from dpdist.job.data import level_text
+from dpdist.job.mechanism import Contradiction, listed, near_column
 from dpdist.job.yaml_lines import Where
 
 WITHOUT_A_WEIGHT = (

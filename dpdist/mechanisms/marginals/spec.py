@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, JobView, declared, listed
 from dpdist.job.data import Column
-from dpdist.job.mechanism import Noisy
+from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared, listed
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Guarantee
 
 MOST_LEVELS = 10_000

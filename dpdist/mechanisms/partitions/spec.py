@@ -13,8 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dpdist.job.contradiction import Contradiction, JobView, declared, levels_between, without_distinct_levels
-from dpdist.job.mechanism import Noisy
+from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared, levels_between, without_distinct_levels
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName, Guarantee
 
 REHEARSED_BINS = 20

@@ -26,7 +26,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
 from dpdist.mechanisms.pseudo_posterior.tilted import StepFit, Weighings, fits, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.weight_rules import search, search_of
+from dpdist.privacy.weights import search, search_of
 from dpdist.sampling.samplers import ExactSampler
 
 

@@ -27,8 +27,7 @@ from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Clamped, Draws, Likelihood, Spurious
 from dpdist.models.user import User
-from dpdist.privacy.weight_rules import reference_counts, reference_search
-from dpdist.privacy.weights import Constant, Ones, Reweight
+from dpdist.privacy.weights import Constant, Ones, Reweight, reference_counts, reference_search
 
 FAR = 3.0
 """Standard deviations of a posterior draw within which the clamped log likelihood ratio must be a parabola."""

@@ -6,7 +6,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.parts import Words
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
-from dpdist.privacy.weight_rules import HALF_EXCEED
+from dpdist.privacy.weights import HALF_EXCEED
 
 UNMEASURED = "Exact losses under {} privacy weights were not measured, and a record may lose more than ε."
 """Text for a rule without measured losses. Every rule of dpdist has them."""

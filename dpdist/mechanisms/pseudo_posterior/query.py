@@ -30,8 +30,7 @@ from dpdist.mechanisms.pseudo_posterior.post import (
 )
 from dpdist.models.protocol import Likelihood, StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
-from dpdist.privacy.weight_rules import fixed, search
-from dpdist.privacy.weights import Constant, Kept, Reweight, Search
+from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:

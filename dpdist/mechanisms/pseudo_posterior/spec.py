@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, JobView
-from dpdist.job.mechanism import ClampedSpec, FixedWeights, MechanismSpec
+from dpdist.job.mechanism import ClampedSpec, Contradiction, FixedWeights, JobView, MechanismSpec
 from dpdist.job.values import LARGEST_DRIFT, Guarantee
 from dpdist.job.weights import RuleOrName, Weights
 

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, JobView
-from dpdist.job.mechanism import Noisy, against_secret_counts
+from dpdist.job.mechanism import Contradiction, JobView, Noisy, against_secret_counts
 from dpdist.job.values import Guarantee, NoiseName
 
 MEAN_SQUARE: Literal["mean_square"] = "mean_square"

@@ -26,8 +26,7 @@ from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.query import WeightedEMechanism, WeightedMechanism
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws, Improper, Likelihood, Spurious, StratumModel, Synthesizer
-from dpdist.privacy.weight_rules import search
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.weights import NotReached, search
 from dpdist.quality.utility import distances, location
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import PosteriorSampler, completed, reference_sampler, sampler_of

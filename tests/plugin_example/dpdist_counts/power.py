@@ -9,8 +9,7 @@ from pydantic import Field
 
 from dpdist.core.records import Floats
 from dpdist.job import Weights
-from dpdist.privacy.weight_rules import WeightRule
-from dpdist.privacy.weights import Step, Summary
+from dpdist.privacy.weights import Step, Summary, WeightRule
 
 
 class PowerWeights(Weights):

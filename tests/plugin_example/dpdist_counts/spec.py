@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, JobView, declared
-from dpdist.job.mechanism import Noisy
+from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared
 from dpdist.job.values import Guarantee, StatisticName
 
 
