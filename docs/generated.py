@@ -23,10 +23,8 @@ from dpdist.audit.lower_bounds import LOWER_BOUNDS
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.files import JOB, PROOF, RELEASE, STATEMENT
-from dpdist.job import SAMPLERS, SPECS, Job
-from dpdist.job.families import FAMILIES
+from dpdist.job import FAMILIES, SAMPLERS, SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
-from dpdist.job.mechanism import MechanismSpec
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.publish.schemas import DRAFT, manifest_schema, proof_schema, statement_schema
 from dpdist.quality.evaluate import TABLES

@@ -21,9 +21,8 @@ from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
 from dpdist.core.sharing import offered
 from dpdist.core.this_process import refuse_nested_start, single_threaded, write_no_core
-from dpdist.job import Job
+from dpdist.job import Job, refuse_formats
 from dpdist.job.loading import JobLike, job_of
-from dpdist.job.presentation import refuse_formats
 from dpdist.ledger.runs import Charged, Meter
 from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified

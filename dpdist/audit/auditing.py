@@ -19,8 +19,7 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import single_threaded
-from dpdist.job import WEIGHT_RULES, Job, MechanismSpec, those
-from dpdist.job.families import family_facts
+from dpdist.job import WEIGHT_RULES, Job, MechanismSpec, family_facts, those
 from dpdist.mechanisms.registry import AUDITS
 from dpdist.models.protocol import Improper
 from dpdist.privacy.guarantees import record_epsilon, record_rho

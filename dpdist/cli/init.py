@@ -394,8 +394,7 @@ def explain(
 
 def schema() -> None:
     """Print the JSON schema of a job file, for editors. It includes installed plug-ins."""
-    from dpdist.job import SPECS, WEIGHT_RULES, Job
-    from dpdist.job.families import MODELS
+    from dpdist.job import MODELS, SPECS, WEIGHT_RULES, Job
     from dpdist.job.statistics import KINDS
     from dpdist.survey.source import READERS
 

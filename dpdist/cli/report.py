@@ -21,7 +21,7 @@ from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Crosstab, cell_rows
 from dpdist.estimation.crosstab_table import crosstab_from_table, read_job
 from dpdist.estimation.donors import DONORS as DONORS_FILE
-from dpdist.job.presentation import Presentation
+from dpdist.job import Presentation
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.publish.printed_tables import at_decimals, decimals_read, unit_of
 from dpdist.publish.swapping import recover

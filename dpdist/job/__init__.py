@@ -7,14 +7,14 @@ from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window, eps
 from dpdist.job.calibration import Calibration
 from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import DesignEffect, ReplicateWeights
-from dpdist.job.families import SAMPLERS, Family
+from dpdist.job.families import FAMILIES, MODELS, SAMPLERS, Family, family_facts
 from dpdist.job.hierarchies import Hierarchy
-from dpdist.job.mechanism import MechanismSpec
+from dpdist.job.mechanism import Contradiction, JobView, MechanismSpec, Noisy, declared
 from dpdist.job.model import Model, Prior, Program
-from dpdist.job.presentation import Gate
-from dpdist.job.reference import Fit, Reference
+from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
+from dpdist.job.reference import Fit, Reference, SimulatedReference
 from dpdist.job.runtime import Diagnostics, Runtime, Sampler
-from dpdist.job.specs import SPECS, Mechanism, spec_of, those
+from dpdist.job.specs import SPECS, Former, Mechanism, spec_of, those
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import (
     LEAST_BUDGET,
@@ -38,7 +38,10 @@ from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights
 from dpdist.job.whole import Job
 
 __all__ = [
+    "FAMILIES",
+    "FLAGS",
     "LEAST_BUDGET",
+    "MODELS",
     "SAMPLERS",
     "SPECS",
     "TOO_LITTLE",
@@ -48,15 +51,18 @@ __all__ = [
     "Calibration",
     "Column",
     "Comparator",
+    "Contradiction",
     "DesignEffect",
     "Diagnostics",
     "Family",
     "Fit",
+    "Former",
     "Frozen",
     "Gate",
     "Guarantee",
     "Hierarchy",
     "Job",
+    "JobView",
     "LedgerSettings",
     "Limits",
     "Lonely",
@@ -66,6 +72,8 @@ __all__ = [
     "Model",
     "Name",
     "NoiseName",
+    "Noisy",
+    "Presentation",
     "Prior",
     "Program",
     "Reference",
@@ -76,6 +84,7 @@ __all__ = [
     "Sampler",
     "SamplerName",
     "Simulate",
+    "SimulatedReference",
     "Statistic",
     "StatisticName",
     "Synthesis",
@@ -85,7 +94,10 @@ __all__ = [
     "Weights",
     "Window",
     "budget_text",
+    "declared",
     "epsilon_of",
+    "family_facts",
+    "refuse_formats",
     "rho_of",
     "spec_of",
     "those",

@@ -10,8 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from dpdist.job import Job, budget_text
-from dpdist.job.families import family_facts
+from dpdist.job import Job, budget_text, family_facts
 from dpdist.privacy.claims import delta_of_draws
 from dpdist.privacy.guarantees import (
     Asymptotic,

@@ -8,8 +8,7 @@ from typing import Any
 
 from dpdist.core.confidential import Confidential
 from dpdist.engine.protocol import ListsQueries, Mechanism, Rounds, StratumRecorder
-from dpdist.job import SPECS, Job
-from dpdist.job.specs import Former
+from dpdist.job import SPECS, Former, Job
 from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums

@@ -7,8 +7,7 @@ METHODS is docs/methods.md, and letters in brackets, such as [G], name papers of
 from typing import Any, cast
 
 from dpdist.core.plugins import Members
-from dpdist.job import Family
-from dpdist.job.families import MODELS
+from dpdist.job import MODELS, Family
 from dpdist.models.bernoulli import Bernoulli
 from dpdist.models.beta import Beta, BetaRegression
 from dpdist.models.copula.model import Scores

@@ -22,9 +22,8 @@ from dpdist.core.files import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.donors import CELL
-from dpdist.job import Job, budget_text
+from dpdist.job import Former, Job, budget_text
 from dpdist.job.reference import ReleaseReference
-from dpdist.job.specs import Former
 from dpdist.mechanisms.parts import Measurements, measured_of
 from dpdist.mechanisms.registry import number_of_queries, proof_of
 from dpdist.privacy.claims import numbers_of

@@ -35,9 +35,7 @@ from dpdist.core.public_files import (
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.estimation.donors import DONORS, HISTORY, REFERENCE_FILE
-from dpdist.job import Job, budget_text
-from dpdist.job.presentation import refuse_formats
-from dpdist.job.specs import Former
+from dpdist.job import Former, Job, budget_text, refuse_formats
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.opening.rederiving import Rederivation, as_run, rederivation
 from dpdist.privacy.adjacency import neighbours, unit

@@ -19,8 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from dpdist.core.records import Crosstab, Ints
-from dpdist.job import Job
-from dpdist.job.families import family_facts
+from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import CodedRecords, Likelihood
 from dpdist.storage.arrays import RaggedAxis

@@ -25,8 +25,7 @@ from dpdist.core.records import TOTAL, Cells, Crosstab, Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample, run_rounds
 from dpdist.estimation.direct import Replicated, SamplingDesign, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.job import Job
-from dpdist.job.families import family_facts
+from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import Draws, Exact, FitsOutright, Improper, Likelihood, Recentred, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows

@@ -13,10 +13,9 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Crosstab, Floats
 from dpdist.estimation.estimators import stratum_sizes
-from dpdist.job import Job
+from dpdist.job import Job, refuse_formats
 from dpdist.job.checks.models import likelihood
 from dpdist.job.families import family_facts, parametric
-from dpdist.job.presentation import refuse_formats
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.lognormal.conjugate import SINGULAR

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dpdist.job import Column, Job
-from dpdist.job.families import family_facts
+from dpdist.job import Column, Job, family_facts
 
 TRUST_MODEL = (
     "This is the central model: the custodian, who holds the file, and all machines and people involved in the run are "

@@ -8,8 +8,7 @@ from fractions import Fraction
 from math import ceil, exp, expm1, floor, log, log10
 from typing import Any, NamedTuple
 
-from dpdist.job import Job, budget_text
-from dpdist.job.specs import Former
+from dpdist.job import Former, Job, budget_text
 from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from dpdist.core.cautions import Caution
-from dpdist.job import DesignEffect, Job
-from dpdist.job.families import family_facts
+from dpdist.job import DesignEffect, Job, family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.models.protocol import Expectation, Recentred, Resampled
 from dpdist.publish.released import ReleasedObject

@@ -21,8 +21,7 @@ from dpdist.core.public_files import MANIFEST, read_object
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import STATISTICS, t_interval
 from dpdist.estimation.raking import margins_of
-from dpdist.job import Table
-from dpdist.job.specs import those
+from dpdist.job import Table, those
 from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, LearnsFromRecords, expected_of
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, read_released

@@ -36,8 +36,7 @@ from dpdist.estimation.donors import (
     write_history,
 )
 from dpdist.estimation.estimators import STATISTICS, Stage, stratum_sizes
-from dpdist.job import DesignEffect, Job, Statistic, Table, budget_text
-from dpdist.job.families import family_facts
+from dpdist.job import DesignEffect, Job, Statistic, Table, budget_text, family_facts
 from dpdist.job.specs import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Cells, Codes, Floats
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, record_sums
 from dpdist.estimation.raking import Margin, factors, margins_of
-from dpdist.job import Job
-from dpdist.job.families import family_facts
+from dpdist.job import Job, family_facts
 from dpdist.models.protocol import Draws, Expectation, LearnsFromRecords, Presampled, StratumModel, Synthesizer, expected_of
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, is_large, rows_of_batch, run_here

@@ -23,8 +23,7 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.direct import Direct, SamplingDesign
-from dpdist.job import Job, Simulate, Table
-from dpdist.job.reference import SimulatedReference
+from dpdist.job import Job, Simulate, SimulatedReference, Table
 from dpdist.quality.verdict import NOMINAL, SAME, without_error
 from dpdist.survey.census import records_as_they_came, take_census
 from dpdist.survey.checks import in_universe

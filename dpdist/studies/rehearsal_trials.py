@@ -15,10 +15,9 @@ import pandas as pd
 
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
-from dpdist.job import Family, Job, budget_text
+from dpdist.job import SPECS, Family, Job, budget_text
 from dpdist.job.families import COUNT, FAMILIES
 from dpdist.job.loading import differences, job_of
-from dpdist.job.specs import SPECS
 from dpdist.job.yaml_lines import dotted, flow
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee

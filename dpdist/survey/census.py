@@ -25,8 +25,7 @@ from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level, SmallCount
 from dpdist.estimation.direct import Replicated, SamplingDesign
 from dpdist.estimation.domains import replication
 from dpdist.estimation.estimators import crossed_products, replicate_df, summable
-from dpdist.job import Job
-from dpdist.job.families import family_facts
+from dpdist.job import Job, family_facts
 from dpdist.survey.checks import Checked, check
 from dpdist.survey.csv_file import no_header
 from dpdist.survey.findings import Findings, Mask, recoded

@@ -19,8 +19,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Crosstab, Ints
 from dpdist.estimation.donors import AbsentRecords
-from dpdist.job import Job
-from dpdist.job.reference import SimulatedReference
+from dpdist.job import Job, SimulatedReference
 from dpdist.survey.census import Census, Tick, place, take_census
 from dpdist.survey.checks import in_universe
 from dpdist.survey.findings import Batch, Findings, recoded

@@ -51,10 +51,8 @@ from dpdist.estimation.donors import (
     read_history,
     read_points,
 )
-from dpdist.job import Adjacency, Job, budget_text
-from dpdist.job.budget import epsilon_of
+from dpdist.job import Adjacency, Budget, Job, Name, budget_text, epsilon_of
 from dpdist.job.reference import HistogramReference
-from dpdist.job.values import Budget, Name
 from dpdist.survey.same_file import table_content
 from dpdist.survey.source import Source
 

@@ -22,10 +22,9 @@ from dpdist.core.errors import JobError
 from dpdist.core.plugins import MECHANISMS as GROUP
 from dpdist.core.plugins import Refused
 from dpdist.engine.protocol import Measurement, Query, noise_of
-from dpdist.job import Adjacency, Job, MechanismSpec
+from dpdist.job import SPECS, Adjacency, Job, MechanismSpec
 from dpdist.job.checks import contradictions
 from dpdist.job.loading import parse_job
-from dpdist.job.specs import SPECS
 from dpdist.mechanisms.parts import GAUSSIAN, LAPLACE, Figures, builder_of, measured_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws

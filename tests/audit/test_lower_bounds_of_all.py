@@ -24,9 +24,8 @@ from dpdist.audit.likelihood_ratios import Compared, compared
 from dpdist.audit.lower_bounds import bound_of_scores
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
-from dpdist.job import Job, epsilon_of
+from dpdist.job import SPECS, Job, epsilon_of
 from dpdist.job.loading import parse_job
-from dpdist.job.specs import SPECS
 from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, PART_OF_ROUNDS, SELECTION, SINGLES
 from dpdist.mechanisms.marginals.spec import CHOICE as PARENTS
 from dpdist.mechanisms.parts import builder_of

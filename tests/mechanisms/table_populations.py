@@ -16,7 +16,7 @@ import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import AbsentRecords, Donors
-from dpdist.job.tables import Statistic
+from dpdist.job import Statistic
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
 from dpdist.mechanisms.tables.posterior import Posterior, prior_variances

@@ -12,9 +12,8 @@ from named_draws import Drawn
 from small_jobs import EXACT, RECORDED, cases, jobs_under, reach
 from small_runs import run, write_inputs
 
-from dpdist.job import SPECS, Job, MechanismSpec
+from dpdist.job import SPECS, Job, MechanismSpec, Noisy
 from dpdist.job.checks import contradictions
-from dpdist.job.mechanism import Noisy
 from dpdist.job.values import complete
 from dpdist.mechanisms.parts import Incomplete, builder_of, measured_of
 from dpdist.mechanisms.promises import promise_of

@@ -29,9 +29,7 @@ from dpdist.core.errors import DataError, JobError, ProblemsError, WorkspaceErro
 from dpdist.core.plugins import Members, Refused
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Measurement
-from dpdist.job import WEIGHT_RULES, Job
-from dpdist.job.families import MODELS
-from dpdist.job.specs import SPECS
+from dpdist.job import MODELS, SPECS, WEIGHT_RULES, Job
 from dpdist.job.statistics import KINDS as STATISTICS
 from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.registry import mechanism_of

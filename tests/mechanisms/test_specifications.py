@@ -12,10 +12,9 @@ from small_jobs import Said, said, unchecked
 from dpdist.core.errors import JobError
 from dpdist.core.public_files import Damaged
 from dpdist.estimation.crosstab_table import read_job
-from dpdist.job import SPECS, Job
+from dpdist.job import SPECS, Guarantee, Job, Noisy
 from dpdist.job.checks import contradictions
 from dpdist.job.loading import parse_job
-from dpdist.job.mechanism import Guarantee, Noisy
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.testing.mechanisms import problems, record_dependent
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
+from dpdist.job import Presentation
 from dpdist.job.loading import parse_job
-from dpdist.job.presentation import Presentation
 
 LABELS = """
 presentation:

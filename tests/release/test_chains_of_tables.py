@@ -16,7 +16,7 @@ from sized_package import people, sized_job
 import dpdist
 from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.estimation.crosstab_table import read_job
-from dpdist.job.budget import epsilon_of
+from dpdist.job import epsilon_of
 from dpdist.mechanisms.tables import cells, limits, system
 from dpdist.opening import verifying
 from dpdist.opening.rederiving import rederivation

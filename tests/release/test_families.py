@@ -16,8 +16,7 @@ import xarray as xr
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
-from dpdist.job import SAMPLERS
-from dpdist.job.families import FAMILIES
+from dpdist.job import FAMILIES, SAMPLERS
 from dpdist.job.loading import parse_job
 from dpdist.models import LIKELIHOODS
 

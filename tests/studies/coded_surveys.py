@@ -14,8 +14,7 @@ import yaml
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Crosstab, Floats
-from dpdist.job import Job
-from dpdist.job.specs import SPECS
+from dpdist.job import SPECS, Job
 
 POPULATION, SAMPLE = 40_000, 1_200
 LEVELS = {"field": ("arts", "law", "physics")}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.mechanism import Contradiction, JobView, Noisy
+from dpdist.job import Contradiction, JobView, Noisy
 from dpdist.job.values import Consistency, Guarantee, Sensitivity, StatisticName
 
 

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.data import Column
+from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee
 from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared, listed
-from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Guarantee
 
 MOST_LEVELS = 10_000
 """Largest number of levels of a column."""

@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.data import Column
+from dpdist.job import Column, Guarantee, budget_text
 from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared, levels_between, without_distinct_levels
-from dpdist.job.values import Guarantee, budget_text
 
 Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
 """Laws whose sufficient statistics get noise."""

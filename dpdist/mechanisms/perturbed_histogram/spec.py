@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.mechanism import JobView, Noisy
-from dpdist.job.values import Guarantee
+from dpdist.job import Guarantee, JobView, Noisy
 
 
 class PerturbedHistogram(Noisy):

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dpdist.engine.protocol import Mechanism, Rounds, StratumRecorder
-from dpdist.job import Job
-from dpdist.job.families import family_facts
+from dpdist.job import Job, family_facts
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
 from dpdist.mechanisms.pseudo_posterior import clamped, tilted
 from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, ReferenceDistributions

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dpdist.job import RuleOrName, Weights
 from dpdist.job.mechanism import ClampedSpec, Contradiction, FixedWeights, JobView, MechanismSpec
 from dpdist.job.values import LARGEST_DRIFT, Guarantee
-from dpdist.job.weights import RuleOrName, Weights
 
 
 class Weighted(MechanismSpec):

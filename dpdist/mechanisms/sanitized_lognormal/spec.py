@@ -7,10 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared
-from dpdist.job.model import Prior
-from dpdist.job.runtime import Sampler
-from dpdist.job.values import Guarantee, NoiseName
+from dpdist.job import Contradiction, Guarantee, JobView, NoiseName, Noisy, Prior, Sampler, declared
 
 
 class SanitizedStatistics(Noisy):

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from dpdist.core.files import version_of, write_json, write_text
 from dpdist.core.records import TOTAL, Level
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.job import Job
-from dpdist.job.presentation import FLAGS
+from dpdist.job import FLAGS, Job
 from dpdist.publish.printed_tables import FLAG, NO_ESTIMATE, PrintedTable, wide_heads
 from dpdist.publish.writers.csv_tables import plain
 from dpdist.publish.writers.microdata import level_codes, variable_names

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from dpdist.core.parquet import batches
 from dpdist.core.records import Level
-from dpdist.job import Job
-from dpdist.job.presentation import Presentation
+from dpdist.job import Job, Presentation
 from dpdist.publish.writers.csv_tables import plain
 
 CREATED = datetime(2000, 1, 1)

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from dpdist.core.files import write_text
 from dpdist.core.records import TOTAL
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.job import Job
-from dpdist.job.presentation import FLAGS
+from dpdist.job import FLAGS, Job
 from dpdist.publish.printed_tables import (
     FEW_TABLES,
     FLAG,

@@ -18,7 +18,7 @@ import scipy
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import sha256, version_of, write_json, write_text
 from dpdist.core.records import Floats
-from dpdist.job.presentation import Presentation
+from dpdist.job import Presentation
 from dpdist.publish.printed_tables import (
     ERRORS,
     FEW_TABLES,

@@ -15,8 +15,7 @@ from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import POOLED, Floats
 from dpdist.core.this_process import single_threaded
-from dpdist.job import Job
-from dpdist.job.tables import Table
+from dpdist.job import Job, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import Improper, LearnsFromRecords, PredictsErrors
 from dpdist.planning.plan import Plan

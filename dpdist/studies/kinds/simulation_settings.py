@@ -9,6 +9,7 @@ from pydantic import Field, create_model, model_validator
 
 from dpdist.core.errors import suggestion
 from dpdist.job import (
+    FAMILIES,
     SAMPLERS,
     SPECS,
     Adjacency,
@@ -21,7 +22,6 @@ from dpdist.job import (
     budget_text,
     those,
 )
-from dpdist.job.families import FAMILIES
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
 from dpdist.studies.settings import Study, known_or_refused
 

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared
-from dpdist.job.values import Guarantee, StatisticName
+from dpdist.job import Contradiction, Guarantee, JobView, Noisy, StatisticName, declared
 
 
 class YesNoCounts(Noisy):
