@@ -18,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of t
 import typer
 
 from dpdist.audit.attacking import ATTACKS
-from dpdist.audit.auditing import LOSSES
-from dpdist.audit.lower_bounds import LOWER_BOUNDS
+from dpdist.audit.auditing import LOSSES, LOWER_BOUNDS
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.files import JOB, PROOF, RELEASE, STATEMENT

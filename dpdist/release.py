@@ -29,7 +29,7 @@ from dpdist.opening.verifying import refuse_unverified
 from dpdist.planning.making import make_plan
 from dpdist.planning.plan import Plan, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
-from dpdist.privacy.small_counts import refuse_small_counts
+from dpdist.privacy.noisy_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder

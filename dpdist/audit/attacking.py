@@ -14,8 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import scipy
 
-from dpdist.audit.auditing import refuse_unfinished
-from dpdist.audit.lower_bounds import keep_audit
+from dpdist.audit.auditing import keep_audit, refuse_unfinished
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError

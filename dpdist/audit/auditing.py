@@ -1,32 +1,347 @@
-"""For `cli.trials`: audits a finished release by leaving out records of each stratum and protecting the others again.
+"""Audits a finished release by leaving out records, and proves lower bounds on ε by many releases of two neighbours.
 
 Results are confidential.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import exp, expm1, floor, log, log1p
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import scipy
 
-from dpdist.audit.likelihood_ratios import NotAdded, compared
-from dpdist.audit.lower_bounds import black_box, exposed, keep_audit, neighbour, stratum_records
+from dpdist.audit.likelihood_ratios import Compared, NotAdded, compared
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private
+from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.this_process import single_threaded
-from dpdist.job import WEIGHT_RULES, Job, MechanismSpec, family_facts, those
-from dpdist.mechanisms.registry import AUDITS
-from dpdist.models.protocol import Improper
-from dpdist.privacy.guarantees import record_epsilon, record_rho
+from dpdist.engine.protocol import Learned, Unwatched, run_rounds
+from dpdist.job import WEIGHT_RULES, Job, MechanismSpec, epsilon_of, family_facts, those
+from dpdist.mechanisms.registry import AUDITS, mechanism_of
+from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
+from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict, record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
-from dpdist.storage.tables import read_rows, read_table
+from dpdist.sampling.samplers import PosteriorSampler
+from dpdist.storage.tables import each_block, read_rows, read_table, write_table
 from dpdist.storage.workspace import GATHERED, MADE_AGAIN, NOISY_FRAME, Workspace
+
+# Neighbours differ in one record, so the claim is the loss of one record. Results are confidential.
+LOWER_BOUNDS = {
+    "stratum": "one of the smallest strata",
+    "record": "number of the record that was left out or changed",
+    "runs": "number of draws from each of two neighbouring files",
+    "claimed": "the ε that one record may lose",
+    "delta": "the claimed δ",
+    "most_that_can_be_shown": "largest ε that this number of draws can prove",
+    "at_least": "the ε that is proven, from all that is released",
+    "from_sets": "the same, from synthetic records alone",
+    "from_sums": "the same, from noisy sums and choices; null where there are none",
+    "exceeds": "whether a proven ε is above the claim",
+    "left_out": "whether the mechanism cannot release the stratum, with the record or without it",
+}
+"""Columns of audit-lower-bounds.parquet."""
+
+ALARM = 0.05
+"""Probability that a bound is above the true loss."""
+CUTS = 200
+DIFFERING = 4.0
+"""A feature is used only if its means under the two files differ by this many standard errors."""
+MOST_STRATA = 3
+MORE = 10
+"""Number of draws of noise on sums for each draw of a whole release, which takes far more time."""
+TRIED = 3
+"""Number of records that are tried from each of three rankings by exposure."""
+MOST_CLAIMED = 600.0
+"""Largest ε for which e^ε is a finite float. No feasible number of draws tests a larger claim."""
+
+
+# A draw is all that a run takes from the records of a stratum: the released parameters or noisy statistics of every set.
+# The attacker knows everything but which of the two files was used. From one half of the draws it learns a rule: a score, a
+# threshold and a direction. On the other half, p is the lower Clopper–Pearson limit of how often the rule holds under one
+# file, and q the upper limit under the other. Differential privacy allows p ≤ e^ε q + δ for every rule. Therefore ε ≥
+# log((p − δ)/q), except with probability ALARM. A bound below the claim proves nothing; a bound above it proves the claim
+# wrong. Where noise is added to sums, the noisy sums alone are attacked too, since their likelihood ratio is known
+# (`likelihood_ratios`).
+def lower_bound(near: Floats, far: Floats, delta: float = 0.0, alarm: float = ALARM) -> float:
+    """Returns the lower bound on ε that these draws of two files prove, (run, feature) each; 0 for equal draws."""
+    width = max(near.shape[1], far.shape[1])
+    if not width:
+        return 0.0
+    near, far = (filled(side.tolist(), width) for side in (near, far))
+    half = len(near) // 2
+    one, other = _scores(near, far, half)
+    return bound_of_scores(one, other, half, delta, alarm)
+
+
+def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
+    """Returns the bound from the score of every draw, (run,).
+
+    The first `half` of the draws choose threshold and direction. The others, which had no part in the score, are counted.
+    """
+    scores = [near, far]
+    first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
+    cut, sign, order = _rule(first, delta)
+    one, other = (second[k] for k in order)
+    high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
+    p = float(scipy.special.betaincinv(high, len(one) - high + 1, alarm / 2)) if high else 0.0
+    q = float(scipy.special.betaincinv(low + 1, len(other) - low, 1 - alarm / 2)) if low < len(other) else 1.0
+    return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
+
+
+def most_shown(runs: int, delta: float = 0.0) -> float:
+    """Returns the largest bound that `runs` draws of each file can prove, if its decision rule is always right."""
+    wrong = log(ALARM / 2) / (runs - runs // 2)
+    return max(0.0, log(max(exp(wrong) - delta, 1e-300) / -expm1(wrong)))
+
+
+def draws_to_exceed(claimed: float, delta: float = 0.0) -> int:
+    """Returns the fewest draws of each file that can prove more than the claim: p > e^ε q + δ at q = 1 − p."""
+    half = log(ALARM / 2) / log1p((delta - 1.0) / (1.0 + exp(min(claimed, MOST_CLAIMED))))
+    return 2 * floor(half) + 1
+
+
+def claim_of_record(job: Job, guarantee: Strict | Concentrated | Asymptotic) -> float:
+    """Returns the ε that one record may lose under a guarantee for a privacy unit."""
+    if isinstance(guarantee, Concentrated) and job.most_records > 1:
+        return float(epsilon_of(record_rho(job, guarantee.rho), guarantee.delta))
+    return float(record_epsilon(job, guarantee.epsilon))
+
+
+def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
+    """Scores every draw: Σ(|x − far| − |x − near|)/scale, with medians and mean deviations of the first half's features."""
+    a, b = near[:half], far[:half]
+    spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
+    shift = np.abs(a.mean(0) - b.mean(0))
+    used = shift > DIFFERING * np.maximum(spread, 1e-12) * np.sqrt(2.0 / half)
+    if not used.any():
+        used = shift == shift.max()
+    scale = np.where(spread > 0, spread, 1.0)[used]
+    centres = np.median(a, 0)[used], np.median(b, 0)[used]
+    return [((np.abs(x[:, used] - centres[1]) - np.abs(x[:, used] - centres[0])) / scale).sum(1) for x in (near, far)]
+
+
+def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, int]]:
+    """Returns the rule that separates these draws best: threshold, sign, and which file exceeds it more often."""
+    best = (0.0, 1.0, (0, 1))
+    most = -np.inf
+    for sign, order in ((1.0, (0, 1)), (-1.0, (1, 0))):
+        one, other = (sign * scores[k] for k in order)
+        for cut in np.unique(np.quantile(np.concatenate([one, other]), _levels(len(one)))):
+            p, q = ((np.sum(x >= cut) + 0.5) / (len(x) + 1) for x in (one, other))
+            sure = p - 2 * np.sqrt(p * (1 - p) / len(one)) - delta
+            shown = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(other))))
+            if shown > most:
+                most, best = shown, (float(cut), sign, order)
+    return best
+
+
+def _levels(runs: int) -> Floats:
+    """Quantile levels of the thresholds to try. Many are in the tails, where ratios are largest."""
+    tail = np.geomspace(min(0.005, 10.0 / runs), 0.005, CUTS // 4)
+    return np.unique(np.concatenate([tail, np.linspace(0.005, 0.995, CUTS), 1.0 - tail]))
+
+
+def releases(
+    job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, records: Records, runs: int, key: Key
+) -> Iterator[Sequence[Draws]]:
+    """Yields the released parameters of every set, run after run."""
+    mechanism = mechanism_of(job)
+    for run in range(runs):
+        rounds = mechanism.protect(job, model, Unwatched(), learned)
+        yield run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records]).parameters
+
+
+def of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
+    return filled([list(numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
+
+
+def filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
+    """Pads rows with 0 to one length. Runs that choose different tables release different numbers of figures."""
+    padded = np.zeros((len(rows), max(least, *map(len, rows))))
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+    return padded
+
+
+def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], crosstab_row: Codes, key: Key) -> Floats:
+    """Returns features of these runs' synthetic records, (run, feature): Σw and Σwy by crosstab row, and the range of y.
+
+    `crosstab_row` has the crosstab row of every record. The result has no features where the model makes no records.
+    """
+    if not isinstance(model, Synthesizer):
+        return np.empty((len(drawn), 0))
+    row, rows = crosstab_row - crosstab_row.min(), list[Floats]()
+    for run, thetas in enumerate(drawn):
+        features = list[Floats]()
+        for number, theta in enumerate(thetas):
+            outcome, weight = model.simulate(theta, crosstab_row, key.child(f"run {run}").generator("sets", set=number))
+            first = outcome if outcome.ndim == 1 else outcome[:, 0]
+            sums = [np.bincount(row, weights=values) for values in (weight, weight * first)]
+            features.append(np.concatenate([*sums, [first.min(), first.max()]]))
+        rows.append(np.concatenate(features))
+    return np.array(rows)
+
+
+def numbers(described: Any) -> Iterator[float]:
+    """Yields all numbers in described parameters, in order."""
+    if isinstance(described, bool | str) or described is None:
+        return
+    if isinstance(described, int | float):
+        yield float(described)
+    else:
+        inner = described.values() if isinstance(described, dict) else described
+        for item in inner:
+            yield from numbers(item)
+
+
+def neighbour(job: Job, records: Records, which: int) -> Records:
+    """Returns a neighbour of the file: without the record `which`, or under substitution with other values of it.
+
+    The record's first outcome is set to its more distant bound, and its weight to the lower bound. Where bounds are not
+    declared, the smallest and the largest value of the file take their place.
+    """
+    if job.budget.adjacency != "substitution":
+        return records.take(np.arange(len(records)) != which)
+    weight, outcomes = records.weight.copy(), records.outcomes.copy()
+    outcome = outcomes[:, 0]
+    low, high = job.outcome_column.bounds or (float(outcome.min()), float(outcome.max()))
+    outcome[which] = low if outcome[which] > (low + high) / 2 else high
+    least = job.columns[job.survey.weight].bounds if job.survey.weight in job.columns else None
+    weight[which] = least[0] if least is not None else weight.min()
+    return replace(records, outcomes=outcomes, weight=weight)
+
+
+def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
+    """Computes lower bounds for one exposed record in each of the smallest strata of a finished release.
+
+    Columns are those of `columns.LOWER_BOUNDS`. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises
+    `WorkspaceError` if nothing is promised, if Stan samples, if stored weights lie beyond their bounds, or if this number
+    of runs could not prove a loss above the claim.
+    """
+    strata = read_table(space.confidential / "strata.parquet").to_pandas()
+    fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
+    job = next(iter(fits.values())).job
+    guarantee = mechanism_of(job).promise(job).total
+    if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
+        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would be a fit of Stan's"
+        raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
+    delta = float(getattr(guarantee, "delta", None) or 0)
+    claimed, most = claim_of_record(job, guarantee), most_shown(runs, delta)
+    if most <= claimed:
+        why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
+        raise WorkspaceError(space.place, why, f"it takes {draws_to_exceed(claimed, delta)} draws at least; more show more")
+    _refuse_weights_beyond_bounds(space, job)
+    smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
+    rows = list[tuple[Any, ...]]()
+    with stage(listener, "audit", len(smallest)) as tick:
+        for number in smallest.tolist():
+            label, fit = strata["stratum"][number], fits[strata["fit"][number]]
+            records = stratum_records(fit, number)
+            which, sums = _most_exposed(fit, number, records)
+            from_sums = float("nan") if sums is None else _of_sums(sums, MORE * runs, delta)
+            try:
+                at_least, from_sets = (lower_bound(*sides, delta) for sides in _both(fit, number, records, which, runs))
+            except (Improper, NotReached):
+                at_least = from_sets = float("nan")
+            bounds = (at_least, from_sets, from_sums)
+            shown = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
+            rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
+            tick(1)
+    bounds_table = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
+    keep_audit(space, "lower-bounds", bounds_table)
+    return bounds_table
+
+
+def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
+    """Raises `WorkspaceError` if a stored weight lies beyond its public bounds although the job clips weights.
+
+    Version 0.1.0 and earlier stored such weights. This version's mechanisms clip every weight, unlike that release's,
+    so sums may lie beyond their public ranges. The error names no weight.
+    """
+    name = job.survey.weight
+    bounds = job.columns[name].bounds if name is not None and name in job.clipped_columns else None
+    if bounds is None:
+        return
+    low, high = bounds
+    if any(((block.weight < low) | (block.weight > high)).any() for block in each_block(space.records)):
+        where = space.records.relative_to(space.root)
+        fault = f"{where} has weights beyond the bounds of {name}: an earlier version stored them before it clipped weights"
+        remedy = (
+            f"`dpdist verify {space.place}` says whether its claim holds; a release that this version runs can be audited"
+        )
+        raise WorkspaceError(space.place, fault, remedy, exit_code=2)
+
+
+def exposed(records: Records, number: int) -> list[int]:
+    """Returns positions of at most `number` records with the largest products of weight and distance from the median, the
+    largest weights, or the largest distances.
+    """
+    away = np.abs(records.outcomes[:, 0] - np.median(records.outcomes[:, 0]))
+    ranked = [
+        np.argsort(-values, kind="stable")[: -(-number // 3)] for values in (records.weight * away, records.weight, away)
+    ]
+    return list(dict.fromkeys(np.concatenate(ranked).tolist()))[:number]
+
+
+def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
+    """Returns the position of the record that moves noisy sums most, and the comparison of the file with its neighbour.
+
+    Without noisy sums, it is the record with the largest product of weight and distance from the median.
+    """
+    tried = exposed(records, 3 * TRIED)
+    if not fit.job.mechanism.adds_noise:
+        return tried[0], None
+    learned = fit.learned(stratum) if fit.job.has_reference else None
+    others = (neighbour(fit.job, records, which) for which in tried)
+    try:
+        pairs = compared(fit.job, fit.fitted(stratum), learned, fit.sampler, records, others)
+    except (NotAdded, Improper, NotReached):
+        return tried[0], None
+    return max(zip(tried, pairs, strict=True), key=lambda candidate: candidate[1].distance)
+
+
+def _of_sums(pair: Compared, runs: int, delta: float) -> float:
+    half = runs // 2
+    return bound_of_scores(*pair.scores(runs, half), half, delta)
+
+
+def stratum_records(fit: Fit, stratum: int) -> Records:
+    """Returns the records of a stratum, as the run stored them."""
+    blocks = fit.layout.blocks
+    numbers = blocks.of_stratum(stratum)
+    return read_rows(fit.space.records, blocks.edges[numbers.start], blocks.edges[numbers.stop])
+
+
+def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
+    learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
+    model, rows = fit.fitted(stratum), fit.crosstab.rows_of(stratum)
+    crosstab_row = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), fit.crosstab.count[rows])
+    sides = list[tuple[Floats, Floats]]()
+    for side, file in (("near", records), ("far", neighbour(fit.job, records, which))):
+        released = list(releases(fit.job, model, learned, fit.sampler, file, runs, key.child(side)))
+        sides.append((of_parameters(model, released), of_sets(model, released, crosstab_row, key.child(f"{side} sets"))))
+    (near, near_sets), (far, far_sets) = sides
+    return [(near, far), (near_sets, far_sets)]
+
+
+def keep_audit(space: Workspace, rule: str, audit: Confidential[pd.DataFrame]) -> None:
+    """Stores audit-<rule>.parquet in the confidential folder of evaluations."""
+    table = pa.Table.from_pandas(audit.disclose_to_custodian(), preserve_index=False)
+    with space.result(space.evaluation / f"audit-{rule}.parquet") as path:
+        write_table(path, table)
+
 
 LOSSES = {
     "record": "number of the record that was left out, in the file's order",

@@ -12,7 +12,7 @@ from dpdist.core.errors import DpdistError, JobError, Problem
 
 if TYPE_CHECKING:
     from dpdist.job import Limits
-    from dpdist.ledger.entries import Receipt
+    from dpdist.ledger.accounts import Receipt
     from dpdist.ledger.pages import Page
 
 app = typer.Typer(

@@ -10,10 +10,9 @@ from dpdist.job.design import DesignEffect, ReplicateWeights
 from dpdist.job.families import FAMILIES, MODELS, SAMPLERS, Family, family_facts
 from dpdist.job.hierarchies import Hierarchy
 from dpdist.job.mechanism import Contradiction, JobView, MechanismSpec, Noisy, declared
-from dpdist.job.model import Model, Prior, Program
+from dpdist.job.model import Diagnostics, Model, Prior, Program, Runtime, Sampler
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
 from dpdist.job.reference import Fit, Reference, SimulatedReference
-from dpdist.job.runtime import Diagnostics, Runtime, Sampler
 from dpdist.job.specs import SPECS, Former, Mechanism, spec_of, those
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import (

@@ -19,9 +19,8 @@ from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column
 from dpdist.job.design import Survey
 from dpdist.job.families import samplers_of
-from dpdist.job.model import Model
+from dpdist.job.model import Model, Record, Sampler
 from dpdist.job.reference import Reference
-from dpdist.job.runtime import Record, Sampler
 from dpdist.job.tables import Rake
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Fallback, Frozen, Guarantee, StatisticName
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights, rule_of

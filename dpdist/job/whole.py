@@ -27,10 +27,9 @@ from dpdist.job.data import Column, Input, Keep, Recode
 from dpdist.job.design import Survey
 from dpdist.job.families import MODELS, samplers_of
 from dpdist.job.hierarchies import Hierarchies, Nesting, nestings
-from dpdist.job.model import Model, Outcome
+from dpdist.job.model import Diagnostics, Model, Outcome, Record, Runtime, Sampler
 from dpdist.job.presentation import Acceptance, Approval, Correction, Presentation
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
-from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.specs import SPECS, STORED, Former, Mechanism
 from dpdist.job.statistics import KINDS
 from dpdist.job.tables import ListedOut, Microdata, Rake, Table

@@ -45,8 +45,20 @@ from sqlalchemy.pool import NullPool
 from dpdist.core.errors import LedgerError, install
 from dpdist.core.files import LATER, LEDGER, misfit, replaced
 from dpdist.job import Limits
-from dpdist.ledger.accounts import Charge, Class, refuse_correction, refuse_excess
-from dpdist.ledger.entries import COLUMNS, Entry, LedgerRow, Receipt, damage, following, stated_format, trusted
+from dpdist.ledger.accounts import (
+    COLUMNS,
+    Charge,
+    Class,
+    Entry,
+    LedgerRow,
+    Receipt,
+    damage,
+    following,
+    refuse_correction,
+    refuse_excess,
+    stated_format,
+    trusted,
+)
 
 SCHEMA = Table(
     "dpdist_ledger_schema",

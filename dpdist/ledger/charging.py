@@ -13,8 +13,17 @@ import rfc8785
 
 from dpdist.core.errors import BudgetRefused, LedgerError
 from dpdist.job import Job, Limits, budget_text
-from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, refuse_correction, refuse_excess, remaining_budget, total
-from dpdist.ledger.entries import Receipt
+from dpdist.ledger.accounts import (
+    SYMBOL,
+    Charge,
+    Receipt,
+    charges,
+    cost,
+    refuse_correction,
+    refuse_excess,
+    remaining_budget,
+    total,
+)
 from dpdist.privacy.guarantees import Guarantee
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpdist.job import Limits, budget_text, epsilon_of
-from dpdist.ledger.accounts import SYMBOL, Charge, by_period, charges, largest_window, policies, total
-from dpdist.ledger.entries import Entry
+from dpdist.ledger.accounts import SYMBOL, Charge, Entry, by_period, charges, largest_window, policies, total
 
 EXPORTED = (
     "number",

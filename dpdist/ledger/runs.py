@@ -17,8 +17,8 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.job import Job
+from dpdist.ledger.accounts import Receipt
 from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account, default_ledger, place_of
-from dpdist.ledger.entries import Receipt
 from dpdist.privacy.guarantees import Guarantee
 from dpdist.storage.workspace import MADE_AGAIN, Workspace
 

@@ -35,7 +35,7 @@ from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
-from dpdist.privacy.small_counts import count_small
+from dpdist.privacy.noisy_counts import count_small
 from dpdist.survey.census import Census, design_of, records_as_they_came, replicates_as_they_came
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.released_reference import ReferenceRelease

@@ -24,9 +24,8 @@ from dpdist.core.this_process import single_threaded
 from dpdist.estimation.estimators import PsuSums
 from dpdist.models.protocol import Expectation, NoisedFigures
 from dpdist.publish.further_statistics import Material
-from dpdist.publish.model_outputs import FILE as MEASUREMENTS
-from dpdist.publish.model_outputs import write_measurements, write_model_tables
-from dpdist.publish.noisy_figures import NoisedTables
+from dpdist.publish.noisy_figures import FILE as MEASUREMENTS
+from dpdist.publish.noisy_figures import NoisedTables, write_measurements, write_model_tables
 from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import PrintedTable, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.refit import Expected
@@ -36,11 +35,10 @@ from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, table
-from dpdist.publish.writers.codebook import write_codebook, write_ddi
+from dpdist.publish.writers.codebook import write_codebook, write_ddi, write_registry
 from dpdist.publish.writers.csv_tables import for_spreadsheets, write_wide
 from dpdist.publish.writers.microdata import write_measurements_stata, write_microdata
 from dpdist.publish.writers.page import write_page
-from dpdist.publish.writers.registry import write_registry
 from dpdist.publish.writers.sdmx import write_sdmx
 from dpdist.publish.writers.workbook import write_workbook
 

@@ -1,4 +1,4 @@
-"""For `publish.tables`: intervals of figures released under noise, and any figure's error by noise alone.
+"""A model's optional outputs: measurements and tables of its own; figures released under noise, and their intervals.
 
 Under public bounds, a variance has two parts: the noise, which is simulated again, and the sample's composition over
 cells. There are no standard errors if the noise scale follows from the file's own, confidential sensitivities.
@@ -6,19 +6,149 @@ cells. There are no standard errors if the noise scale follows from the file's o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 
 from dpdist.core.digests import digest
 from dpdist.core.records import Cells, Floats
+from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
-from dpdist.job import StatisticName, Table
-from dpdist.models.protocol import DRAWS, Draws, NoisedFigures, Resampled
-from dpdist.publish.released import ReleasedObject, plain_effects
+from dpdist.job import DesignEffect, StatisticName, Table
+from dpdist.mechanisms.parts import Figures, measured_of
+from dpdist.models.protocol import DRAWS, CodedRecords, DesignEffectOf, Draws, ModelTable, NoisedFigures, Resampled
+from dpdist.publish.released import ReleasedObject, effect_of, plain_effects
 from dpdist.publish.standard_errors import Spreads, VarianceParts, noise_variances, normal_variance, spreads
+
+# `measurements.parquet` has one row for each cell and statistic. Values and noise scales have one unit, in which an
+# unclipped record counts as at most 1. A weighted posterior measures no figures, and so has no such file.
+FILE = "measurements.parquet"
+COLUMNS: dict[str, tuple[pa.DataType, str]] = {
+    "set": (pa.int32(), "number of the synthetic set, the first of nested ones; 0 where one measurement serves all sets"),
+    "table": (pa.string(), "the table that the figure is of; null where it serves all tables"),
+    "statistic": (pa.string(), "the sum over the cell's records that was measured; its definition stands in the metadata"),
+    "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
+    "value": (pa.float64(), "the sum plus noise"),
+    "law": (pa.string(), "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`"),
+    "scale": (pa.float64(), "of the noise: b of the Laplace law, sigma of the Gaussian; null where it is confidential"),
+    "lattice": (pa.float64(), "the value is a multiple of it"),
+    "sensitivity": (
+        pa.float64(),
+        "how far one unit moves the sums that share an epsilon, in L1; under Gaussian noise in L2. The Laplace scale is "
+        "this over their epsilon; a law truncated to a domain has a larger scale",
+    ),
+    "centre": (pa.float64(), "of the outcome's clipping interval"),
+    "weight_cap": (pa.float64(), "the weight at which records were clipped"),
+    "half_width": (pa.float64(), "of the outcome's clipping interval"),
+}
+
+
+def write_measurements(path: Path, released: ReleasedObject) -> None:
+    """Writes the file if the mechanism adds noise to figures."""
+    if not released.job.mechanism.adds_noise:
+        return
+    rows = list(_rows(released))
+    there = dict.fromkeys(name for row in rows for name in row["cell"])
+    declared = (*released.job.categories, *released.job.outcomes)
+    columns = [*(name for name in declared if name in there), *(name for name in there if name not in declared)]
+    data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
+    data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
+    measured = measured_of(released.job)
+    defined = {name: measured.definition(name) for name in dict.fromkeys(row["statistic"] for row in rows)}
+    texts = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
+    pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(texts)}), path)
+
+
+def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
+    """Rows of measurements.
+
+    A measurement shared by several synthetic sets is listed once, under its first set. The set is 0 if the mechanism
+    measures once for all sets.
+    """
+    mechanism = released.job.mechanism
+    number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
+    sharing = len(released.sets) // mechanism.noises(released.job)
+    measured = measured_of(released.job)
+    for stratum in range(len(released.crosstab.stratum_labels)):
+        model = released.model(stratum)
+        for k in range(0, 1 if once else len(released.sets), sharing):
+            for figures in measured.figures(released, model, stratum, released.theta(model, stratum, k)):
+                rows = list(_of(released, figures, 0 if once else k + 1, number))
+                yield from rows
+                number = max(row["measurement"] for row in rows) + 1
+
+
+def _of(released: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
+    several, units = len(figures.statistics), figures.units or range(len(figures.cells))
+    for i, cell in enumerate(figures.cells):
+        for j, statistic in enumerate(figures.statistics):
+            scale = figures.scales[j]
+            stated = np.isfinite(figures.values[i, j]) and scale is not None
+            yield {
+                "cell": cell,
+                "set": number_of_set,
+                "table": figures.table,
+                "statistic": statistic,
+                "measurement": start + units[i] * several + j,
+                "value": float(figures.values[i, j] / figures.unit) if np.isfinite(figures.values[i, j]) else None,
+                "law": figures.law,
+                "scale": float(scale / Fraction(figures.unit)) if stated and scale is not None else None,
+                "lattice": 1.0 / figures.unit if stated else None,
+                "sensitivity": _sensitivity(released, figures, scale) if stated and scale is not None else None,
+                **dict(zip(("centre", "weight_cap", "half_width"), figures.limits(i, j), strict=True)),
+            }
+
+
+def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) -> float:
+    """Sensitivity to one privacy unit: stated for a record times the unit's records, else the noise scale times ε."""
+    job = released.job
+    if figures.sensitivity is not None:
+        return figures.sensitivity * job.most_records
+    once = job.mechanism.sets_are_free or job.mechanism.whole_tables
+    epsilon = job.epsilon.tables / (1 if once else job.synthetic_sets)
+    return float(scale * epsilon / Fraction(figures.unit))
+
+
+def write_model_tables(folder: Path, released: ReleasedObject) -> None:
+    """Writes each table as <name>.parquet and .csv, with rows of all strata."""
+    by_name = dict[str, ModelTable]()
+    crosstab, effect = released.crosstab, _within(released.design_effects, released.crosstab.strata)
+    for stratum in range(len(crosstab.stratum_labels)):
+        model, first = released.model(stratum), crosstab.rows_of(stratum).start
+        if not isinstance(model, CodedRecords):
+            return
+        levels = {name: str(crosstab.levels[name][crosstab.codes[name][first]]) for name in crosstab.strata}
+        theta = released.theta(model, stratum, 0)
+        for name, model_table in model.tables_beside(released.job, theta, effect).items():
+            rows = [row | {"cell": levels | row["cell"]} for row in model_table.rows]
+            by_name.setdefault(name, model_table._replace(rows=[])).rows.extend(rows)
+    for name, model_table in by_name.items():
+        _write(folder / name, released, model_table)
+
+
+def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> DesignEffectOf:
+    """Looks up design effects of cells in one stratum: the stratum's columns count as columns of these cells."""
+    return lambda columns, statistic, outcome: effect_of(effects, columns | set(strata), statistic, outcome)
+
+
+def _write(path: Path, released: ReleasedObject, model_table: ModelTable) -> None:
+    columns = [*released.crosstab.strata, *released.job.outcomes]
+    data = {model_table.label: pa.array([row[model_table.label] for row in model_table.rows], pa.string())}
+    data |= {CELL + name: pa.array([row["cell"].get(name) for row in model_table.rows], pa.string()) for name in columns}
+    data |= {name: pa.array([row[name] for row in model_table.rows], pa.float64()) for name in model_table.numbers}
+    table = pa.table(data)
+    pq.write_table(table, path.with_name(f"{path.name}.parquet"))
+    pa_csv.write_csv(table, path.with_name(f"{path.name}.csv"))
+
 
 COMPOSED = 100
 """Number of simulated noises over which the excess of the composition's variance is averaged."""

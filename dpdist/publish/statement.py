@@ -17,8 +17,7 @@ from dpdist.mechanisms.parts import words_of
 from dpdist.models.protocol import OnDistributions
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
-from dpdist.privacy.noisy_counts import layers_of, noise_name
-from dpdist.privacy.small_counts import accepted
+from dpdist.privacy.noisy_counts import accepted, layers_of, noise_name
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.predicted_errors import Ratios, cautions, entry
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject

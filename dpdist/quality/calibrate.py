@@ -25,7 +25,7 @@ from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer, fixed_model
 from dpdist.privacy.weights import NotReached, Summary, rule_of
-from dpdist.quality.utility import distances
+from dpdist.quality.microdata import distances
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import PosteriorSampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
 from dpdist.survey.census import place, take_census

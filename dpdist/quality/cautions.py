@@ -17,7 +17,7 @@ from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.plan import Plan, doubts_of, hidden, shown_records
-from dpdist.privacy import small_counts
+from dpdist.privacy import noisy_counts
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.accuracy import design_left_out
 from dpdist.quality.predicted.prediction import ErrorPrediction
@@ -56,7 +56,7 @@ def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: s
     cautions_found += plan.goodness.cautions(job) if plan.goodness is not None else []
     if not job.sizes_secret:
         cautions_found += [*_psus_of_no_stratum(plan), *_small_strata(job, plan.crosstab, plan.model, plan.promise.target)]
-        cautions_found += [*small_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.crosstab)]
+        cautions_found += [*noisy_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.crosstab)]
     cautions_found += hidden(plan)
     cautions_found += alarms_before(plan) if prediction is None else [*alarms(prediction), *proposals(prediction)]
     return [*cautions_found, *advice(job, workspace)]

@@ -19,7 +19,7 @@ from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.estimation.donors import CELL
 from dpdist.job import Job
-from dpdist.publish.model_outputs import FILE
+from dpdist.publish.noisy_figures import FILE
 from dpdist.publish.released import ReleasedObject
 from dpdist.quality.report_parts import thinned
 from dpdist.quality.summary import verdicts

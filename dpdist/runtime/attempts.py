@@ -1,19 +1,142 @@
-"""For executors in `runtime`: runs a task on a worker, and turns failures into errors, at once or together."""
+"""For executors in `runtime`: runs a task on a worker, shows that it still works, and turns failures into errors."""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import pickle
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from itertools import count
 from typing import Any, NamedTuple
 
 from dpdist.core.errors import DpdistError, TaskError
 from dpdist.core.progress import reporting_parts
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
-from dpdist.runtime.heartbeat import beat
-from dpdist.runtime.json_logs import note, noting
+
+# A worker counts the seconds of processor time of its tasks' threads and of the programs that they started, and the steps
+# that tasks report. Dask's heartbeat brings both to the scheduler. A task that waits for storage that is gone shows
+# neither.
+SIGNS = "dpdist_signs"
+"""Name of the figure in a worker's heartbeat."""
+LEAST_SHARE = 0.02
+"""Share of a processor that a task uses at least while it works. An idle worker's other threads are not counted."""
+_OTHER_THREADS = ("MainThread", "Profile")
+"""Threads of a worker that are not its tasks': Dask's loop, and the thread that samples what tasks do."""
+
+PART = "dpdist_part"
+"""Name of the figure in a worker's heartbeat that has the finished share of its task."""
+
+_steps = count(1)
+_reported, _share = 0, 0.0
+
+
+def beat(share: float = 0.0) -> None:
+    """Reports that the task of this process has finished a step, and which share of it is done, if that is known."""
+    global _reported, _share
+    _reported, _share = next(_steps), share
+
+
+def part_of(worker: object) -> float:
+    """The finished share of the task that this process runs; 0 if it is not known."""
+    return _share
+
+
+def signs_of(worker: object) -> tuple[int, float]:
+    """The steps that tasks of this process have reported, and the processor seconds of tasks so far."""
+    return _reported, _seconds_of_tasks()
+
+
+def _seconds_of_tasks() -> float:
+    import psutil  # type: ignore[import-untyped]
+
+    seconds = time.process_time()
+    for thread in threading.enumerate():
+        if thread.name in _OTHER_THREADS and thread.ident is not None:
+            seconds -= time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    ended = os.times()
+    seconds += ended.children_user + ended.children_system
+    for program in psutil.Process().children(recursive=True):
+        try:
+            spent = program.cpu_times()
+        except psutil.Error:
+            continue
+        seconds += spent.user + spent.system
+    return seconds
+
+
+class Pulse:
+    """Tells whether any worker that has one of a run's tasks still works."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, int, float]] = {}
+        """For each worker, the time of its heartbeat, the steps and the seconds that it brought."""
+
+    def felt(self, client: Any, names: Collection[str]) -> bool:
+        """True if such a worker's tasks have reported a step, or used a processor, since the last call."""
+        busy = {worker for worker, tasks in client.processing().items() if not set(names).isdisjoint(map(str, tasks))}
+        heartbeats = {w: facts["metrics"] for w, facts in client.scheduler_info()["workers"].items() if w in busy}
+        return sum(self._works(worker, metrics) for worker, metrics in heartbeats.items()) > 0
+
+    def _works(self, worker: str, metrics: Mapping[str, Any]) -> bool:
+        if SIGNS not in metrics:
+            return False
+        when, (steps, seconds) = float(metrics["time"]), metrics[SIGNS]
+        before = self._before.get(worker, (when - 1.0, 0, 0.0))  # of a new worker, all is new
+        if when <= before[0]:
+            return False
+        self._before[worker] = when, steps, seconds
+        return bool(steps > before[1] or seconds - before[2] > LEAST_SHARE * (when - before[0]))
+
+
+TASKS = "dpdist.tasks"
+"""Logger of the begin and end of a worker's tasks, with the stage's name and strata's numbers. Silent by default."""
+LOGGERS = ("distributed", "tornado", "asyncio", "bokeh", TASKS)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a log record as JSON: time, level, logger, message, facts.
+
+    Of an exception it gives the type alone, because the message may quote a record.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = record.exc_info[0].__name__
+        line |= getattr(record, "facts", {})
+        return json.dumps(line)
+
+
+def log_as_json() -> None:
+    """Replaces the handlers of Dask's loggers in this process by one that writes JSON."""
+    import distributed  # noqa: F401 - sets its own handlers when it is imported
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    below = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in LOGGERS]
+    for name in [*LOGGERS, *below]:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = ([handler], False) if name in LOGGERS else ([], True)
+    logging.getLogger(TASKS).setLevel(logging.INFO)
+
+
+def note(event: str, unit: Mapping[str, int | str], **more: object) -> None:
+    """Logs one line about a task.
+    Nothing is logged under the proper prior, because the records decide which strata need it.
+    """
+    if unit.get("fit") != "proper":
+        logging.getLogger(TASKS).info("%s", event, extra={"facts": {"event": event, **unit, **more}})
+
+
+def noting() -> bool:
+    return logging.getLogger(TASKS).isEnabledFor(logging.INFO)
 
 
 class Attempt(NamedTuple):

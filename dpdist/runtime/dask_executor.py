@@ -16,9 +16,8 @@ from dpdist.core.files import scratch
 from dpdist.core.progress import Event, Listener, part, silent
 from dpdist.job import Runtime
 from dpdist.runtime import scheduler
-from dpdist.runtime.attempts import attempt, killed, not_started, raise_together, stop_or_note, unit_of
+from dpdist.runtime.attempts import Pulse, attempt, killed, not_started, raise_together, stop_or_note, unit_of
 from dpdist.runtime.deaths import MOST_BY_MEMORY, Deaths, first_to_blame, out_of_memory
-from dpdist.runtime.heartbeat import Pulse
 from dpdist.runtime.interrupts import interrupts_kept
 from dpdist.runtime.tls import passing_security
 

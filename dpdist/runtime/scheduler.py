@@ -14,8 +14,7 @@ from typing import Any
 
 from dpdist.core.errors import ClusterError, WorkspaceError
 from dpdist.job import Runtime
-from dpdist.runtime.attempts import ALLOWED_DEATHS
-from dpdist.runtime.heartbeat import PART
+from dpdist.runtime.attempts import ALLOWED_DEATHS, PART
 from dpdist.runtime.tls import Credentials, connect
 from dpdist.storage.objects import Objects, is_url
 

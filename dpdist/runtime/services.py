@@ -15,7 +15,7 @@ from typing import Any
 from dpdist.core.errors import ClusterError
 from dpdist.core.this_process import container_memory
 from dpdist.runtime import scheduler as remote
-from dpdist.runtime.json_logs import log_as_json
+from dpdist.runtime.attempts import log_as_json
 from dpdist.runtime.tls import Credentials, address_here, connect
 
 _PRELOAD = ["dpdist.runtime.worker_process"]

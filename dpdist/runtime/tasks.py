@@ -20,10 +20,9 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, combine, drive, run_rounds, visit_blocks
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weights import NotReached
+from dpdist.runtime.attempts import beat, note
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
-from dpdist.runtime.heartbeat import beat
-from dpdist.runtime.json_logs import note
 from dpdist.sampling import Unconverged
 from dpdist.storage.byproducts import MemberStore, StratumStore, Superseded
 from dpdist.storage.store import Store, checksums

@@ -71,8 +71,7 @@ def dask_setup(worker: Any) -> None:
     import dask
 
     import dpdist.runtime.tasks  # noqa: F401 - imported before the first task
-    from dpdist.runtime.heartbeat import PART, SIGNS, part_of, signs_of
-    from dpdist.runtime.json_logs import log_as_json
+    from dpdist.runtime.attempts import PART, SIGNS, log_as_json, part_of, signs_of
 
     worker.metrics |= {SIGNS: signs_of, PART: part_of}
     os.umask(0o077)

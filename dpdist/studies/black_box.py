@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import scipy
 
-from dpdist.audit.lower_bounds import ALARM, MOST_CLAIMED, filled, numbers
+from dpdist.audit.auditing import ALARM, MOST_CLAIMED, filled, numbers
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import DataError, JobError, Problem, WorkspaceError
 from dpdist.core.keys import Key
@@ -31,7 +31,7 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats
 from dpdist.job import Job, Runtime
 from dpdist.job.loading import JobLike, job_of
-from dpdist.job.runtime import Record
+from dpdist.job.model import Record
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 from dpdist.release import run

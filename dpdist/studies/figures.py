@@ -12,10 +12,10 @@ import pandas as pd
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.quality.utility import ecdf
+from dpdist.quality.microdata import ecdf
 from dpdist.studies.file import kind_of
 from dpdist.studies.kinds.protocol import Caption
-from dpdist.studies.kinds.simulation_settings import DATA
+from dpdist.studies.kinds.simulation import DATA
 from dpdist.studies.settings import FigureKind, Study, StudyFigure
 
 if TYPE_CHECKING:  # an extra, which studies without figures do not need

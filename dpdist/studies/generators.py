@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats
-from dpdist.quality.utility import QUANTILES
+from dpdist.quality.microdata import QUANTILES
 
 GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "salaries", "counts"]
 

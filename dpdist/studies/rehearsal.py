@@ -29,7 +29,7 @@ from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import as_yaml
-from dpdist.privacy import small_counts
+from dpdist.privacy import noisy_counts
 from dpdist.publish.writers.page import environment
 from dpdist.quality.predicted.replicates import cached
 from dpdist.runtime.executors import Executor, Serial, executor
@@ -307,7 +307,7 @@ def small(best: Candidate, thirds: Thirds) -> str:
     """The warning of `validate` on small sample counts, for the public file."""
     by_record = job_of(best.recommended).by_record
     crosstab = take_census(by_record, TableSource(thirds.table, text_only=thirds.text_only)).crosstab
-    return "; ".join(map(str, small_counts.cautions(by_record, small_counts.count_small(by_record, crosstab))))
+    return "; ".join(map(str, noisy_counts.cautions(by_record, noisy_counts.count_small(by_record, crosstab))))
 
 
 def recommended(rehearsal: Rehearsal, out: Path) -> str:

@@ -28,10 +28,9 @@ from dpdist.estimation.estimators import crossed_products, replicate_df, summabl
 from dpdist.job import Job, family_facts
 from dpdist.survey.checks import Checked, check
 from dpdist.survey.csv_file import no_header
-from dpdist.survey.findings import Findings, Mask, recoded
+from dpdist.survey.findings import Findings, Mask, causes, recoded
 from dpdist.survey.schema import check_replicates, check_schema, combined, needed_columns, replicates
 from dpdist.survey.source import Source
-from dpdist.survey.spelling import causes
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
 INVISIBLE = ("Cc", "Cf")

@@ -15,9 +15,19 @@ from dpdist.estimation.raking import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED, Keep
 from dpdist.job.families import families_for, family_facts
-from dpdist.survey.findings import Batch, Findings, Mask, nearest_positions, positions, whole_as_levels
+from dpdist.survey.findings import (
+    AS_NUMBERS,
+    Batch,
+    Findings,
+    Mask,
+    causes,
+    garbled,
+    is_missing_elsewhere,
+    nearest_positions,
+    positions,
+    whole_as_levels,
+)
 from dpdist.survey.schema import MISSING_VALUES, replicates
-from dpdist.survey.spelling import AS_NUMBERS, causes, garbled, is_missing_elsewhere
 from dpdist.survey.typed_file import ELSEWHERE_NULLS, is_text
 
 LARGEST_WEIGHT = 1e15

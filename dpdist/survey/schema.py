@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dpdist.core.errors import Problem, suggestion
 from dpdist.job import Column, Job
-from dpdist.survey.spelling import causes, garbled
+from dpdist.survey.findings import causes, garbled
 from dpdist.survey.typed_file import CSV_NULLS, is_number, is_text, plain_type
 
 SHOWN = 20

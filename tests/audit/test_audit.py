@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.audit.auditing import audit
-from dpdist.audit.lower_bounds import keep_audit
+from dpdist.audit.auditing import audit, keep_audit
 from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from dpdist.audit.lower_bounds import ALARM
+from dpdist.audit.auditing import ALARM
 from dpdist.core.records import Floats
 from dpdist.studies.black_box import bound_of_guesses, learn_rule, most_shown, p_value, runs_to_exceed
 

@@ -11,8 +11,8 @@ import yaml
 from options import Option, bases, farthest, joined, option, tried
 from test_lower_bounds_of_all import OF_CODES, claimed, files
 
+from dpdist.audit.auditing import bound_of_scores
 from dpdist.audit.likelihood_ratios import Compared, LossMeter, Measuring, NotAdded, compared
-from dpdist.audit.lower_bounds import bound_of_scores
 from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.job import NoiseName

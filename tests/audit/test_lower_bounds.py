@@ -19,9 +19,9 @@ from small_release import JOB, survey
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.audit import lower_bounds
-from dpdist.audit.auditing import bound_from_outside
-from dpdist.audit.lower_bounds import (
+from dpdist.audit import auditing
+from dpdist.audit.auditing import (
+    bound_from_outside,
     claim_of_record,
     draws_to_exceed,
     lower_bound,
@@ -194,7 +194,7 @@ def test_so_few_draws_are_refused_as_cannot_exceed_the_claim(claimed: float, del
 def test_the_command_says_how_many_draws_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused before anything is drawn."""
     dpdist.run(dpdist.parse_job(JOB.replace('"3"', '"5"')), tmp_path / "ws", survey(120))
-    monkeypatch.setattr(lower_bounds, "releases", None)
+    monkeypatch.setattr(auditing, "releases", None)
     refused = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "200"])
     assert refused.exit_code == 1
     assert f"takes {draws_to_exceed(5.0)} draws" in " ".join(refused.output.split())
@@ -205,14 +205,14 @@ def test_strata_that_are_left_out_are_counted_and_an_empty_audit_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dpdist.run(dpdist.parse_job(SUMS), tmp_path / "ws", survey(120))
-    real, command = lower_bounds._both, ["audit", f"{tmp_path}/ws", "--draws", "200", "--confidential"]
+    real, command = auditing._both, ["audit", f"{tmp_path}/ws", "--draws", "200", "--confidential"]
 
     def improper(fit: Fit, stratum: int, *given: Any) -> tuple[Floats, Floats]:
         if stratum in missing:
             raise Improper("no posterior", "none")
         return real(fit, stratum, *given)
 
-    monkeypatch.setattr(lower_bounds, "_both", improper)
+    monkeypatch.setattr(auditing, "_both", improper)
     missing = {0}
     some = CliRunner().invoke(app, command)
     assert some.exit_code == 0
@@ -228,7 +228,7 @@ def test_the_file_with_another_record_in_place_keeps_the_other_outcomes() -> Non
     whole, three = np.full(3, -1, dtype=np.int32), np.arange(3)
     outcomes = np.array([[1e4, 1.0], [2e4, 2.0], [3e4, 3.0]])
     file = Records(three, np.zeros(3, dtype=np.int32), outcomes, np.ones(3), whole)
-    other = lower_bounds.neighbour(job, file, 1)
+    other = auditing.neighbour(job, file, 1)
     assert (other.outcomes != file.outcomes).tolist() == [[False, False], [True, False], [False, False]]
 
 

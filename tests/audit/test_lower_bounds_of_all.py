@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from options import SECRET, claim_of_sums, farthest, halved, option
 
+from dpdist.audit.auditing import bound_of_scores
 from dpdist.audit.likelihood_ratios import Compared, compared
-from dpdist.audit.lower_bounds import bound_of_scores
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import SPECS, Job, epsilon_of

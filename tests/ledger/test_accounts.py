@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dpdist.core.errors import BudgetRefused
 from dpdist.job import LedgerSettings, Limits, budget_text, epsilon_of
-from dpdist.ledger.accounts import Charge, cost, largest_window, refuse_correction, refuse_excess
-from dpdist.ledger.entries import Entry, following
+from dpdist.ledger.accounts import Charge, Entry, cost, following, largest_window, refuse_correction, refuse_excess
 from dpdist.ledger.pages import pages
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, Guarantee, NoGuarantee, Strict
 

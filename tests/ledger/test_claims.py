@@ -52,8 +52,8 @@ def test_control_without_one_writer_at_a_time_the_budget_would_be_overspent(
 
     from sqlalchemy.exc import IntegrityError
 
+    from dpdist.ledger.accounts import following
     from dpdist.ledger.book import Database, append
-    from dpdist.ledger.entries import following
 
     last = ledger.entries()[-1]
     own = {"kind": "reserve", "dataset": "wages", "period": "2021"}

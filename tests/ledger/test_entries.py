@@ -13,9 +13,8 @@ import pytest
 
 from dpdist.core.errors import LedgerError
 from dpdist.job import Limits
-from dpdist.ledger.accounts import Charge
+from dpdist.ledger.accounts import Charge, LedgerRow, damage, following
 from dpdist.ledger.book import Ledger
-from dpdist.ledger.entries import LedgerRow, damage, following
 
 
 def chain(number: int) -> list[LedgerRow]:

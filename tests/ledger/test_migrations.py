@@ -22,9 +22,8 @@ from dpdist.core.errors import LedgerError
 from dpdist.core.files import LEDGER
 from dpdist.job import Limits
 from dpdist.ledger import book
-from dpdist.ledger.accounts import Charge, charges, total
+from dpdist.ledger.accounts import Charge, charges, following, total
 from dpdist.ledger.book import Ledger
-from dpdist.ledger.entries import following
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.1" / "ledger.sqlite"
 KILLED = """

@@ -14,7 +14,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
-from dpdist.publish.writers.registry import entry
+from dpdist.publish.writers.codebook import entry
 
 REGISTRY = """
 presentation:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpdist.quality.utility import distances, ecdf, location, mean_interval, quantile_interval
+from dpdist.quality.microdata import distances, ecdf, location, mean_interval, quantile_interval
 
 samples = st.lists(st.integers(0, 12), min_size=1, max_size=25).map(lambda values: np.array(values, dtype=float))
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from dpdist.cli.main import app
 from dpdist.core.errors import StudyError, WorkspaceError
 from dpdist.core.progress import Event
-from dpdist.quality.utility import distances, quantile_interval
+from dpdist.quality.microdata import distances, quantile_interval
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.simulation import replicate
 from dpdist.studies.run import run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from dpdist.privacy.finite import clamped, databases, learned, linear, random_space, two_point_space, worst_loss
+from dpdist.studies.kinds.guarantees import clamped, databases, learned, linear, random_space, two_point_space, worst_loss
 
 EPSILON = 1.0
 SPACES = [random_space(3, 4, np.random.default_rng(seed)) for seed in range(40)]
