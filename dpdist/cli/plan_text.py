@@ -92,7 +92,7 @@ def clipped(plan: Plan) -> dict[str, float]:
 
 def for_custodian(plan: Plan) -> dict[str, str]:
     """Lines that depend on outcomes and weights: what is clipped, and whether the reference is of another size."""
-    shares = [f"{share:.2g} of the records for '{name}'" for name, share in clipped(plan).items()]
+    shares = [f"{100.0 * share:.2g} % of the records for '{name}'" for name, share in clipped(plan).items()]
     lines = {"clipped to bounds": f"{', '.join(shares)} ({CUSTODIAN})"} if shares else {}
     if isinstance(plan.reference, ReferenceFile) and plan.reference.factors and not plan.job.sizes_secret:
         names = " and ".join(plan.reference.factors)

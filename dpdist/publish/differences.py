@@ -320,6 +320,7 @@ def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond
     by = [str(name) for name in before.columns[: before.columns.get_loc("statistic")]]
     names = [*by, *OF_A_FIGURE, "estimate", "standard_error"]
     both = before[names].merge(after[names], how="outer", on=[*by, *OF_A_FIGURE], suffixes=("_a", "_b"), sort=False)
+    both = both[~_repeats(both, by)]
     a, b, error_a, error_b = (
         both[f"{name}_{end}"].to_numpy(dtype=float) for name in ("estimate", "standard_error") for end in "ab"
     )
@@ -334,6 +335,13 @@ def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond
         cell = " / ".join(str(row[name]) for name in by) or "all"
         figures.append(Moved(table, cell, f"{figure} ({row['estimator']})", _number(a[k]), _number(b[k]), far))
     return figures, int(both_known.sum())
+
+
+def _repeats(both: pd.DataFrame, by: Sequence[str]) -> pd.Series[bool]:
+    """True for figures that repeat those of the first estimator: synthetic records agree with tables to rounding."""
+    figures = ("estimate_a", "estimate_b", "standard_error_a", "standard_error_b")
+    rounded = both.assign(**{name: [f"{value:.9g}" for value in both[name]] for name in figures})
+    return rounded.duplicated([*by, "statistic", "variable", *figures])
 
 
 def _distances(a: Floats, b: Floats, error: Floats) -> Floats:

@@ -152,3 +152,31 @@ def test_a_shipped_job_says_where_its_file_comes_from_and_what_columns_it_needs(
         assert "dpdist show JOB" in told.stderr
         assert f"with the columns {', '.join(columns)};" in " ".join(told.stderr.split())
     assert "# File: " not in CliRunner().invoke(app, ["show", "doctorates"]).output
+
+
+def test_the_table_of_the_readme_is_that_of_its_job(tmp_path: Path) -> None:
+    """Figures within 1.5 standard errors of a run's, standard errors within 15 %. Control: 5 % higher means.
+
+    Two runs differ by noise alone, of about .3 standard errors: a correct table fails in fewer than one run in 10,000.
+    """
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^│ (\w+) +│ (\w+) +│ +([\d,.]+) │ +([\d,.]+) │ +([\d,.]+) │ +([\d,.]+) │$", text, re.MULTILINE)
+    assert len(rows) == 4
+    table = run("doctorates_tables", tmp_path / "run").tables["headline-field-sex"].query("estimator == 'parameters'")
+    released = table.set_index(["field", "sex", "statistic"])[["estimate", "standard_error"]]
+
+    def largest(growth: float) -> tuple[float, float]:
+        """The largest distance in standard errors, and the largest difference of standard errors, as a share."""
+        distances, ratios = [], []
+        for field, sex, *figures in rows:
+            count, count_error, mean, mean_error = (float(figure.replace(",", "")) for figure in figures)
+            for statistic, value, error in (("count", count, count_error), ("mean", mean * growth, mean_error)):
+                estimate, standard_error = released.loc[(field, sex, statistic)]
+                distances.append(abs(value - estimate) / standard_error)
+                ratios.append(abs(error / standard_error - 1.0))
+        return max(distances), max(ratios)
+
+    distance, ratio = largest(1.0)
+    assert distance < 1.5
+    assert ratio < 0.15
+    assert largest(1.05)[0] > 1.5
