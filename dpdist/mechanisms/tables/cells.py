@@ -282,7 +282,7 @@ class ResidualCells(PublicModel):
         if self.absent is not None:
             donors = replace(donors, absent=self.absent.by(self.columns))
         donors = replace(donors, history=self.earlier)
-        return Learned(self.with_donors(donors).system, donors)
+        return Learned(self.with_donors(donors).built(), donors)
 
     def at_weight_bound(self, theta: Draws) -> AtBound | None:
         """What noisy counts of bins tell of weights at their public upper bound; None if they are not counted."""
@@ -309,6 +309,12 @@ class ResidualCells(PublicModel):
         """Measured tables with the reference's records, or with a law by noisy counts."""
         return _system_of(_Problem(digest(self._content), self))
 
+    def knows(self, learned: Learned) -> Self:
+        """This model with what was learned, so that its system is not built again in this process."""
+        model = self.with_donors(learned.donors)
+        _system_of(_Problem(digest(model._content), model, built=learned.system))
+        return model
+
     @property
     def _content(self) -> tuple[object, ...]:
         """All that the system follows from."""
@@ -322,17 +328,16 @@ class ResidualCells(PublicModel):
     def built(self) -> TableSystem:
         """`system`, computed anew."""
         codes, reference = self.codes.astype(np.int64), self._reference
-        tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Ints]()
-        both = np.concatenate([codes, reference.codes])
-        every = replace(self.workload, codes=both, count=np.ones(len(both)))
+        tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Codes]()
+        crosses = codes if self.alike else reference.codes.astype(np.int64)
+        every = replace(self.workload, codes=crosses, count=np.ones(len(crosses)))
         for by in self.measured:
             group = every.groups(by)
-            of_file, of_reference = group[: len(codes)], group[len(codes) :]
-            present, cell = np.unique(of_file, return_inverse=True)
-            place = np.full(int(group.max()) + 1, -1)
+            present, cell = np.unique(group[: len(codes)], return_inverse=True)
+            place = np.full(int(group.max()) + 1, -1, dtype=np.int32)
             place[present] = np.arange(len(present))
             tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
-            placed.append(np.full(len(reference.weight), -1) if self.alike else place[of_reference])
+            placed.append(np.full_like(place[group], -1) if self.alike else place[group])
         low, high = self.public_weights if self.weight is None else (self.weight.min(), self.weight.max())
         # Noisy counts of bins reach no farther than noise lets them, and say nothing of public weights.
         most = high if self.alike else min(high, BEYOND_REFERENCE * float(reference.weight.max()))
@@ -366,18 +371,20 @@ class ResidualCells(PublicModel):
 
     @property
     def _reference(self) -> ReferenceSample:
-        """Records of the reference, or values by noisy counts, which are in no cell."""
-        codes = self.codes.astype(np.int64)
+        """Records of the reference, whose crosses begin with base cells; or values by noisy counts, in no cell."""
         if self.alike:
-            return self._law(int(np.clip(self.count.sum(), FEWEST_VALUES, MOST_VALUES)))._replace(codes=codes[:0])
+            law = self._law(int(np.clip(self.count.sum(), FEWEST_VALUES, MOST_VALUES)))
+            return law._replace(codes=self.codes[:0])
         assert self.donors is not None
         donors, absent = self.donors, self.donors.absent
+        cell = donors.cell.astype(np.int32)
         if absent is None:
-            return ReferenceSample(codes[donors.cell], donors.weight, donors.outcomes)
+            return ReferenceSample(self.codes, donors.weight, donors.outcomes, cell)
         return ReferenceSample(
-            np.concatenate([codes[donors.cell], absent.codes.astype(np.int64)]),
+            np.concatenate([self.codes, absent.codes]),
             np.concatenate([donors.weight, absent.weight]),
             np.concatenate([donors.outcomes, absent.outcomes]),
+            np.concatenate([cell, len(self.codes) + np.arange(len(absent.codes), dtype=np.int32)]),
         )
 
     def _law(self, number: int, draw: int = 0) -> ReferenceSample:
@@ -415,7 +422,7 @@ class ResidualCells(PublicModel):
 
     def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
         """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
-        posterior, observed, _ = self._reading(system, noisy)
+        posterior, observed, _ = reading = self._reading(system, noisy)
         z, means = posterior.estimate(observed)[: len(self.count)], posterior.prior.prediction.means[: len(self.count)]
         low, high = np.array(self.bounds).T
         predicted = system.numbers.count * means[:, 0]
@@ -435,7 +442,9 @@ class ResidualCells(PublicModel):
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}
         values |= {"beyond": system.beyond} if system.beyond is not None else {}
-        return Draws({name: value[None] for name, value in values.items()})
+        theta = Draws({name: value[None] for name, value in values.items()})
+        _reading_of(replace(self._released(theta), known=reading))
+        return theta
 
     def sized(self, theta: Draws) -> Self:
         """This model with the released numbers of records, where the file's are secret."""
@@ -641,7 +650,8 @@ class ResidualCells(PublicModel):
             for each in (self, other)
         )
         mine, its = (
-            np.column_stack([part.codes, part.weight, part.outcomes]) for part in (self._reference, other._reference)
+            np.column_stack([part.of_records(part.codes), part.weight, part.outcomes])
+            for part in (self._reference, other._reference)
         )
         return one == another and np.array_equal(mine[np.lexsort(mine.T)], its[np.lexsort(its.T)])
 
@@ -651,9 +661,12 @@ class ResidualCells(PublicModel):
 
     def reading(self, theta: Draws) -> Reading:
         """What the released noisy sums show; publication asks for it several times, and computes it once."""
+        return _reading_of(self._released(theta))
+
+    def _released(self, theta: Draws) -> _Problem:
         model = self.knowing(theta)
         key = digest((model._content, *(value for name, value in sorted(theta.values.items()) if name != "means")))
-        return _reading_of(_Problem(key, model, theta))
+        return _Problem(key, model, theta)
 
     def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
         """Released parts of the budget, by measurement."""
@@ -728,6 +741,9 @@ class _Problem:
     key: str
     model: ResidualCells
     theta: Draws | None = None
+    built: TableSystem | None = None
+    known: Reading | None = None
+    """The answer, where it is known."""
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -738,11 +754,13 @@ class _Problem:
 
 @lru_cache(maxsize=2)
 def _system_of(problem: _Problem) -> TableSystem:
-    return problem.model.built()
+    return problem.built or problem.model.built()
 
 
 @lru_cache(maxsize=2)
 def _reading_of(problem: _Problem) -> Reading:
+    if problem.known is not None:
+        return problem.known
     assert problem.theta is not None
     problem.model.released_limits(problem.theta)
     return problem.model._reading(problem.model.released_system(problem.theta), problem.theta["noisy"][0])

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.workload import AddedCells
 
@@ -220,7 +220,7 @@ def _quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats
 
 def residual_samples(
     cell: Ints,
-    of_reference: Ints,
+    of_reference: Ints | Codes,
     size: Floats,
     mean: Floats,
     prediction: Prediction,
@@ -237,12 +237,14 @@ def residual_samples(
     """
     about = about or prediction
     cells, z = int(cell.max()) + 1, prediction.residuals
-    largest = np.abs(z).max(axis=1)
-    order = np.lexsort((largest, of_reference))
-    order = order[of_reference[order] >= 0]
-    count = np.bincount(of_reference[order], minlength=cells)
+    rank = np.argsort(np.abs(z).max(axis=1), kind="stable")
+    # Records by cell, those with small residuals first: a matrix by rows counts entries instead of comparing them.
+    ranked = rank[of_reference[rank] >= 0]
+    order = scipy.sparse.csr_array(
+        (ranked, (of_reference[ranked], np.arange(len(ranked)))), shape=(cells, len(ranked))
+    ).data
+    count = np.bincount(of_reference[ranked], minlength=cells)
     start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    rank = np.argsort(largest, kind="stable")
     pool_place, pool_share = _quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
     pool_z = z[rank[pool_place[0]]]
     # Every residual is that of one of the cell's base cells, in turn by their sizes.
@@ -287,7 +289,7 @@ def residual_samples(
 
 def choose(
     cell: Ints,
-    of_reference: Ints,
+    of_reference: Ints | Codes,
     size: Floats,
     prediction: Prediction,
     noise: Floats | float,
@@ -382,7 +384,7 @@ def _best(
 
 
 def _beyond(
-    of_reference: Ints,
+    of_reference: Ints | Codes,
     prediction: Prediction,
     mean: Floats,
     centre: Floats,
@@ -404,7 +406,7 @@ def _beyond(
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
 
 
-def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints, size: Floats) -> Prediction:
+def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints | Codes, size: Floats) -> Prediction:
     """A law that has moved since the prediction `before`: reference records have moved as the cells of a table have."""
 
     def factors(of_law: Floats, of_before: Floats) -> Floats:

@@ -100,13 +100,13 @@ class Prior:
     @classmethod
     def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
         """`levels` are the levels of every column, and `cells` the cells of every table, by cross."""
-        base, indices = np.arange(len(sizes.count)), (*levels, *cells)
+        base, indices = np.arange(len(sizes.count), dtype=np.int32), (*levels, *cells)
         sums = [np.bincount(index, weights=sizes.count) for index in indices]
         least = np.sort(np.concatenate([np.zeros(1), *sums]))[-MOST_TERMS:][0]
         blocks = [scipy.sparse.csr_array((len(base), 0))]
         for index, records in zip(indices, sums, strict=True):
             terms = np.flatnonzero(records >= least)
-            place = np.full(len(records), -1)
+            place = np.full(len(records), -1, dtype=np.int32)
             place[terms] = np.arange(len(terms))
             some = base[place[index] >= 0]
             block = (np.ones(len(some)), (some, place[index[some]]))
@@ -346,15 +346,20 @@ class Posterior:
         """Variances of what is observed, without shared errors and drift, (row,)."""
         return lone_variances(self.prior, self.rows) + self.noise
 
+    @cached_property
+    def unshared(self) -> Floats:
+        """Variances of errors of observations that no other row shares, (row,)."""
+        return self.noise - squares_of(self.clipped)
+
     def times(self, values: Floats) -> Floats:
         """The covariance of what is observed times values, (row, side)."""
         z = self.prior.spread_out(self.rows, values)
-        alone = (self.noise - squares_of(self.clipped))[:, None] * values
+        alone = self.unshared[:, None] * values
         return seen(self.rows, z) + alone + (0.0 if self.clipped is None else self.clipped @ (self.clipped.T @ values))
 
     def disturbed(self, standard: Floats, rng: np.random.Generator) -> Floats:
         """Draws of errors of observations, (row, draw), from errors of variance 1."""
-        alone = np.sqrt(np.maximum(self.noise - squares_of(self.clipped), 0.0))[:, None] * standard
+        alone = np.sqrt(np.maximum(self.unshared, 0.0))[:, None] * standard
         if self.clipped is None:
             return np.asarray(alone)
         return np.asarray(alone + self.clipped @ rng.standard_normal((self.clipped.shape[1], standard.shape[1])))
@@ -369,8 +374,11 @@ class Posterior:
         return self.prior.spread_out(self.rows, self.solve(observed))
 
     def deviation(self, observed: Floats) -> Floats:
-        """Posterior mean of what errors of the prediction and drift add to z, (cell, 1 + outcome): z without sampling."""
-        solved = self.solve(observed)
+        """Posterior mean of what errors of the prediction and drift add to z, (cell, 1 + outcome): z without sampling.
+
+        Of many sums it is solved as draws of errors are.
+        """
+        solved = self.solve(observed, OF_DRAWS)
         return self.prior.times([row.T @ solved for row in self.rows], sampling=False)
 
     def across(self, figures: FigureRows, weight: Floats, signs: NDArray[np.int8]) -> Floats:

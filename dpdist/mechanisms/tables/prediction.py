@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints, grouped
+from dpdist.core.records import Codes, Floats, Ints, grouped
 from dpdist.mechanisms.tables.conjugate import solved
 from dpdist.mechanisms.tables.random_effects import (
     MOST_INFLUENCE,
@@ -44,12 +44,23 @@ SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
 
 
-class ReferenceSample(NamedTuple):
-    """Records of the reference: codes (record, column), weight (record,), outcomes (record, outcome)."""
+WholeNumbers = TypeVar("WholeNumbers", Codes, Ints)
 
-    codes: Ints
+
+class ReferenceSample(NamedTuple):
+    """Records of the reference: weight (record,), outcomes (record, outcome), and codes by cross, (cross, column).
+
+    `cross` is that of every record, (record,); without it, records are of one cross each, in order.
+    """
+
+    codes: Codes
     weight: Floats
     outcomes: Floats
+    cross: Codes | None = None
+
+    def of_records(self, values: WholeNumbers) -> WholeNumbers:
+        """Values of crosses as records have them, (record,) or (record, column)."""
+        return values if self.cross is None else values[self.cross]
 
 
 @dataclass(frozen=True)
@@ -264,11 +275,12 @@ class _Cells(NamedTuple):
     columns: int
 
     @classmethod
-    def of(cls, records: Ints, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]) -> _Cells:
-        both = np.concatenate([records, cells])
+    def of(cls, reference: ReferenceSample, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]) -> _Cells:
+        both = np.concatenate([reference.codes, cells.astype(np.int32)])
         group, first = grouped(list(both.T)) if both.shape[1] else (np.zeros(len(both), dtype=np.int64), np.zeros(1, int))
         every = both[first]
-        place, of_file = np.split(group, [len(records)])
+        place, of_file = np.split(group, [len(reference.codes)])
+        place, records = reference.of_records(place), len(reference.weight)
         number = np.bincount(place, minlength=len(every))
         order = np.argsort(number == 0, kind="stable")
         rank = np.empty(len(order), dtype=np.int64)
@@ -276,7 +288,7 @@ class _Cells(NamedTuple):
         size = number[order][: int((number > 0).sum())].astype(np.float64)
         every = every[order]
         design, index = one_hot(every, sizes), families(tables, every)
-        return cls(rank[place], rank[of_file], size, design, index, interactions(every, len(records)), every.shape[1])
+        return cls(rank[place], rank[of_file], size, design, index, interactions(every, records), every.shape[1])
 
     def added(self, values: Floats) -> Floats:
         """Sums of records' values by cell with records, (cell,)."""
@@ -407,7 +419,7 @@ def predict(
     public bounds of weight and outcomes, (1 + outcome,). `weight` (cell,) are public weights, which reference records then
     have as well.
     """
-    every = _Cells.of(reference.codes, cells, sizes, tables)
+    every = _Cells.of(reference, cells, sizes, tables)
     ends = list(zip(lowest.tolist(), highest.tolist(), strict=True))
     if weight is None:
         of_weight = _coordinate(every, reference.weight, None, None, ends[0])

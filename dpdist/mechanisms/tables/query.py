@@ -176,7 +176,8 @@ class Tables(NoisySums[Settings, ResidualCells]):
             exact = yield Pass(BinCounts(model.bins), "sum")
             counts = yield Defined.by_content(model.bins).sums(exact, counts_query(job, settings.noise), 0)
             model = replace(model, counts=counts)
-        system = model.system if learned is None else learned.system
+        model = model if learned is None else model.knows(learned)
+        system = model.system
         parts = model.parts(system)
         part(PREDICTED)
         spent = sum(parts) + len(system.tables) * system.part_beyond

@@ -175,9 +175,9 @@ def interactions(codes: Ints, records: int) -> list[Ints]:
         by: math.prod(levels[k] for k in by) for size in (1, 2, 3) for by in combinations(range(codes.shape[1]), size)
     }
     sets = [by for by in sorted(number, key=number.__getitem__) if len(by) < codes.shape[1] and number[by] <= MOST_CROSSED]
-    of_cells = sorted((cell_index(codes[:, list(by)]) for by in sets[:MOST_CROSSES]), key=lambda cell: int(cell.max()))
     most = min(records // 2, most_effects(len(codes)))
-    return [cell for cell in of_cells if int(cell.max()) < most]
+    few = [cell for by in sets[:MOST_CROSSES] if int((cell := cell_index(codes[:, list(by)])).max()) < most]
+    return sorted(few, key=lambda cell: int(cell.max()))
 
 
 def cell_index(codes: Ints) -> Ints:
@@ -201,13 +201,14 @@ def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints
     numbers = [np.bincount(family, weights=size) for family in every]
     totals = [np.bincount(family, weights=mean * size) for family in every]
     own_squares = [np.bincount(family, weights=squares) for family in every]
-    crossings = {}
+    crossings = dict[tuple[int, int], Floats]()
     for j, family in enumerate(every):
-        for k, other in enumerate(every):
-            if k <= j:
-                both, first = np.unique(family * (int(other.max()) + 1) + other, return_inverse=True, return_index=True)[1:]
-                shared = np.bincount(first.reshape(-1), weights=size)
-                crossings[j, k] = shared * shared - distinct * shared, family[both], other[both]
+        for k, other in enumerate(every[: j + 1]):
+            both, first = np.unique(family * (int(other.max()) + 1) + other, return_inverse=True, return_index=True)[1:]
+            shared = np.bincount(first.reshape(-1), weights=size)
+            pairs = shared * shared - distinct * shared
+            for key, cell in (((j, k), family), ((k, j), other)):
+                crossings[key] = np.bincount(cell[both], weights=pairs).astype(np.float64, copy=False)
     variance = np.full(len(every), 0.01)
     for _ in range(ROUNDS):
         worth = [1.0 / (1.0 + number * tau) ** 2 for number, tau in zip(numbers, variance, strict=True)]
@@ -215,9 +216,7 @@ def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints
         for j, (number, total, square) in enumerate(zip(numbers, totals, own_squares, strict=True)):
             right[j] = worth[j] @ (total * total - square)
             scale = 1.0 / np.sqrt(max(float(worth[j] ** 2 @ (number * number - distinct * number)), 1e-300))
-            for k in range(len(every)):
-                pairs, a, b = crossings[max(j, k), min(j, k)]
-                left[j, k] = worth[j][a if j >= k else b] @ pairs
+            left[j] = [worth[j] @ crossings[j, k] for k in range(len(every))]
             left[j], right[j] = left[j] * scale, right[j] * scale
         variance = scipy.optimize.nnls(left, right)[0]
     return variance
@@ -247,8 +246,9 @@ def effects_of(
     base, with_records = float(variance[-1]), len(mean)
     # The family of most effects is the first: alone, its precision is diagonal.
     used.sort(key=lambda family: -int(family[0].max()))
+    every = np.arange(rows, dtype=np.int32)
     blocks = [
-        scipy.sparse.csr_array((np.full(rows, tau), (np.arange(rows), cells)), shape=(rows, int(cells.max()) + 1))
+        scipy.sparse.csr_array((np.full(rows, tau), (every, cells.astype(np.int32))), shape=(rows, int(cells.max()) + 1))
         for cells, tau in used
     ]
     design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()

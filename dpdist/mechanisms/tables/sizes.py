@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.random_effects import Loadings, components, effects_of, families
 
 LEAST_NUMBER = 0.1
@@ -37,7 +37,7 @@ class Sizes:
         return cls(count, Loadings.none(len(count)), np.zeros(len(count)), False)
 
     @classmethod
-    def predicted(cls, codes: Ints, levels: Sequence[int], tables: Sequence[Sequence[int]], reference: Ints) -> Sizes:
+    def predicted(cls, codes: Ints, levels: Sequence[int], tables: Sequence[Sequence[int]], reference: Codes) -> Sizes:
         """From the codes of all crosses, (cell, column), and of the reference's records, (record, column).
 
         `tables` are positions of columns by measured table.
@@ -48,7 +48,7 @@ class Sizes:
         number[inverse[:cells]] = np.arange(cells)
         place, half = number[inverse[cells:]], np.random.default_rng(0).permutation(records) % 2
 
-        def independent(rows: Ints) -> Floats:
+        def independent(rows: Ints | Codes) -> Floats:
             share = np.ones(cells)
             for column, size in enumerate(levels):
                 of_level = np.bincount(rows[:, column], minlength=size) + 0.5

@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.digests import digest
-from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
@@ -94,14 +94,14 @@ class TableSystem:
 
     `codes` (cell, column) are levels, `sizes` their numbers, `count` (cell,) public numbers of records, which nothing reads
     if they are `secret`. `tables` holds the columns and the cell of every base cell by measured table, `placed` those of
-    reference records, -1 for none.
+    the reference's crosses, -1 for none.
     """
 
     codes: Ints
     sizes: tuple[int, ...]
     count: Floats
     tables: tuple[tuple[tuple[int, ...], Ints], ...]
-    placed: tuple[Ints, ...]
+    placed: tuple[Codes, ...]
     reference: ReferenceSample
     lowest: Floats
     highest: Floats
@@ -340,6 +340,11 @@ class TableSystem:
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
     @property
+    def _placed_records(self) -> Iterator[Codes]:
+        """The cell of every reference record by measured table, (record,), -1 for none."""
+        return map(self.reference.of_records, self.placed)
+
+    @property
     def wide(self) -> float:
         return WIDEST_DRIFT if self.first_year else WIDE_DRIFT
 
@@ -348,7 +353,8 @@ class TableSystem:
         """Numbers of records of base cells: public, or those that the reference lets expect of a file of its own size."""
         if not self.secret:
             return Sizes.public(self.count)
-        return Sizes.predicted(self.codes, self.sizes, [by for by, _ in self.tables], self.reference.codes)
+        of_reference = self.reference.of_records(self.reference.codes)
+        return Sizes.predicted(self.codes, self.sizes, [by for by, _ in self.tables], of_reference)
 
     @cached_property
     def first(self) -> TableLimits:
@@ -361,13 +367,13 @@ class TableSystem:
 
     def _first(self, prediction: Prediction, growth: float, fixed: TableLimits | None = None) -> TableLimits:
         one_cell = np.zeros(len(self.codes), dtype=np.int64)
-        placed = np.zeros(len(self.reference.weight), dtype=np.int64)
+        placed = np.zeros(len(self.reference.weight), dtype=np.int32)
         return self._limits(one_cell, placed, prediction, self.parts[0], self.wide, growth, fixed)
 
     def _limits(
         self,
         cell: Ints,
-        placed: Ints,
+        placed: Ints | Codes,
         prediction: Prediction,
         part: Fraction,
         drift: float,
@@ -471,7 +477,9 @@ class TableSystem:
         calibrated = self.informed.rescaled(calibration.factors)
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
         parts = self.parts[1 : 1 + len(self.tables)]
-        pieces = [(cell, placed, part) for (_, cell), placed, part in zip(self.tables, self.placed, parts, strict=True)]
+        pieces = [
+            (cell, placed, part) for (_, cell), placed, part in zip(self.tables, self._placed_records, parts, strict=True)
+        ]
         limiting = _Limiting(self._light, calibrated.without_factors, drift, calibration.growth, narrow)
         of_tables = list(share_out(limiting, pieces))
         if self.beyond is not None:
@@ -576,13 +584,11 @@ class TableSystem:
         law = before.shifted(deviation / count, self.lowest, self.highest)
         taken, weight = before.means, law.means[:, :1]
         moved = count * np.column_stack([weight - taken[:, :1], weight * (law.means[:, 1:] - taken[:, 1:])])
-        everywhere, followed = np.zeros(len(self.reference.weight), dtype=np.int64), list[TableLimits]()
-        taken_from = self.informed, *[calibrated] * len(self.tables)
-        for one, placed, about in zip(every, (everywhere, *self.placed), taken_from, strict=True):
-            of_table = following(law, before, one.cell, placed, self.count)
-            clipped = choose(
-                *(one.cell, placed, self.count, of_table, 1.0, self.highest, self.lowest, PLANNED_DRIFT, one), about=about
-            )
+        everywhere, followed = np.zeros(len(self.reference.weight), dtype=np.int32), list[TableLimits]()
+        light = before.without_factors, law.without_factors, self.informed.without_factors, calibrated.without_factors
+        clipping = _Following(*light, self.count, self.highest, self.lowest)
+        pieces = list(zip(every, (everywhere, *self._placed_records), (True, *[False] * len(self.tables)), strict=True))
+        for one, clipped in zip(every, share_out(clipping, pieces), strict=True):
             sums = [moved[:, 0], *((taken[:, 1:] - one.mean[one.cell]) * moved[:, :1] + moved[:, 1:]).T]
             added = [np.bincount(one.cell, weights=part, minlength=len(one.size)) for part in sums]
             followed.append(replace(clipped, expected=np.column_stack(added).astype(np.float64)))
@@ -647,7 +653,7 @@ class TableSystem:
         known = self.weight is not None
         before = self.reference, self.prediction, families, self.count
         by_sums = predicted_by_sums(*before, *ends, measured, known, self.laws)
-        of_tables = zip(self.tables, self.placed, self.parts_again, strict=True)
+        of_tables = zip(self.tables, self._placed_records, self.parts_again, strict=True)
         again = [
             self._limits(cell, placed, by_sums.prediction, part, PLANNED_DRIFT, 1.0)
             for (_, cell), placed, part in of_tables
@@ -857,9 +863,32 @@ class _Limiting:
     growth: float
     narrow: bool
 
-    def __call__(self, table: tuple[Ints, Ints, Fraction]) -> TableLimits:
+    def __call__(self, table: tuple[Ints, Codes, Fraction]) -> TableLimits:
         cell, placed, part = table
         return self.system._limits(cell, placed, self.prediction, part, self.drift, self.growth, narrow=self.narrow)
+
+
+@dataclass(frozen=True)
+class _Following:
+    """Work on limits, the table's cell of every reference record, and whether the table is that of all records: limits with
+    what they clip where the law has moved.
+
+    Residuals of all records are taken from the prediction `informed`, and in other tables from the `calibrated` one.
+    """
+
+    before: Prediction
+    law: Prediction
+    informed: Prediction
+    calibrated: Prediction
+    count: Floats
+    highest: Floats
+    lowest: Floats
+
+    def __call__(self, piece: tuple[TableLimits, Codes, bool]) -> TableLimits:
+        limits, placed, of_all = piece
+        law, about = following(self.law, self.before, limits.cell, placed, self.count), self.calibrated
+        about, ends = (self.informed if of_all else about), (self.highest, self.lowest)
+        return choose(limits.cell, placed, self.count, law, 1.0, *ends, PLANNED_DRIFT, limits, about=about)
 
 
 class Planned(NamedTuple):

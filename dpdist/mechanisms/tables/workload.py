@@ -125,19 +125,20 @@ class Workload:
         """
         kept, inside = dict(table.universe), self._inside(table.universe).astype(bool)
         levels = [np.asarray(kept.get(column, range(self.sizes[column]))) for column in table.by]
-        codes = [np.searchsorted(of_column, self.codes[inside, k]) for k, of_column in zip(table.by, levels, strict=True)]
+        columns = ((of_column, self.codes[inside, k]) for k, of_column in zip(table.by, levels, strict=True))
+        codes = [np.searchsorted(*pair).astype(np.int32) for pair in columns]
         key = np.zeros(int(inside.sum()), dtype=np.int64)
         for code, of_column in zip(codes, levels, strict=True):
             key = key * len(of_column) + code
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
         sizes, rows = [len(of_column) + table.margins for of_column in levels], []
         for total in product(*([False, True] if table.margins else [False] for _ in table.by)):
-            row = np.zeros(len(first), dtype=np.int64)
+            row = np.zeros(len(first), dtype=np.int32)
             for code, size, summed in zip(codes, sizes, total, strict=True):
                 row = row * size + (size - 1 if summed else code[first])
             rows.append(row)
         targets, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
-        matrix = (np.ones(len(targets)), (targets, np.tile(np.arange(len(first)), len(rows))))
+        matrix = (np.ones(len(targets)), (targets, np.tile(np.arange(len(first), dtype=np.int32), len(rows))))
         pointer = self._pointer if inside.all() else np.concatenate([[0], np.cumsum(inside)]).astype(np.int32)
         groups = (self._ones[: len(key)], group.reshape(-1).astype(np.int32), pointer)
         return AddedCells(
