@@ -351,6 +351,7 @@ EXTRAS = {
     "matplotlib": "studies",
     "pytest": "testing",
     "opentelemetry": "tracing",
+    "sklearn": "trees",
 }
 """The extra of dpdist that brings a module."""
 

@@ -304,6 +304,11 @@ class MechanismSpec(Frozen):
         """Largest bound of weights on a reference, so that later files meet the bound `target`; inf allows any."""
         return inf
 
+    @property
+    def library(self) -> str | None:
+        """The module of an extra that a run needs; None if the main install suffices."""
+        return None
+
     def against_noisy_crosstab(self, job: JobView) -> str:
         """The reason why noisy sample counts cannot replace public ones; empty if they can."""
         return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.errors import DataError, JobError, Problem, install, installed
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Crosstab, Floats
 from dpdist.estimation.estimators import stratum_sizes
@@ -39,6 +39,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     """Checks every record and the model's needs; spends and writes nothing. Raises `JobError` or `DataError`."""
     _check_likelihood(job)
     refuse_formats(job.dataset, job.presentation)
+    _check_library(job)
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
@@ -72,6 +73,12 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     _check_worker(plan)
     check(job, plan.model)
     return plan
+
+
+def _check_library(job: Job) -> None:
+    if (module := job.mechanism.library) is not None and not installed(module):
+        fault = f"it needs {module}, which is not installed"
+        raise JobError(job.dataset, [Problem("mechanism", fault, "the main install's mechanisms", install(module))])
 
 
 def _public_nestings(

@@ -119,6 +119,7 @@ VARIANTS: dict[str, list[Said]] = {
         {"mechanism": {"noise": "gaussian"}},
         {"tables": CROSSING},
         {"tables": CROSSING, "mechanism": {"objective": "largest"}},
+        {"tables": CROSSING, "mechanism": {"prediction": "trees"}},
         {"outcome": ["pay", "kids"], "tables": CROSSING},
         HOUSEHOLD | {"tables": CROSSING},
         {"survey": {}},

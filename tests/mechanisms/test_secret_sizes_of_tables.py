@@ -24,8 +24,9 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
+from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.posterior import Posterior, squares_of
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
+from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED

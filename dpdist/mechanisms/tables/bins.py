@@ -17,7 +17,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.prediction import ReferenceSample
+from dpdist.mechanisms.tables.main_effects import ReferenceSample
 
 BoolArray = NDArray[np.bool_]
 

@@ -26,12 +26,13 @@ from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
+from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws, mean_square_drift
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample
+from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
-from dpdist.mechanisms.tables.spec import LARGEST, MEAN_SQUARE, Tables
+from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
 from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
 from dpdist.mechanisms.tables.system import NUMBER, Calibration, Reading, TableSystem
 from dpdist.mechanisms.tables.words import AtBound
@@ -62,6 +63,8 @@ MOST_SUMS = 75_000
 """Largest number of sums of a job: runs of 70,000 were measured."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
+FURTHER = ("size", "counts", "beyond", "trees")
+"""Released parameters that only some jobs have."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
 ALIKE = 1e-6
@@ -128,6 +131,9 @@ class ResidualCells(PublicModel):
     period: str = ""
     largest: bool = False
     """True if the parts of the budget make the largest error least, and not the mean squared one."""
+    learner: PredictionName = EFFECTS
+    of_trees: Floats | None = None
+    """What trees predict, once they are grown: `Prediction.of_trees`."""
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
@@ -172,6 +178,7 @@ class ResidualCells(PublicModel):
             secret=job.sizes_in_sums,
             period=job.period,
             largest=mechanism.objective != MEAN_SQUARE,
+            learner=mechanism.prediction,
             bins=BinnedColumns.of(weight_bounds(job) if weighted else None, bounds) if job.on_histograms else None,
             of_counts=counts_query(job, mechanism.noise) if job.on_histograms else None,
         )
@@ -275,14 +282,22 @@ class ResidualCells(PublicModel):
         return replace(self, donors=donors)
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> Learned:
-        """Prediction and limits that a reference gives. Raises `Improper` if the reference is too small."""
+        """Prediction and limits that a reference gives. Raises `Improper` if the reference is too small, or has no records
+        for trees.
+        """
         donors = Donors.of(self.pattern(records.row), records.weight, records.outcomes, copied)
         if not len(donors) and law_of(self.earlier) is None:
             raise Improper("the reference has no record with a weight above 0 in the cells of the tables")
         if self.absent is not None:
             donors = replace(donors, absent=self.absent.by(self.columns))
         donors = replace(donors, history=self.earlier)
-        return Learned(self.with_donors(donors).built(), donors)
+        model = self.with_donors(donors)
+        if self.learner != EFFECTS:
+            if model.alike:
+                raise Improper(f"prediction: {self.learner} needs records, and the chain began without a reference")
+            # Grown once: another machine might grow other trees.
+            model = replace(model, of_trees=model.built().at_crosses.of_trees)
+        return Learned(model.built(), donors)
 
     def at_weight_bound(self, theta: Draws) -> AtBound | None:
         """What noisy counts of bins tell of weights at their public upper bound; None if they are not counted."""
@@ -311,7 +326,7 @@ class ResidualCells(PublicModel):
 
     def knows(self, learned: Learned) -> Self:
         """This model with what was learned, so that its system is not built again in this process."""
-        model = self.with_donors(learned.donors)
+        model = replace(self.with_donors(learned.donors), of_trees=learned.system.of_trees)
         _system_of(_Problem(digest(model._content), model, built=learned.system))
         return model
 
@@ -322,7 +337,7 @@ class ResidualCells(PublicModel):
         donors = None if self.donors is None else replace(self.donors, copied=None)
         public = self.joint, self.bounds, self.public_weights, self.weight, self.of_counts, self.counts
         count = None if self.secret else self.count
-        shown = self.workload.tables, self.tables, self._worth, self.largest
+        shown = self.workload.tables, self.tables, self._worth, self.largest, self.learner, self.of_trees
         return (self.codes, sizes, count, shown, self.nested, *public, donors)
 
     def built(self) -> TableSystem:
@@ -353,6 +368,8 @@ class ResidualCells(PublicModel):
             self.largest,
             tuple(self._law(FEWEST_VALUES, draw) for draw in range(1, 1 + LAWS)) if self.alike else (),
             alike=self.alike,
+            learner=self.learner,
+            of_trees=self.of_trees,
         )
 
     @property
@@ -401,8 +418,10 @@ class ResidualCells(PublicModel):
         return self.bins.sample(self.counts, self.of_counts.scale_as_laplace, number, draw)
 
     def knowing(self, theta: Draws) -> Self:
-        """This model with the released counts of bins, where the job has no reference."""
-        return replace(self, counts=theta["counts"][0]) if "counts" in theta.values else self
+        """This model with the released counts of bins, where the job has no reference, or predictions of trees."""
+        released = {"counts": "counts", "of_trees": "trees"}
+        known = {name: theta[key][0] for name, key in released.items() if key in theta.values}
+        return replace(self, **known) if known else self
 
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
         """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
@@ -442,6 +461,7 @@ class ResidualCells(PublicModel):
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}
         values |= {"beyond": system.beyond} if system.beyond is not None else {}
+        values |= {"trees": system.at_crosses.of_trees} if self.learner != EFFECTS else {}
         theta = Draws({name: value[None] for name, value in values.items()})
         _reading_of(replace(self._released(theta), known=reading))
         return theta
@@ -487,7 +507,7 @@ class ResidualCells(PublicModel):
         """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
         if self.secret:
             return ()
-        system, noisy = self.knowing(theta).released_system(theta), theta["noisy"][0]
+        system, noisy = self.released_system(theta), theta["noisy"][0]
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         first, *of_tables = self.reading(theta).limits
         totals = system.totals(self.period, self.limits(system, noisy)[0], of_tables, sums, first)
@@ -502,7 +522,7 @@ class ResidualCells(PublicModel):
         Raises `WorkspaceError` if this version chooses others than those under which the sums were measured: it would take
         them for sums of something else.
         """
-        limits = self.knowing(theta)._limits_in_turn(self.knowing(theta).released_system(theta), theta["noisy"][0])
+        limits = self.knowing(theta)._limits_in_turn(self.released_system(theta), theta["noisy"][0])
         stated = theta.values.get("limits")
         if stated is None or not np.allclose(self._sizes_of(limits), stated[0], rtol=ALIKE, atol=0.0):
             raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
@@ -643,7 +663,7 @@ class ResidualCells(PublicModel):
 
     def _shares_reference(self, other: ResidualCells) -> bool:
         """Whether both releases have the same reference records and measure the same tables of the same columns."""
-        if self.alike or other.alike or self.secret or other.secret:
+        if self.alike or other.alike or self.secret or other.secret or {self.learner, other.learner} != {EFFECTS}:
             return False
         one, another = (
             (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
@@ -674,7 +694,7 @@ class ResidualCells(PublicModel):
 
     def released_system(self, theta: Draws) -> TableSystem:
         """The system with the released parts, which a machine with other last digits would not choose again."""
-        system = self.system.sharing(self.released_parts(theta)[int(self.secret) :])
+        system = self.knowing(theta).system.sharing(self.released_parts(theta)[int(self.secret) :])
         return system.widened(theta["beyond"][0]) if "beyond" in theta.values else system
 
     def _moved(
@@ -722,13 +742,13 @@ class ResidualCells(PublicModel):
             "drift": theta["drift"][0].tolist(),
             "limits": theta["limits"][0].tolist(),
             "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)),
-            **{name: theta[name][0].tolist() for name in ("size", "counts", "beyond") if name in theta.values},
+            **{name: theta[name][0].tolist() for name in FURTHER if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
-        names = [name for name in ("noisy", "drift", "limits", "size", "counts", "beyond") if name in described]
+        names = [name for name in ("noisy", "drift", "limits", *FURTHER) if name in described]
         parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
         noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
         return Draws({**values, **noisy, "parts": parts})

@@ -17,7 +17,8 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, of_one_law
+from dpdist.mechanisms.tables.main_effects import ReferenceSample
+from dpdist.mechanisms.tables.prediction import Prediction, of_one_law
 from dpdist.mechanisms.tables.random_effects import Loadings
 
 TYPICAL = 0.5

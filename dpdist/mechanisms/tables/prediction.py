@@ -1,7 +1,8 @@
 """Public model of weights and outcomes: E(w|x) and E_w(y|x) by base cell, with its own errors, from reference records.
 
-Main effects come from a penalised log-linear fit, which keeps the reference's totals by level. Random effects of cells
-of tables and of pairs of columns, and of base cells, shrink what main effects leave (best linear unbiased prediction).
+A learner predicts first: main effects by a penalised log-linear fit, which keeps the reference's totals by level, or
+boosted trees on top of them. Random effects of cells of tables and of pairs of columns, and of base cells, shrink what it
+leaves (best linear unbiased prediction).
 Variance components solve the moment equations of products of residuals of two distinct records (MINQUE(0), non-
 negative). So the prediction is between main effects and the reference's own cells, and states its error. Residuals of
 reference records are leave-one-out: their record's own influence is taken out exactly, as in any linear smoother.
@@ -11,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
-import scipy
 
-from dpdist.core.records import Codes, Floats, Ints, grouped
-from dpdist.mechanisms.tables.conjugate import solved
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Learner, deviance
+from dpdist.mechanisms.tables.main_effects import RIDGE, Cells, ReferenceSample
 from dpdist.mechanisms.tables.random_effects import (
     MOST_INFLUENCE,
     Loadings,
@@ -25,42 +26,15 @@ from dpdist.mechanisms.tables.random_effects import (
     components,
     corrected,
     effects_of,
-    families,
-    interactions,
     least_components,
 )
 
-MOST_STEPS = 30
-"""Largest number of Fisher scoring steps."""
-RIDGE = 0.25
-"""Prior precision of log effects of levels, in records' information at a relative variance of 1."""
 BINS = 12
 """Number of bins of predictions by which the spread of residuals is learned."""
-MOST_LEVELS = 800
-"""Largest number of coefficients that a dense system solves."""
 LEAST_SHARE = 0.1
 """Smallest predicted weight, relative to that of main effects."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
-
-
-WholeNumbers = TypeVar("WholeNumbers", Codes, Ints)
-
-
-class ReferenceSample(NamedTuple):
-    """Records of the reference: weight (record,), outcomes (record, outcome), and codes by cross, (cross, column).
-
-    `cross` is that of every record, (record,); without it, records are of one cross each, in order.
-    """
-
-    codes: Codes
-    weight: Floats
-    outcomes: Floats
-    cross: Codes | None = None
-
-    def of_records(self, values: WholeNumbers) -> WholeNumbers:
-        """Values of crosses as records have them, (record,) or (record, column)."""
-        return values if self.cross is None else values[self.cross]
 
 
 @dataclass(frozen=True)
@@ -86,6 +60,9 @@ class Prediction:
     """The base cell of every reference record, -1 if the file has none such."""
     at_reference: Floats
     """`means` and `spread` at every reference record without its own influence, (record, 2, 1 + outcome)."""
+    of_trees: Floats
+    """Predictions of trees by the records of other folds at all cells of reference and file, (1 + outcome, fold, cell): 0
+    for coordinates of main effects, and (1 + outcome, 0) without trees."""
     adds_weight: bool = False
     """True where numbers of records are secret: a record then adds its predicted weight beside its residual."""
 
@@ -181,58 +158,9 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, known: bo
     none = tuple(Loadings.none(len(means)) for _ in spread)
     nowhere = np.full(records, -1)
     return Prediction(
-        *(means, scales, none, np.zeros_like(means), correlation, residuals, nowhere, np.tile(typical, (records, 1, 1)))
+        *(means, scales, none, np.zeros_like(means), correlation, residuals, nowhere, np.tile(typical, (records, 1, 1))),
+        np.zeros((len(spread), 0)),
     )
-
-
-def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats, variance: float = 1.0) -> Floats:
-    """Coefficients β of E(total) = size exp(design β): Poisson scores with a ridge on all but the first column.
-
-    `variance` is a record's, in units of its squared mean: what varies more shows less of effects.
-    """
-    mean = total.sum() / max(size.sum(), 1e-300)
-    beta = np.zeros(design.shape[1])
-    if mean <= 0.0:
-        beta[0] = -np.inf
-        return beta
-    beta[0], scale = np.log(mean), 1.0 / (mean * variance)
-    ridge = np.full(design.shape[1], RIDGE)
-    ridge[0] = 1e-9
-    start = beta.copy()
-
-    def objective(coefficients: Floats) -> float:
-        eta = design @ coefficients
-        return float(scale * (size @ np.exp(eta) - total @ eta) + 0.5 * ridge @ (coefficients - start) ** 2)
-
-    value = objective(beta)
-    for _ in range(MOST_STEPS):
-        fitted = size * np.exp(design @ beta)
-        score = scale * (design.T @ (total - fitted)) - ridge * (beta - start)
-        information = scale * (design.T @ scipy.sparse.diags_array(fitted) @ design) + scipy.sparse.diags_array(ridge)
-        step = _newton(information.tocsr(), score)
-        step *= min(1.0, 5.0 / max(np.abs(step).max(), 1e-300))
-        while (next_value := objective(beta + step)) > value + 1e-12 * abs(value) and np.abs(step).max() > 1e-10:
-            step *= 0.5
-        beta = beta + step
-        if value - next_value < 1e-10 * (1.0 + abs(value)):
-            break
-        value = next_value
-    return beta
-
-
-def _newton(information: scipy.sparse.csr_array, score: Floats) -> Floats:
-    if len(score) <= MOST_LEVELS:
-        return np.asarray(scipy.linalg.solve(information.toarray(), score, assume_a="pos"))
-    return solved(lambda x: information @ x, information.diagonal(), score)
-
-
-def one_hot(codes: Ints, sizes: Sequence[int]) -> scipy.sparse.csr_array:
-    """An intercept, and an indicator of every level of every column, (row, 1 + levels)."""
-    rows, starts = len(codes), 1 + np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int)
-    columns = np.column_stack([np.zeros(rows, dtype=int), codes + starts[None]]) if len(sizes) else np.zeros((rows, 1), int)
-    width = columns.shape[1]
-    pointer = np.arange(0, rows * width + 1, width)
-    return scipy.sparse.csr_array((np.ones(rows * width), columns.ravel(), pointer), shape=(rows, 1 + int(sum(sizes))))
 
 
 class Spread(NamedTuple):
@@ -258,48 +186,6 @@ class Spread(NamedTuple):
         return np.interp(prediction, self.centres, self.value)
 
 
-class _Cells(NamedTuple):
-    """Cells of reference and file, those with reference records first, with the place of each record and base cell."""
-
-    place: Ints
-    """The cell of every reference record."""
-    of_file: Ints
-    """The cell of every base cell of the file."""
-    size: Floats
-    """Numbers of reference records, of cells that have any."""
-    design: scipy.sparse.csr_array
-    families: list[Ints]
-    """Cells of columns first, then of tables and pairs of columns."""
-    interactions: list[Ints]
-    """Cells of up to three columns."""
-    columns: int
-
-    @classmethod
-    def of(cls, reference: ReferenceSample, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]) -> _Cells:
-        both = np.concatenate([reference.codes, cells.astype(np.int32)])
-        group, first = grouped(list(both.T)) if both.shape[1] else (np.zeros(len(both), dtype=np.int64), np.zeros(1, int))
-        every = both[first]
-        place, of_file = np.split(group, [len(reference.codes)])
-        place, records = reference.of_records(place), len(reference.weight)
-        number = np.bincount(place, minlength=len(every))
-        order = np.argsort(number == 0, kind="stable")
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        size = number[order][: int((number > 0).sum())].astype(np.float64)
-        every = every[order]
-        design, index = one_hot(every, sizes), families(tables, every)
-        return cls(rank[place], rank[of_file], size, design, index, interactions(every, records), every.shape[1])
-
-    def added(self, values: Floats) -> Floats:
-        """Sums of records' values by cell with records, (cell,)."""
-        return np.bincount(self.place, weights=values, minlength=len(self.size)).astype(np.float64)
-
-    def fitted(self, counts: Floats, totals: Floats, variance: float = 1.0) -> Floats:
-        """Log-linear fit of records' totals to their counts, at all cells; records that count 0 are left out."""
-        beta = log_linear(self.design[: len(self.size)], self.added(counts), self.added(totals), variance)
-        return np.asarray(np.exp(self.design @ beta))
-
-
 class _Coordinate(NamedTuple):
     """Prediction of weights or of an outcome at all cells, and leave-one-out residuals of records in spreads."""
 
@@ -313,46 +199,57 @@ class _Coordinate(NamedTuple):
     """`spread` at these predictions, (record,)."""
     residuals: Floats
     """What these predictions leave, over these spreads, (record,)."""
+    of_trees: Floats | None = None
+    """Predictions of trees by the records of other folds, (fold, cell)."""
 
 
 def _coordinate(
-    cells: _Cells, weight: Floats, outcome: Floats | None, given: _Coordinate | None, bounds: tuple[float, float]
+    cells: Cells,
+    weight: Floats,
+    outcome: Floats | None,
+    given: _Coordinate | None,
+    bounds: tuple[float, float],
+    learner: Learner,
 ) -> _Coordinate:
     """Prediction of weights if there is no outcome, or of an outcome `given` the prediction of weights."""
     (low, high), predicted = bounds, None if given is None else given.means
-    place, half = cells.place, np.random.default_rng(0).permutation(len(cells.place)) % 2
+    place, order = cells.place, np.random.default_rng(0).permutation(len(cells.place))
+    half, fold, folds = order % 2, order % learner.folds, learner.folds
+    counts, totals = (np.ones(len(place)), weight) if outcome is None else (weight, weight * (outcome - low))
+    fitted = learner.fit(cells, counts, totals, fold)
 
-    def fit(rows: Floats) -> Floats:
+    def limited(means: Floats) -> Floats:
         if outcome is None:
-            coordinates = np.clip(cells.fitted(rows, rows * weight), low, high)
-            return np.maximum(coordinates, SMALLEST * max(float(weight.mean()), 1e-300))
-        return np.clip(cells.fitted(rows * weight, rows * weight * (outcome - low)) + low, low, high)
+            return np.maximum(np.clip(means, low, high), SMALLEST * max(float(weight.mean()), 1e-300))
+        return np.clip(means + low, low, high)
 
-    base = fit(np.ones(len(place)))
+    base, of_others = limited(fitted.means), limited(fitted.of_others)[fold, place]
+    at_records = of_others if fitted.crossed else base[place]
     relative_to = base if predicted is None else predicted
 
     def remainder(means: Floats) -> Floats:
-        """What a prediction leaves of every record, relative to its predicted weight."""
-        of_record = weight - means[place] if outcome is None else weight * (outcome - means[place])
-        return of_record / relative_to[place]
+        """What predictions leave of every record, relative to its predicted weight."""
+        return (weight - means if outcome is None else weight * (outcome - means)) / relative_to[place]
 
-    raw = remainder(base)
+    raw = remainder(at_records)
     least = SMALLEST * np.maximum(np.abs(base), 1e-12)
     unit = np.maximum(Spread.of(base[place], raw**2)(base), least)
     # Levels whose records vary less or more than others of the same prediction: some are constant.
     squares = (raw / unit[place]) ** 2
     heaviness = float((squares**2).mean() / max(float(squares.mean()) ** 2, 1e-300))
     unit = np.maximum(unit * np.sqrt(cells.fitted(np.ones(len(place)), squares, max(heaviness, 1.0))), least)
-    # What a fit to the other half leaves has no sums that cancel, and so shows the fit's errors.
-    others = [remainder(fit((half != side).astype(np.float64))) for side in (0, 1)]
-    crossed = np.where(half == 0, *others) / unit[place]
-    with_records, group = len(cells.size), 2 * place + half
-    count = np.bincount(group, minlength=2 * with_records).astype(np.float64)
+    # What a fit to other folds leaves has no sums that cancel, and so shows the fit's errors.
+    crossed = remainder(of_others) / unit[place]
+    with_records, group = len(cells.size), folds * place + fold
+    count = np.bincount(group, minlength=folds * with_records).astype(np.float64)
     some = np.flatnonzero(count)
-    mean = (np.bincount(group, weights=crossed, minlength=2 * with_records)[some] / count[some]).astype(np.float64)
-    squares = np.bincount(group, weights=crossed**2, minlength=2 * with_records)[some].astype(np.float64)
-    of_halves = [(np.repeat(index[:with_records], 2) * 2 + np.tile([0, 1], with_records))[some] for index in cells.families]
-    variance = components(mean, count[some], squares, of_halves)
+    mean = (np.bincount(group, weights=crossed, minlength=folds * with_records)[some] / count[some]).astype(np.float64)
+    squares = np.bincount(group, weights=crossed**2, minlength=folds * with_records)[some].astype(np.float64)
+    of_folds = [
+        (np.repeat(index[:with_records], folds) * folds + np.tile(np.arange(folds), with_records))[some]
+        for index in cells.families
+    ]
+    variance = components(mean, count[some], squares, of_folds)
     # Totals are fitted, so that heavy cells' records count most in the error of all cells.
     held, spreads_of = cells.size * relative_to[:with_records], unit[:with_records]
     level = float(np.sqrt((held * relative_to[:with_records] * spreads_of**2).sum()) / held.sum())
@@ -361,6 +258,12 @@ def _coordinate(
     variance[: len(single)] = np.maximum(variance[: len(single)], least_of_levels)
     z = raw / unit[place]
     of_cells = cells.added(z) / cells.size, cells.size, cells.families
+    followed = np.zeros_like(variance)
+    if fitted.crossed:
+        # Fits to other folds follow what they share with a record: residuals of all folds together show less of errors.
+        left = components(*of_cells[:2], cells.added(z**2), [index[:with_records] for index in cells.families])
+        followed[len(single) :] = np.maximum(variance - left, 0.0)[len(single) :]
+        variance = variance - followed
     variance = least_components(*of_cells, len(single), variance)
 
     def effects_under(variance: Floats) -> RandomEffects:
@@ -380,11 +283,12 @@ def _coordinate(
     usual = np.maximum(usual, SMALLEST)
     size = (relative_to * unit)[place]
     effects, own = corrected(effects, z, ratio, size, usual, place, half, cells.interactions, cells.families)
+    effects = effects.erring(cells.families, followed)
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
     own_part = np.minimum(effects.influence[place], MOST_INFLUENCE)
     moved = own_part / (1.0 - own_part) * (z - ratio * effects.shift[place])
-    without = np.clip(base[place] + step[place] * (effects.shift[place] - moved), least_mean[place], high)
+    without = np.clip(at_records + step[place] * (effects.shift[place] - moved), least_mean[place], high)
     deviation = np.sqrt(own)
     remaining = weight - without if outcome is None else weight * (outcome - without)
     unit = unit * deviation
@@ -392,10 +296,12 @@ def _coordinate(
         (unit * means, unit[place] * without) if given is None else (unit * given.means, unit[place] * given.without)
     )
     shared, alone = effects.loading.scaled(1.0 / deviation), effects.alone / deviation
-    return _Coordinate(means, spread, shared, alone, without, spreads, remaining / spreads)
+    return _Coordinate(
+        means, spread, shared, alone, without, spreads, remaining / spreads, fitted.of_others if fitted.crossed else None
+    )
 
 
-def _known(cells: _Cells, weight: Floats, of_file: Floats) -> _Coordinate:
+def _known(cells: Cells, weight: Floats, of_file: Floats) -> _Coordinate:
     """Public weights of records and of base cells, which leave no residuals."""
     number = cells.design.shape[0]
     means, none = np.empty(number), np.zeros(number)
@@ -412,22 +318,24 @@ def predict(
     lowest: Floats,
     highest: Floats,
     weight: Floats | None = None,
+    learners: Sequence[Learner] | None = None,
 ) -> Prediction:
     """Fit to the reference and predict at base cells of the file.
 
     `cells` (cell, column) are the file's codes, `tables` positions of columns by measured table, `lowest` and `highest`
     public bounds of weight and outcomes, (1 + outcome,). `weight` (cell,) are public weights, which reference records then
-    have as well.
+    have as well. `learners` are those of weight and outcomes, main effects if there are none.
     """
-    every = _Cells.of(reference, cells, sizes, tables)
+    every = Cells.of(reference, cells, sizes, tables)
+    of_weights, *of_outcomes = learners or [MAIN_EFFECTS] * len(lowest)
     ends = list(zip(lowest.tolist(), highest.tolist(), strict=True))
     if weight is None:
-        of_weight = _coordinate(every, reference.weight, None, None, ends[0])
+        of_weight = _coordinate(every, reference.weight, None, None, ends[0], of_weights)
     else:
         of_weight = _known(every, reference.weight, weight)
     coordinates = [of_weight] + [
-        _coordinate(every, reference.weight, outcome, of_weight, bounds)
-        for outcome, bounds in zip(reference.outcomes.T, ends[1:], strict=True)
+        _coordinate(every, reference.weight, outcome, of_weight, bounds, learner)
+        for outcome, bounds, learner in zip(reference.outcomes.T, ends[1:], of_outcomes, strict=True)
     ]
     z = np.column_stack([one.residuals for one in coordinates])
     # The spread is that of residuals about the final prediction.
@@ -442,6 +350,7 @@ def predict(
         np.column_stack([one.spread for one in coordinates]) * scale,
         np.column_stack([one.spreads for one in coordinates]) * scale,
     )
+    shape = next((one.of_trees.shape for one in coordinates if one.of_trees is not None), (0,))
     back = np.full(len(means), -1)
     back[every.of_file] = np.arange(len(cells))
     return Prediction(
@@ -453,4 +362,59 @@ def predict(
         np.column_stack([one.alone for one in coordinates])[every.of_file] / scale,
         *(correlation, z, back[every.place]),
         np.stack([np.column_stack([one.without for one in coordinates]), spreads], axis=1),
+        np.array([np.zeros(shape) if one.of_trees is None else one.of_trees for one in coordinates]),
     )
+
+
+def learners_of(
+    name: str,
+    reference: ReferenceSample,
+    sizes: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    lowest: Floats,
+    highest: Floats,
+    known: bool,
+) -> Sequence[Learner]:
+    """Learners of weight and outcomes by the job's name for them; `best` are those of the least cross-fitted deviance.
+
+    Other arguments are those of `predict`; weights are public if `known`.
+    """
+    if name != "best":
+        return [TREES if name == "trees" else MAIN_EFFECTS] * len(lowest)
+    members: tuple[Learner, ...] = (MAIN_EFFECTS, TREES)
+    of_members = [deviances([one] * len(lowest), reference, sizes, tables, lowest, highest, known) for one in members]
+    return [members[int(np.argmin(one))] for one in np.transpose(of_members)]
+
+
+def deviances(
+    learners: Sequence[Learner],
+    reference: ReferenceSample,
+    sizes: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    lowest: Floats,
+    highest: Floats,
+    known: bool,
+) -> Floats:
+    """Cross-fitted Poisson deviances of weights, and of outcomes above their lowest value by weight, (1 + outcome,).
+
+    Each half of the records is predicted by the other. A prediction counts as `LEAST_SHARE` of the mean at least: one of 0
+    would make the deviance infinite.
+    """
+    codes, cross = np.unique(reference.codes, axis=0, return_inverse=True)
+    place = reference.of_records(cross.reshape(-1))
+    half, total = np.random.default_rng(0).permutation(len(place)) % 2, np.zeros(len(lowest))
+    weight = np.zeros(len(codes))
+    weight[place] = reference.weight
+    for side in (0, 1):
+        fitted, held = half != side, half == side
+        records = reference.weight[fitted], reference.outcomes[fitted], place[fitted].astype(np.int32)
+        sample, cells = ReferenceSample(codes, *records), codes.astype(np.int64)
+        fit = predict(sample, cells, sizes, tables, lowest, highest, weight if known else None, learners)
+        means, of_records = fit.means[place[held]], reference.weight[held]
+        for j in range(int(known), len(lowest)):
+            low = lowest[j] if j else 0.0
+            count = of_records if j else np.ones(len(of_records))
+            values = count * (reference.outcomes[held, j - 1] - low) if j else of_records
+            least = LEAST_SHARE * values.sum() / max(float(count.sum()), 1e-300)
+            total[j] += deviance(count, values, np.maximum(means[:, j] - low, least))
+    return total

@@ -234,6 +234,17 @@ class RandomEffects(NamedTuple):
     influence: Floats
     """Influence of one reference record on its own prediction, of cells with records."""
 
+    def erring(self, index: Sequence[Ints], variance: Floats) -> RandomEffects:
+        """The same with further errors of families' cells, of these variances; the last is that of cells themselves."""
+        loading = self.loading
+        for family, of_family in zip(index, variance[:-1].tolist(), strict=True):
+            if of_family > 0.0:
+                rows, count = np.arange(len(family)), int(family.max()) + 1
+                design = scipy.sparse.csr_array((np.full(len(rows), np.sqrt(of_family)), (rows, family)))
+                every = np.full(len(rows), of_family)
+                loading = loading.beside(Loadings(design, np.ones(count), np.zeros((count, 0)), every))
+        return self._replace(loading=loading, alone=np.hypot(self.alone, np.sqrt(variance[-1])))
+
 
 def effects_of(
     mean: Floats, size: Floats, index: Sequence[Ints], variance: Floats, rows: int, level: Floats | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from dpdist.job.values import Guarantee, NoiseName
 
 MEAN_SQUARE: Literal["mean_square"] = "mean_square"
 LARGEST: Literal["largest"] = "largest"
+PredictionName: TypeAlias = Literal["effects", "trees", "best"]
+EFFECTS: Literal["effects"] = "effects"
 
 
 class Tables(Noisy):
@@ -29,6 +31,12 @@ class Tables(Noisy):
         exclude_if=lambda objective: objective == MEAN_SQUARE,
         description="what the shares of the budget minimise, in direct standard errors: the tables' mean "
         "squared error by priority, or the largest error of any cell",
+    )
+    prediction: PredictionName = Field(
+        default=EFFECTS,
+        exclude_if=lambda prediction: prediction == EFFECTS,
+        description="what predicts weights and outcomes from the reference: effects of levels and cells, boosted trees "
+        "on top of them, or for each of both what has the least cross-fitted deviance",
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True
@@ -53,6 +61,10 @@ class Tables(Noisy):
     def gaussian(self) -> bool:
         return self.noise == "gaussian"
 
+    @property
+    def library(self) -> str | None:
+        return None if self.prediction == EFFECTS else "sklearn"
+
     def against_noisy_crosstab(self, job: JobView) -> str:
         return "its own sums measure secret numbers of records, without noisy counts beside them"
 
@@ -61,6 +73,9 @@ class Tables(Noisy):
         if job.synthetic_sets != 1:
             fault = f"'{self.name}' releases one estimate of all tables, on which the whole budget is best spent"
             yield Contradiction(("synthetic_sets",), fault, "write 1")
+        if self.prediction != EFFECTS and (job.reference is None or not job.reference.known_before):
+            fault = f"'{self.prediction}' learns from records of a reference, and the job names none"
+            yield Contradiction(("mechanism", "prediction"), fault, "leave it out, or name a public file under reference")
         yield from against_secret_counts(job)
         if job.reference is not None and job.reference.release_folder is not None:
             yield from self._of_chains(job)

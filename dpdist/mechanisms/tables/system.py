@@ -26,6 +26,7 @@ from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
+from dpdist.mechanisms.tables.learners import recalled
 from dpdist.mechanisms.tables.limits import (
     PLANNED_DRIFT,
     STEPS_WIDER,
@@ -33,13 +34,15 @@ from dpdist.mechanisms.tables.limits import (
     choose,
     following,
 )
+from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, Prior, learned
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
-from dpdist.mechanisms.tables.prediction import Prediction, ReferenceSample, of_one_law, predict
+from dpdist.mechanisms.tables.prediction import Prediction, learners_of, of_one_law, predict
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, rows_about, rows_of, stacked
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.sizes import Sizes
+from dpdist.mechanisms.tables.spec import EFFECTS, PredictionName
 from dpdist.mechanisms.tables.workload import AddedCells
 from dpdist.privacy.guarantees import NoisyQuery
 
@@ -123,6 +126,10 @@ class TableSystem:
     """Noisy numbers of records beyond limits of all tables, (cell, coordinate × step), once they are measured."""
     alike: bool = False
     """True if `reference` is a sample of one law for all cells, which no reference taught: its records are in no cell."""
+    learner: PredictionName = EFFECTS
+    """What learns from the reference."""
+    of_trees: Floats | None = None
+    """What trees have predicted, if they are grown (`Prediction.of_trees`)."""
 
     def variance(self, part: Fraction) -> float:
         """Variance of the noise on a sum of contributions under a part of the budget."""
@@ -263,8 +270,12 @@ class TableSystem:
             weight = self._known_weights(codes, self.later, places)
         if self.alike:
             return self._of_one_law(codes, weight)
-        wanted = [by for by, _ in self.tables]
-        prediction = predict(self.reference, codes, self.sizes, wanted, self.lowest, self.highest, weight)
+        public = self.sizes, [by for by, _ in self.tables], self.lowest, self.highest
+        if self.of_trees is None:
+            learners = learners_of(self.learner, self.reference, *public, weight is not None)
+        else:
+            learners = recalled(self.of_trees)
+        prediction = predict(self.reference, codes, *public, weight, learners)
         return replace(prediction, adds_weight=self.secret)
 
     def _known_weights(self, codes: Ints, periods: Sequence[PeriodTotals], places: Sequence[Ints]) -> Floats:

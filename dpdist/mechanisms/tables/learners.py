@@ -1,0 +1,152 @@
+"""Learners of the public model: mean values by cell of public columns, from sums over reference records. For `prediction`.
+
+A learner has folds of records, and predicts the cells of every fold by the records of the others. What a fold's records
+leave shows the learner's errors; `prediction` shrinks and states them in the same way for all members. `MainEffects` follow
+their own records little, so that residuals are taken from a fit to all. `Trees` follow them closely: they predict by the
+mean of their fits, and a record's residual is from the fit without its fold. They multiply main effects, and their number
+has the least deviance of the records that a fit lacks: none, if main effects are all that these show.
+
+Grown trees are not released, but their predictions are (`Recalled`). So no reader of a release needs the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, repeat
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables.main_effects import Cells
+
+LEARNING_RATE, LEAVES, MOST_TREES = 0.1, 8, 100
+"""Part of a tree's values that is added, largest number of its leaves, and of trees."""
+LEAST_CELLS = 5
+"""Smallest number of cells of a leaf."""
+LEAF_PRECISION = 4.0
+"""Prior precision of a leaf's log effect."""
+MOST_CATEGORIES = 255
+"""Largest number of levels whose order means nothing to a tree; columns of more are split in order of their levels."""
+LEAST_VARIANCE = 1e-6
+"""Smallest variance of a total relative to its mean."""
+
+
+class Fitted(NamedTuple):
+    """Mean values by cell, (cell,), and those by the records of other folds, (fold, cell).
+
+    Residuals are taken from the second if they are `crossed`.
+    """
+
+    means: Floats
+    of_others: Floats
+    crossed: bool
+
+
+class Learner(Protocol):
+    """Fits mean values of all cells to records' counts and totals, (record,) each; `fold` is the fold of every record."""
+
+    @property
+    def folds(self) -> int: ...
+
+    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted: ...
+
+
+@dataclass(frozen=True)
+class MainEffects:
+    """Penalised log-linear effects of levels."""
+
+    folds: int = 2
+
+    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+        others = [cells.fitted((fold != k) * counts, (fold != k) * totals) for k in range(self.folds)]
+        return Fitted(cells.fitted(counts, totals), np.array(others), False)
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Boosted trees that multiply main effects, by Poisson deviance."""
+
+    folds: int = 5
+
+    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+        codes, with_records = cells.codes.astype(np.float64), len(cells.size)
+        grown, losses = [self._grown(cells, counts, totals, fold != k) for k in range(self.folds)], np.zeros(1 + MOST_TREES)
+        for k, (base, trees) in enumerate(grown):
+            count, total = (cells.added((fold == k) * one) for one in (counts, totals))
+            for number, mean in enumerate(_growing(base[:with_records], trees, codes[:with_records])):
+                losses[number] += deviance(count, total, mean)
+        number = int(np.argmin(losses))
+        others = np.array([next(islice(_growing(base, trees, codes), number, None)) for base, trees in grown])
+        return Fitted(others.mean(axis=0), others, True)
+
+    def _grown(self, cells: Cells, counts: Floats, totals: Floats, rows: NDArray[np.bool_]) -> tuple[Floats, Any]:
+        """Main effects by some records, (cell,), and trees by the same; None where these have nothing to split."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        counts, totals = rows * counts, rows * totals
+        base = cells.fitted(counts, totals)
+        expected, predicted = cells.added(counts) * base[: len(cells.size)], counts * base[cells.place]
+        seen = expected > 0.0
+        if not seen.any() or not cells.columns:
+            return base, None
+        # Trees count records by what they show of a mean: by its square over a record's variance.
+        variance = max(float(((totals - predicted) ** 2).sum() / predicted.sum()), LEAST_VARIANCE * float(predicted.max()))
+        trees = HistGradientBoostingRegressor(
+            loss="poisson",
+            learning_rate=LEARNING_RATE,
+            max_iter=MOST_TREES,
+            max_leaf_nodes=LEAVES,
+            min_samples_leaf=LEAST_CELLS,
+            l2_regularization=LEAF_PRECISION,
+            categorical_features=[j for j, column in enumerate(cells.codes.T) if column.max() < MOST_CATEGORIES],
+            early_stopping=False,
+            random_state=0,
+        )
+        codes, ratio = cells.codes[: len(cells.size)][seen], cells.added(totals)[seen] / expected[seen]
+        with threadpool_limits(1):
+            return base, trees.fit(codes.astype(np.float64), ratio, sample_weight=expected[seen] / variance)
+
+
+def _growing(base: Floats, trees: Any, codes: Floats) -> Iterator[Floats]:
+    """Predictions of main effects alone, then after every tree, (cell,) each."""
+    yield base
+    factors: Iterable[Floats | float] = repeat(1.0, MOST_TREES)
+    with threadpool_limits(1):
+        for factor in factors if trees is None else trees.staged_predict(codes):
+            yield base * factor
+
+
+@dataclass(frozen=True, eq=False)
+class Recalled:
+    """Predictions that trees of other folds made, (fold, cell), as a release states them."""
+
+    of_others: Floats
+
+    @property
+    def folds(self) -> int:
+        return len(self.of_others)
+
+    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+        if self.of_others.shape[1] != len(cells.codes):
+            raise ValueError("predictions of other cells")
+        return Fitted(self.of_others.mean(axis=0), self.of_others, True)
+
+
+def deviance(count: Floats, total: Floats, mean: Floats) -> float:
+    """Poisson deviance of totals from `count` times `mean`, which may be 0 where totals are."""
+    expected = count * mean
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.where(total > 0.0, total * np.log(total / expected), 0.0)
+    return 2.0 * float((logs - total + expected).sum())
+
+
+MAIN_EFFECTS, TREES = MainEffects(), Trees()
+
+
+def recalled(of_others: Floats) -> list[Learner]:
+    """Learners by coordinate, from predictions that a release states, (coordinate, fold, cell): 0 where there are none."""
+    return [Recalled(one) if one.any() else MAIN_EFFECTS for one in of_others]
