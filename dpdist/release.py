@@ -23,7 +23,7 @@ from dpdist.core.sharing import offered
 from dpdist.core.this_process import refuse_nested_start, single_threaded, write_no_core
 from dpdist.job import Job, refuse_formats
 from dpdist.job.loading import JobLike, job_of
-from dpdist.ledger.runs import Charged, Meter
+from dpdist.ledger.runs import ChargedRun, Meter
 from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.planning.making import make_plan
@@ -280,7 +280,7 @@ def publish(
             released = read_released(folder / "released")
             released = released if job is None else derived(released, job_of(job))
             refuse_formats(released.job.dataset, released.job.presentation)
-        charged = Charged.of(space)
+        charged = ChargedRun.of(space)
         on_a_verdict = (
             released.job.held_on_a_verdict and folder == space.held
         )  # which was given when the records were there

@@ -46,7 +46,7 @@ from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.marginals.coded_tables import CodedTables, errors_of_counts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.quality.microdata import Coded, total_variation
+from dpdist.quality.microdata import RecordCodes, total_variation
 from dpdist.sampling.samplers import ExactSampler
 
 COLUMNS = (
@@ -97,7 +97,7 @@ def job_text(
 class Made(NamedTuple):
     """Synthetic records, and by cell: errors of the fitted counts in standard errors, plain and against clipped counts."""
 
-    records: Coded
+    records: RecordCodes
     off: Floats
     off_clipped: Floats
 
@@ -141,16 +141,16 @@ def ours(
         cell = model.cell(codes, table)
         for own, each in zip(off, (weights, np.minimum(weights, cap)), strict=True):
             own.append((wanted - np.bincount(cell, weights=each, minlength=len(wanted))) / errors)
-    return Made(Coded(found.astype(np.int64), tuple(sizes.values()), weight), *(np.concatenate(each) for each in off))
+    return Made(RecordCodes(found.astype(np.int64), tuple(sizes.values()), weight), *(np.concatenate(each) for each in off))
 
 
-def errors(own: Coded, other: Coded) -> dict[str, float]:
+def errors(own: RecordCodes, other: RecordCodes) -> dict[str, float]:
     """Total variation by order, and the mean error of columns' means in direct standard errors."""
     found = {f"tv_{order}": float(total_variation(own, other, order).mean()) for order in (1, 2, 3)}
     return found | {"means": float(np.mean(_of_means(own, other)))}
 
 
-def _of_means(own: Coded, other: Coded) -> list[Floats]:
+def _of_means(own: RecordCodes, other: RecordCodes) -> list[Floats]:
     made = []
     for k in range(len(own.sizes)):
         mean = np.average(own.codes[:, k], weights=own.weight)
@@ -163,9 +163,9 @@ def sizes_of(held: pd.DataFrame) -> dict[str, int]:
     return {name: int(held[name].max()) + 1 for name in held.columns if name != "weight"}
 
 
-def coded(held: pd.DataFrame) -> Coded:
+def coded(held: pd.DataFrame) -> RecordCodes:
     sizes = sizes_of(held)
-    return Coded(held[list(sizes)].to_numpy(np.int64), tuple(sizes.values()), held["weight"].to_numpy())
+    return RecordCodes(held[list(sizes)].to_numpy(np.int64), tuple(sizes.values()), held["weight"].to_numpy())
 
 
 def releases(held: pd.DataFrame, cap: float, replicates: int) -> Iterator[dict[str, Any]]:
@@ -180,11 +180,11 @@ def releases(held: pd.DataFrame, cap: float, replicates: int) -> Iterator[dict[s
             yield told | errors(own, made.records) | made.held()
 
 
-def others(own: Coded, work: Path) -> Iterator[dict[str, Any]]:
+def others(own: RecordCodes, work: Path) -> Iterator[dict[str, Any]]:
     """A row for each release of opendp's."""
     for path in sorted(work.glob("opendp-*.parquet")):
         levels = pd.read_parquet(path)[list(COLUMNS)].dropna()  # opendp adds a level for what is in no list
-        other = Coded(levels.to_numpy(np.int64), own.sizes, np.ones(len(levels)))
+        other = RecordCodes(levels.to_numpy(np.int64), own.sizes, np.ones(len(levels)))
         told = json.loads(path.with_suffix(".json").read_text())
         yield {name: told[name] for name in ("mechanism", "seconds", "mib")} | errors(own, other)
 

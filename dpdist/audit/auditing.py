@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import scipy
 
-from dpdist.audit.likelihood_ratios import Compared, NotAdded, compared
+from dpdist.audit.likelihood_ratios import NeighbourQueries, NotAdded, compared
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -295,7 +295,7 @@ def exposed(records: Records, number: int) -> list[int]:
     return list(dict.fromkeys(np.concatenate(ranked).tolist()))[:number]
 
 
-def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
+def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, NeighbourQueries | None]:
     """Returns the position of the record that moves noisy sums most, and the comparison of the file with its neighbour.
 
     Without noisy sums, it is the record with the largest product of weight and distance from the median.
@@ -312,7 +312,7 @@ def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compar
     return max(zip(tried, pairs, strict=True), key=lambda candidate: candidate[1].distance)
 
 
-def _of_sums(pair: Compared, runs: int, delta: float) -> float:
+def _of_sums(pair: NeighbourQueries, runs: int, delta: float) -> float:
     half = runs // 2
     return bound_of_scores(*pair.scores(runs, half), half, delta)
 

@@ -116,7 +116,7 @@ EXACT = 1e9
 
 
 @dataclass(frozen=True)
-class Measuring:
+class FileRequests:
     """The requests of a mechanism to one file: exact sums, (figure,), their noise's scales and laws, and scored
     choices.
     """
@@ -139,8 +139,8 @@ class Measuring:
         learned: Learned,
         sampler: PosteriorSampler,
         records: Records,
-        path: Measuring | None = None,
-    ) -> Measuring:
+        path: FileRequests | None = None,
+    ) -> FileRequests:
         """Runs the mechanism on records.
 
         `path` gives the sums and choices released by earlier steps. Without `path`, they are computed from these
@@ -178,11 +178,11 @@ class Measuring:
 
 
 @dataclass(frozen=True)
-class Compared:
+class NeighbourQueries:
     """The queries of two neighbouring files, after identical earlier releases."""
 
-    near: Measuring
-    far: Measuring
+    near: FileRequests
+    far: FileRequests
 
     @property
     def differing(self) -> Ints:
@@ -258,13 +258,13 @@ class Compared:
 
 def compared(
     job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, near: Records, neighbours: Iterable[Records]
-) -> list[Compared]:
+) -> list[NeighbourQueries]:
     """Runs the mechanism on the near file, and on each neighbour along the near file's path.
 
     Raises the errors of `Measuring.of`.
     """
-    path = Measuring.of(job, model, learned, sampler, near)
-    return [Compared(path, Measuring.of(job, model, learned, sampler, far, path=path)) for far in neighbours]
+    path = FileRequests.of(job, model, learned, sampler, near)
+    return [NeighbourQueries(path, FileRequests.of(job, model, learned, sampler, far, path=path)) for far in neighbours]
 
 
 def _within(noise: Noise, value: float, low: float, high: float) -> Floats:

@@ -37,7 +37,7 @@ out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft
 RESUMES, ANEW = "; the same command resumes", "; the same command begins anew"
 
 
-class Failed(typer.Exit):
+class CommandFailed(typer.Exit):
     """The end of a command by an error. Any other exit code is a result, as of a check that found a fault."""
 
 
@@ -55,7 +55,7 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
     collect_from_here()
     try:
         _reporting_errors(act, show_values, afterwards)
-    except Failed as end:
+    except CommandFailed as end:
         if as_json:
             print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
         raise
@@ -80,34 +80,34 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
     except typer.Exit:  # a result, as of a check that found a fault
         raise
     except BrokenPipeError:
-        raise Failed(1) from None
+        raise CommandFailed(1) from None
     except DpdistError as error:
         err.print(error.text(show_values), markup=False)
-        raise Failed(error.exit_code) from None
+        raise CommandFailed(error.exit_code) from None
     except KeyboardInterrupt:
         raise _interrupted(afterwards) from None
     except MemoryError:
         err.print(f"Out of memory\n    remedy:  free some, or take a larger machine{afterwards}")
-        raise Failed(1) from None
+        raise CommandFailed(1) from None
     except OSError as error:
         where = error.filename or "workspace"
         message = error.strerror or type(error).__name__
         err.print(f"{message}: {where}\n    remedy:  {_remedy(error, afterwards)}", markup=False)
-        raise Failed(1) from None
+        raise CommandFailed(1) from None
     except Exception as error:  # a library's message may quote a confidential value
         if show_values:
             err.print(traceback.format_exc(), markup=False)
-            raise Failed(INTERNAL) from None
+            raise CommandFailed(INTERNAL) from None
         message = f"internal error: {_place(error)}"
         remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
         err.print(f"{message}\n    remedy:  {remedy}", markup=False)
-        raise Failed(INTERNAL) from None
+        raise CommandFailed(INTERNAL) from None
 
 
-def _interrupted(afterwards: str) -> Failed:
+def _interrupted(afterwards: str) -> CommandFailed:
     """Prints that the command was interrupted, and what the same command will do; returns exit code 130."""
     err.print(f"Interrupted{afterwards}.")
-    return Failed(130)
+    return CommandFailed(130)
 
 
 class Verbs(TyperGroup):

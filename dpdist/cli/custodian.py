@@ -80,7 +80,7 @@ def _truth(rows: pd.DataFrame) -> Iterator[str]:
         yield f"90 % intervals cover {np.mean(covers[judged]):.0%} of {int(judged.sum())} figures of the simulated truth"
 
 
-class Evaluated:
+class Evaluation:
     """A release with its evaluation, read once for page and verdict."""
 
     def __init__(self, space: Workspace):
@@ -120,10 +120,10 @@ class Evaluated:
 
 
 @contextmanager
-def evaluated(workspace: str | Path) -> Iterator[Evaluated]:
+def evaluated(workspace: str | Path) -> Iterator[Evaluation]:
     """Opens the evaluation of a finished run for the duration of the block."""
     with Workspace.opened(workspace, reading=True) as space:
-        yield Evaluated(space)
+        yield Evaluation(space)
 
 
 def page_to_open(workspace: str | Path) -> Path:

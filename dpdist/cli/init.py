@@ -347,7 +347,7 @@ def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dic
 def _written(path: Path) -> TextFile:
     """Detects encoding and separator of a CSV file; the result is empty for UTF-8 with commas."""
     from dpdist.job import TextFile
-    from dpdist.survey.csv_file import UNREAD, Written, guessed
+    from dpdist.survey.csv_file import UNREAD, CsvFormat, guessed
 
     if path.suffix.lower() not in (".csv", ".gz"):
         return TextFile()
@@ -355,7 +355,7 @@ def _written(path: Path) -> TextFile:
         settings = guessed(path)._asdict()
     except UNREAD:  # reading the file reports the error
         return TextFile()
-    return TextFile(**{name: value for name, value in settings.items() if value != Written._field_defaults[name]})
+    return TextFile(**{name: value for name, value in settings.items() if value != CsvFormat._field_defaults[name]})
 
 
 def show(

@@ -184,7 +184,7 @@ class _Quiet:
         return None
 
 
-class _Left(ProgressColumn):
+class _TimeLeft(ProgressColumn):
     """The time that is left of a stage, by the share of its work that is done."""
 
     def render(self, task: Task) -> Text:
@@ -202,7 +202,7 @@ class _Bars:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
-            _Left(),
+            _TimeLeft(),
             console=err,
         )
         self._tasks: dict[str, TaskID] = {}

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from dpdist.core.errors import JobError, Problem, escaped
 from dpdist.job import Job
-from dpdist.job.loading import Resolved
+from dpdist.job.loading import SourcedKeys
 from dpdist.job.yaml_lines import as_yaml, documents, written_documents
 from dpdist.planning.blocks import log_lik_bytes
 from dpdist.planning.plan import Plan
@@ -248,7 +248,7 @@ class Manifests(NamedTuple):
     job: str | None
 
 
-def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace, job_in_claim: bool = False) -> Manifests:
+def objects_of(plan: Plan, resolved: SourcedKeys, place: ManifestPlace, job_in_claim: bool = False) -> Manifests:
     """Returns what a release needs. With `job_in_claim` the driver reads the job from the input's claim, at any size.
 
     Workers read the job that the driver has stored in the workspace. Raises `JobError` for a place in which the job cannot
@@ -275,7 +275,7 @@ def objects_of(plan: Plan, resolved: Resolved, place: ManifestPlace, job_in_clai
     return Manifests(objects, as_yaml(job) if job_in_claim else None)
 
 
-def inputs(resolved: Resolved) -> dict[str, str]:
+def inputs(resolved: SourcedKeys) -> dict[str, str]:
     """Returns the files that the job opens: for each name in the job, the path at which the driver finds the file."""
     paths = {}
     for section, key in FILE_KEYS:
@@ -286,7 +286,7 @@ def inputs(resolved: Resolved) -> dict[str, str]:
     return paths
 
 
-def job_in_cluster(resolved: Resolved, folder: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+def job_in_cluster(resolved: SourcedKeys, folder: str = "") -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the job as the driver needs it, and the text of further files by name.
 
     The job has what it extends merged into it, and names its files by the driver's paths. Further files are in `folder`.
@@ -395,7 +395,7 @@ def _placed(entry: dict[str, Any], place: ManifestPlace) -> None:
         container["image"] = place.image
 
 
-def head(job: Job, resolved: Resolved, place: ManifestPlace, job_file: Path | None = None) -> str:
+def head(job: Job, resolved: SourcedKeys, place: ManifestPlace, job_file: Path | None = None) -> str:
     """Lists what must exist before `kubectl apply`, as YAML comments for the head of the manifests."""
     secrets = [f"dpdist-tls-{role}" for role in ("scheduler", "worker", "driver")]
     secrets += ["dpdist-ledger"] * (place.ledger is not None) + ["dpdist-store"] * place.in_bucket

@@ -39,7 +39,7 @@ QUEUE = 2**14
 """Largest number of spans that wait to be sent. If more wait, the oldest are dropped, and counted as not taken."""
 
 
-class Counted:
+class CountingExporter:
     """An exporter that counts the spans that arrived."""
 
     def __init__(self, exporter: Any) -> None:
@@ -68,7 +68,7 @@ class Trace:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        self._exporter, self._ended = Counted(exporter), 0
+        self._exporter, self._ended = CountingExporter(exporter), 0
         self._provider = TracerProvider(resource=Resource.create({"service.name": "dpdist"}), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter, max_queue_size=QUEUE))
         self._tracer = self._provider.get_tracer("dpdist")

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dpdist.core.errors import DpdistError
-from dpdist.core.public_files import MANIFEST, SIGNATURE, Damaged, printable, regular
+from dpdist.core.public_files import MANIFEST, SIGNATURE, DamagedFile, printable, regular
 
 PLAIN, HASHED = b"Ed", b"ED"
 """Two algorithms: the signature is over the file itself (earlier versions of minisign), or over its BLAKE2b-512 hash."""
@@ -148,7 +148,7 @@ def unsigned(folder: Path, key: PublicKey) -> str | None:
     try:
         text = regular(folder, SIGNATURE).read_text(encoding="utf-8")
         key.check(regular(folder, MANIFEST).read_bytes(), text)
-    except Damaged as error:
+    except DamagedFile as error:
         return error.fault
     except SignatureError as error:
         return printable(error.fault)

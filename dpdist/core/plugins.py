@@ -42,7 +42,7 @@ class OneOf:
             return handler(value)
         try:
             self.members.plugged_in(value)
-        except Refused as refusal:
+        except PluginRefused as refusal:
             raise PydanticCustomError(REFUSED, "{reason}", {"kind": self.kind, "reason": str(refusal)}) from None
         except KeyError:
             return SchemaValidator(core_schema.literal_schema(self._all())).validate_python(value)
@@ -84,7 +84,7 @@ class Plugin(NamedTuple):
         return {"distribution": self.distribution, "version": self.version}
 
 
-class Refused(ValueError):
+class PluginRefused(ValueError):
     """A plug-in that cannot be used. The message names it, its distribution and the reason."""
 
 
@@ -134,27 +134,27 @@ class Members(Mapping[str, T], Generic[T]):
     def plugged_in(self, name: str) -> tuple[Plugin, T]:
         """The plug-in of this name, with its object.
 
-        Raises `KeyError` if no plug-in has the name, and `Refused` if one cannot be used.
+        Raises `KeyError` if no plug-in has the name, and `PluginRefused` if one cannot be used.
         """
         same = [plugin for plugin in declared(self.group) if plugin.name == name]
         if not same:
             raise KeyError(name)
         if name in self:
-            raise Refused(f"plug-in {same[0]} has the name of a member of dpdist: its author has to rename it")
+            raise PluginRefused(f"plug-in {same[0]} has the name of a member of dpdist: its author has to rename it")
         if len(same) > 1:
-            raise Refused(f"several plug-ins have one name: {' and '.join(map(str, same))}: uninstall all but one")
+            raise PluginRefused(f"several plug-ins have one name: {' and '.join(map(str, same))}: uninstall all but one")
         (plugin,) = same
         try:
             member = plugin.load()
         except Exception as error:  # code of others may fail in any way
-            raise Refused(f"plug-in {plugin} cannot be imported ({type(error).__name__}: {error})") from error
+            raise PluginRefused(f"plug-in {plugin} cannot be imported ({type(error).__name__}: {error})") from error
         if (stated := getattr(member, "CONTRACT", None)) != CONTRACT:
             versions = "states no CONTRACT" if stated is None else f"is written for contract {stated}"
-            raise Refused(
+            raise PluginRefused(
                 f"plug-in {plugin} {versions}, and this dpdist has contract {CONTRACT}: install a version that fits"
             )
         if reason := self._fault(name, member):
-            raise Refused(f"plug-in {plugin} {reason}")
+            raise PluginRefused(f"plug-in {plugin} {reason}")
         return plugin, member
 
     def origin(self, name: str) -> dict[str, str]:
@@ -165,12 +165,12 @@ class Members(Mapping[str, T], Generic[T]):
         """All members by name: dpdist's, and those of plug-ins that can be used."""
         return {**self, **{name: member for name, (_, member) in self.usable()[0].items()}}
 
-    def usable(self) -> tuple[Mapping[str, tuple[Plugin, T]], tuple[Refused, ...]]:
+    def usable(self) -> tuple[Mapping[str, tuple[Plugin, T]], tuple[PluginRefused, ...]]:
         """The plug-ins that can be used, by name, and the refusals of all others."""
-        members, refusals = dict[str, tuple[Plugin, T]](), list[Refused]()
+        members, refusals = dict[str, tuple[Plugin, T]](), list[PluginRefused]()
         for name in dict.fromkeys(plugin.name for plugin in declared(self.group)):
             try:
                 members[name] = self.plugged_in(name)
-            except Refused as refusal:
+            except PluginRefused as refusal:
                 refusals.append(refusal)
         return members, tuple(refusals)

@@ -39,7 +39,7 @@ LARGEST_JSON = 2**26
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """A file of a public folder cannot be used: which file, what was found, and what is allowed.
 
     `remedy` is empty if a fresh copy of the file mends it.
@@ -67,17 +67,17 @@ def first_problem(error: ValidationError) -> str:
 def regular(folder: Path, name: str) -> Path:
     """The path of a file in the folder.
 
-    Raises `Damaged` unless it is a regular file that no symbolic link leads to.
+    Raises `DamagedFile` unless it is a regular file that no symbolic link leads to.
     """
     path = folder
     for part in PurePosixPath(name).parts:
         path = path / part
         if path.is_symlink():
-            raise Damaged(name, "a symbolic link", "files in the folder itself")
+            raise DamagedFile(name, "a symbolic link", "files in the folder itself")
     if not path.exists():
-        raise Damaged(name, MISSING, "every file that manifest.json tells of")
+        raise DamagedFile(name, MISSING, "every file that manifest.json tells of")
     if not stat.S_ISREG(path.stat().st_mode):
-        raise Damaged(name, "no regular file", "regular files")
+        raise DamagedFile(name, "no regular file", "regular files")
     return path
 
 
@@ -91,24 +91,24 @@ def unfit(folder: Path) -> str | None:
 
 
 def read_json(folder: Path, name: str) -> bytes:
-    """The content of a JSON file. Raises `Damaged` before it reads a file of more than `LARGEST_JSON` bytes."""
+    """The content of a JSON file. Raises `DamagedFile` before it reads a file of more than `LARGEST_JSON` bytes."""
     path = regular(folder, name)
     if path.stat().st_size > LARGEST_JSON:
-        raise Damaged(name, f"more than {LARGEST_JSON} bytes", f"at most {LARGEST_JSON} bytes")
+        raise DamagedFile(name, f"more than {LARGEST_JSON} bytes", f"at most {LARGEST_JSON} bytes")
     return path.read_bytes()
 
 
 def read_object(folder: Path, name: str) -> dict[str, Any]:
-    """Raises `Damaged` if the file holds no JSON object."""
+    """Raises `DamagedFile` if the file holds no JSON object."""
     text, allowed = read_json(folder, name), "one JSON object of finite numbers, every key once"
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=_finite)
     except RecursionError:
-        raise Damaged(name, "values nested too deeply", allowed) from None
+        raise DamagedFile(name, "values nested too deeply", allowed) from None
     except ValueError as error:
-        raise Damaged(name, f"no valid JSON ({printable(error)})", allowed) from None
+        raise DamagedFile(name, f"no valid JSON ({printable(error)})", allowed) from None
     if not isinstance(value, dict):
-        raise Damaged(name, f"a JSON {type(value).__name__}", allowed)
+        raise DamagedFile(name, f"a JSON {type(value).__name__}", allowed)
     return value
 
 
@@ -126,71 +126,73 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
     """Checks files of a public folder against its manifest, and returns their names.
 
     They are the files `others` and the files of the subfolder `part`; without `part`, they are all files. The folder must
-    hold exactly the files that the manifest names there, unchanged. Raises `Damaged`, which names the first problem and the
-    number of further ones.
+    hold exactly the files that the manifest names there, unchanged. Raises `DamagedFile`, which names the first problem
+    and the number of further ones.
     """
     manifest = read_object(folder, MANIFEST)
     refuse_format(MANIFEST, manifest.get("format"), RELEASE)
     files = manifest.get("files")
     if not isinstance(files, dict):
-        raise Damaged(MANIFEST, "no table of files", "files: SHA-256 by name")
+        raise DamagedFile(MANIFEST, "no table of files", "files: SHA-256 by name")
     for name, digest in files.items():
         _check_entry(name, digest)
     wanted = {name for name in files if not part or name.startswith(f"{part}/")} | set(others)
     if unnamed := sorted(wanted - files.keys()):
-        raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
+        raise DamagedFile(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
     if damage := _differences(folder, {name: files[name] for name in wanted}, part):
         raise _first_of(damage)
     return frozenset(wanted)
 
 
 def refuse_format(name: str, stated: object, newest: int) -> None:
-    """Raises `Damaged` for a file of a format that this version does not read."""
+    """Raises `DamagedFile` for a file of a format that this version does not read."""
     if (wrong := misfit(stated, newest)) is not None:
-        raise Damaged(name, wrong.fault, wrong.allowed, wrong.remedy)
+        raise DamagedFile(name, wrong.fault, wrong.allowed, wrong.remedy)
 
 
 def verified_files(folder: Path) -> frozenset[str]:
-    """Names of the files of a release. Raises `Damaged`, as `vouched` does, where there is `all_damage` of any kind."""
+    """Names of the files of a release. Raises `DamagedFile`, as `vouched` does, where there is `all_damage` of any kind."""
     if damage := all_damage(folder):
         raise _first_of(damage)
     return frozenset(read_object(folder, MANIFEST)["files"])
 
 
-def _first_of(damage: list[Damaged]) -> Damaged:
+def _first_of(damage: list[DamagedFile]) -> DamagedFile:
     others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
-    return Damaged(damage[0].file, damage[0].fault + others_alike, damage[0].allowed, damage[0].remedy)
+    return DamagedFile(damage[0].file, damage[0].fault + others_alike, damage[0].allowed, damage[0].remedy)
 
 
-def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:
+def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[DamagedFile]:
     damage = [error for name in sorted(files) if (error := _difference(folder, name, files[name])) is not None]
     beside = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in beside]
-    return damage + [Damaged(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed]
+    return damage + [
+        DamagedFile(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed
+    ]
 
 
-def all_damage(folder: Path) -> list[Damaged]:
+def all_damage(folder: Path) -> list[DamagedFile]:
     """Every difference between a public folder and its release: first those of the manifest, then one for each file."""
     try:
         manifest = read_object(folder, MANIFEST)
         files = manifest.get("files")
         if not isinstance(files, dict):
-            raise Damaged(MANIFEST, "no table of files", "files: SHA-256 by name")
+            raise DamagedFile(MANIFEST, "no table of files", "files: SHA-256 by name")
         for name, digest in files.items():
             _check_entry(name, digest)
-    except Damaged as error:
+    except DamagedFile as error:
         return [error]
     return [*_of_the_manifest(folder, manifest), *_differences(folder, files)]
 
 
-def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged]:
+def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[DamagedFile]:
     if "format" not in manifest:
         allowed = f"format {RELEASE}: publish again with the workspace's own `dpdist run`"
-        yield Damaged(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
+        yield DamagedFile(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
     elif (wrong := misfit(manifest["format"] or 0, RELEASE)) is not None:
-        yield Damaged(MANIFEST, wrong.fault, wrong.allowed, wrong.remedy)
+        yield DamagedFile(MANIFEST, wrong.fault, wrong.allowed, wrong.remedy)
     elif manifest.get("release") != release_id(manifest) or canonical(manifest) != (folder / MANIFEST).read_bytes():
-        yield Damaged(MANIFEST, "it is not the file that was released", "a release id that follows from all else in it")
+        yield DamagedFile(MANIFEST, "it is not the file that was released", "a release id that follows from all else in it")
 
 
 def canonical(value: Mapping[str, Any]) -> bytes:
@@ -211,21 +213,25 @@ def release_id(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical({name: value for name, value in manifest.items() if name != "release"})).hexdigest()
 
 
-def _difference(folder: Path, name: str, digest: str) -> Damaged | None:
+def _difference(folder: Path, name: str, digest: str) -> DamagedFile | None:
     try:
         same = sha256(regular(folder, name)) == digest
-    except Damaged as error:
+    except DamagedFile as error:
         return error
-    return None if same else Damaged(name, "it is not the file that manifest.json tells of", "the file as it was released")
+    return (
+        None if same else DamagedFile(name, "it is not the file that manifest.json tells of", "the file as it was released")
+    )
 
 
 def _check_entry(name: str, digest: object) -> None:
     path = PurePosixPath(name)
     inside = path.as_posix() == name and not path.is_absolute() and ".." not in path.parts and "\\" not in name
     if not inside or name in ("", ".") or not name.isprintable():
-        raise Damaged(MANIFEST, f"the file name '{printable(name)}'", "names of files inside the folder, as tables/a.csv")
+        raise DamagedFile(
+            MANIFEST, f"the file name '{printable(name)}'", "names of files inside the folder, as tables/a.csv"
+        )
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        raise Damaged(MANIFEST, f"no SHA-256 of {printable(name)}", "64 hexadecimal digits")
+        raise DamagedFile(MANIFEST, f"no SHA-256 of {printable(name)}", "64 hexadecimal digits")
 
 
 def _present(folder: Path, part: str) -> Iterator[str]:
@@ -237,7 +243,7 @@ def _present(folder: Path, part: str) -> Iterator[str]:
 def read_columns(folder: Path, name: str, types: Mapping[str, pa.DataType], most: int) -> pa.Table:
     """The columns of a Parquet file that has at most `most` rows.
 
-    It must have exactly these columns, of these types and without missing values. Raises `Damaged`. Types are checked
+    It must have exactly these columns, of these types and without missing values. Raises `DamagedFile`. Types are checked
     before any value is read, and extension types are refused.
     """
     path = regular(folder, name)
@@ -246,24 +252,24 @@ def read_columns(folder: Path, name: str, types: Mapping[str, pa.DataType], most
             schema, rows = file.schema_arrow, file.metadata.num_rows
             _check_columns(name, schema, types)
             if rows > most:
-                raise Damaged(name, f"{rows} rows", f"at most {most} rows")
+                raise DamagedFile(name, f"{rows} rows", f"at most {most} rows")
             table = file.read()
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(
+        raise DamagedFile(
             name, f"no whole Parquet file ({type(error).__name__})", "a Parquet file as it was released"
         ) from None
     for column in types:
         if nulls := table.column(column).null_count:
-            raise Damaged(name, f"{nulls} missing values in {printable(column)}", "a value in every row")
+            raise DamagedFile(name, f"{nulls} missing values in {printable(column)}", "a value in every row")
     return table
 
 
 def _check_columns(name: str, schema: pa.Schema, types: Mapping[str, pa.DataType]) -> None:
     wanted = f"the columns {', '.join(f'{column} ({kind})' for column, kind in types.items())}"
     if sorted(schema.names) != sorted(types):
-        raise Damaged(name, f"the columns {printable(', '.join(schema.names))}", wanted)
+        raise DamagedFile(name, f"the columns {printable(', '.join(schema.names))}", wanted)
     for column, kind in types.items():
         if b"ARROW:extension:name" in (schema.field(column).metadata or {}):
-            raise Damaged(name, f"{printable(column)} of an extension type", wanted)
+            raise DamagedFile(name, f"{printable(column)} of an extension type", wanted)
         if (actual := schema.field(column).type) != kind:
-            raise Damaged(name, f"{printable(column)} of type {printable(actual)}", wanted)
+            raise DamagedFile(name, f"{printable(column)} of type {printable(actual)}", wanted)

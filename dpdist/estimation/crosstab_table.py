@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from dpdist.core.public_files import Damaged, first_problem, read_columns, read_json, read_object
+from dpdist.core.public_files import DamagedFile, first_problem, read_columns, read_json, read_object
 from dpdist.core.records import Crosstab, Level
 from dpdist.job import Job
 from dpdist.job.validation import of_earlier_form
@@ -59,18 +59,18 @@ EARLIER_FORM = (
 
 
 def read_job(folder: Path, name: str) -> Job:
-    """Reads the job of a release. Raises `Damaged`."""
+    """Reads the job of a release. Raises `DamagedFile`."""
     text = read_json(folder, name)
     try:
         return Job.stored(text)
     except ValidationError as error:
         if of_earlier_form(read_object(folder, name)):
-            raise Damaged(name, "a job of an earlier form", "a job as this dpdist publishes it", EARLIER_FORM) from None
-        raise Damaged(name, first_problem(error), "a job as it was published") from None
+            raise DamagedFile(name, "a job of an earlier form", "a job as this dpdist publishes it", EARLIER_FORM) from None
+        raise DamagedFile(name, first_problem(error), "a job as it was published") from None
 
 
 def read_crosstab(folder: Path, name: str, job: Job) -> Crosstab:
-    """Reads the crosstab of a release of this job; raises `Damaged`.
+    """Reads the crosstab of a release of this job; raises `DamagedFile`.
 
     Each combination occurs once, and rows are ordered by stratum.
     """
@@ -80,7 +80,7 @@ def read_crosstab(folder: Path, name: str, job: Job) -> Crosstab:
     try:
         crosstab = crosstab_from_table(table)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        raise Damaged(name, "other levels, or no list of them", "the levels that job.json declares") from None
+        raise DamagedFile(name, "other levels, or no list of them", "the levels that job.json declares") from None
     _check_crosstab(name, crosstab, levels, job)
     return crosstab
 
@@ -91,20 +91,20 @@ def _check_crosstab(name: str, crosstab: Crosstab, levels: dict[str, tuple[Level
         or crosstab.strata not in (job.strata, ())
         or crosstab.design_strata != job.survey.design_strata
     ):
-        raise Damaged(name, "other levels or strata than the job's", "the levels and strata that job.json declares")
+        raise DamagedFile(name, "other levels or strata than the job's", "the levels and strata that job.json declares")
     if not len(crosstab):
-        raise Damaged(name, "no combination", "a combination or more")
+        raise DamagedFile(name, "no combination", "a combination or more")
     if wrong := int((crosstab.count < 0).sum()):
-        raise Damaged(name, f"{wrong} negative numbers of records", "0 or more records in a combination")
+        raise DamagedFile(name, f"{wrong} negative numbers of records", "0 or more records in a combination")
     if sum(crosstab.count.tolist()) > MOST:
-        raise Damaged(name, f"more than {MOST} records", f"at most {MOST} records")
+        raise DamagedFile(name, f"more than {MOST} records", f"at most {MOST} records")
     if crosstab.sampled is not None and not _fits(crosstab):
         allowed = "the records of each design stratum, and those that the universe leaves out"
-        raise Damaged(name, "other numbers of drawn records than the crosstab's strata can have", allowed)
+        raise DamagedFile(name, "other numbers of drawn records than the crosstab's strata can have", allowed)
     if crosstab.codes and len(np.unique(np.column_stack(list(crosstab.codes.values())), axis=0)) < len(crosstab):
-        raise Damaged(name, "a combination stands twice", "every combination once")
+        raise DamagedFile(name, "a combination stands twice", "every combination once")
     if (np.diff(crosstab.stratum) < 0).any():
-        raise Damaged(name, "rows in another order", "rows by stratum")
+        raise DamagedFile(name, "rows in another order", "rows by stratum")
 
 
 def _fits(crosstab: Crosstab) -> bool:

@@ -67,7 +67,7 @@ class SamplingDesign(NamedTuple):
         return Stage.of(size, self.population if len(self.population) else None, self.lonely, float(elsewhere))
 
 
-class Replicated(NamedTuple):
+class ReplicateSums(NamedTuple):
     """Sums of replicate weights, and of their products with the outcome, by crosstab row, (row, replicate) each."""
 
     a: Floats
@@ -115,7 +115,7 @@ def direct(
     crosstab: Crosstab,
     cells: Cells,
     design: SamplingDesign | None = None,
-    replicated: Replicated | None = None,
+    replicated: ReplicateSums | None = None,
 ) -> Figures:
     """Weighted counts, means and totals of cells, with linearised variances or replicate variances.
 
@@ -165,7 +165,7 @@ def _rounding(sums: PsuSums, crosstab: Crosstab, cells: Cells, mean: Floats) -> 
 
 
 def _figures(
-    totals: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign, replicated: Replicated | None
+    totals: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign, replicated: ReplicateSums | None
 ) -> Figures:
     if replicated is not None:
         return _replicated(totals.sums, replicated, cells)
@@ -177,7 +177,7 @@ def _figures(
 
 
 def degrees_of_freedom(
-    sums: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign, replicated: Replicated | None = None
+    sums: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign, replicated: ReplicateSums | None = None
 ) -> Floats:
     """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or those of the replicate
     weights.
@@ -208,7 +208,7 @@ def stages_of(psu: pd.DataFrame, crosstab: Crosstab, design: SamplingDesign) -> 
     return numbers, Stages(labels[:, 0].astype(np.int32), first, second)
 
 
-def _replicated(sums: PsuSums, replicated: Replicated, cells: Cells) -> Figures:
+def _replicated(sums: PsuSums, replicated: ReplicateSums, cells: Cells) -> Figures:
     a, b = (cells.membership @ values for values in (sums.a, sums.b))
     again_a, again_b = ((cells.membership @ values).T for values in (replicated.a, replicated.b))
     with np.errstate(divide="ignore", invalid="ignore"):

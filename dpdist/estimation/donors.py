@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.core.files import write_json
-from dpdist.core.public_files import Damaged, printable, read_columns, read_object
+from dpdist.core.public_files import DamagedFile, printable, read_columns, read_object
 from dpdist.core.records import Codes, Floats, Ints, Level
 from dpdist.job import Job
 
@@ -258,7 +258,7 @@ LEAST_WEIGHT, LARGEST_WEIGHT = 2.0**-53, 2.0**53
 
 
 def read_points(folder: Path, name: str, job: Job) -> pa.Table:
-    """Reads the points of a release and checks them against the public domains of a job; raises `Damaged`.
+    """Reads the points of a release and checks them against the public domains of a job; raises `DamagedFile`.
 
     Clipping limits are computed from the points, so weights must be positive, outcomes within bounds, and numbers
     finite.
@@ -269,13 +269,13 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
     most = prod(len(allowed_levels) for allowed_levels in levels.values()) * len(job.outcomes) * MOST_POINTS
     table = read_columns(folder, name, types, most)
     if not len(table):
-        raise Damaged(name, "no points", "points of every cell")
+        raise DamagedFile(name, "no points", "points of every cell")
     known_values = levels | {"variable": list(job.outcomes)}
     for column, allowed_values in known_values.items():
         for value in pc.unique(table.column(column)).to_pylist():
             if value not in allowed_values:
                 allowed = f"one of {', '.join(str(value_allowed) for value_allowed in allowed_values)}"
-                raise Damaged(name, f"the {printable(column)} '{printable(value)}'", printable(allowed, 200))
+                raise DamagedFile(name, f"the {printable(column)} '{printable(value)}'", printable(allowed, 200))
     for column in ("weight", "standing"):
         _check_within(name, column, table.column(column).to_numpy(), LEAST_WEIGHT, LARGEST_WEIGHT)
     variable, outcome = table.column("variable").to_numpy(), table.column("outcome").to_numpy()
@@ -289,7 +289,7 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
 
 def _check_within(name: str, what: str, values: Floats, low: float, top: float) -> None:
     if wrong := int((~((values >= low) & (values <= top))).sum()):
-        raise Damaged(
+        raise DamagedFile(
             name, f"{wrong} values of {what} outside its domain", f"finite numbers from {low:,.10g} to {top:,.10g}"
         )
 
@@ -298,12 +298,12 @@ def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) ->
     rows = pd.DataFrame({column: table.column(column).to_numpy(zero_copy_only=False) for column in table.column_names})
     sizes = rows.groupby([*cells, "variable"]).size()
     if sizes.max() > MOST_POINTS:
-        raise Damaged(name, f"{sizes.max()} points of one cell and outcome", f"at most {MOST_POINTS}")
+        raise DamagedFile(name, f"{sizes.max()} points of one cell and outcome", f"at most {MOST_POINTS}")
     held = rows.groupby(cells)["variable"].nunique() if cells else pd.Series([rows["variable"].nunique()])
     if missing := int((held < outcomes).sum()):
-        raise Damaged(name, f"{missing} cells without points of some outcome", "points of every outcome in every cell")
+        raise DamagedFile(name, f"{missing} cells without points of some outcome", "points of every outcome in every cell")
     if (rows.groupby([*cells, "variable"])["standing"].nunique() > 1).any():
-        raise Damaged(name, "several values of standing in one cell", "one number of records behind a cell's points")
+        raise DamagedFile(name, "several values of standing in one cell", "one number of records behind a cell's points")
 
 
 HISTORY = "history.json"
@@ -408,7 +408,7 @@ def write_history(path: Path, history: History) -> None:
 
 
 def read_history(folder: Path, name: str, columns: int, outcomes: int) -> History:
-    """The inverse of `write_history`. Raises `Damaged` if totals are incomplete, or of other columns or outcomes."""
+    """The inverse of `write_history`. Raises `DamagedFile` if totals are incomplete, or of other columns or outcomes."""
     try:
         stated = read_object(folder, name)["strata"]
         history = {str(label): tuple(map(PeriodTotals.recalled, periods)) for label, periods in stated.items()}
@@ -418,7 +418,7 @@ def read_history(folder: Path, name: str, columns: int, outcomes: int) -> Histor
         if not all(history.values()):
             raise ValueError("a stratum without totals")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
-        raise Damaged(
+        raise DamagedFile(
             name, "no totals that fit each other", "totals as a release of mechanism tables states them"
         ) from None
     return history

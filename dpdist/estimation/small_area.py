@@ -14,19 +14,19 @@ SMALLEST = 1e-300
 """Smallest variance used as a divisor, so that a quotient does not overflow."""
 
 
-class Shrunk(NamedTuple):
+class Shrinkage(NamedTuple):
     """Values after shrinkage, with the mean that they are shrunk to.
 
-    `kept` (cell,) is the weight of a cell's own value. `drift` is A, the variance of true values between cells.
+    `own_weight` (cell,) is the weight of a cell's own value. `drift` is A, the variance of true values between cells.
     """
 
-    kept: Floats
+    own_weight: Floats
     values: Floats
     mean: float
     drift: float
 
 
-def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
+def shrink(values: Floats, sampling: Floats, noise: Floats) -> Shrinkage:
     """Shrinks cells' values towards their mean, by the share of noise in their variance.
 
     `sampling` and `noise` (cell,) are known variances. The variance A of true values between cells is estimated by
@@ -42,17 +42,17 @@ def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
         else 0.0
     )
     mean = float(np.average(values, weights=1.0 / (drift + variances)))
-    kept = (drift + variances - noise) / (drift + variances)
-    return Shrunk(kept, mean + kept * (values - mean), mean, drift)
+    own_weight = (drift + variances - noise) / (drift + variances)
+    return Shrinkage(own_weight, mean + own_weight * (values - mean), mean, drift)
 
 
 class Composite(NamedTuple):
     """Result of mixing own and borrowed estimates, (cell,) each.
 
-    `kept` is the weight of a cell's own estimate, and `error` is the mean squared error of the mixture.
+    `own_weight` is the weight of a cell's own estimate, and `error` is the mean squared error of the mixture.
     """
 
-    kept: Floats
+    own_weight: Floats
     error: Floats
     unlike: Floats
     """Standard deviation of a cell's true value about the borrowed value, (cell,)."""
@@ -70,7 +70,7 @@ def composite(difference: Floats, sampling: Floats) -> Composite:
     # V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.
     measured = np.isfinite(sampling)
     unlike = (
-        shrunk(difference[measured], np.zeros(int(measured.sum())), sampling[measured]).drift if measured.any() else 0.0
+        shrink(difference[measured], np.zeros(int(measured.sum())), sampling[measured]).drift if measured.any() else 0.0
     )
     weight, error = np.zeros(len(difference)), np.full(len(difference), unlike)
     variance = np.maximum(np.maximum(unlike + sampling[measured], difference[measured] ** 2), SMALLEST)

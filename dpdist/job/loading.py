@@ -51,7 +51,7 @@ TO_DO = {
 
 
 @dataclass(frozen=True)
-class Resolved:
+class SourcedKeys:
     """A job's keys before validation, with the origin of every value. `folder` has the files that it names."""
 
     keys: Keys
@@ -63,7 +63,7 @@ class Resolved:
     to_do: tuple[Problem, ...] = ()
     """Lines of `dpdist init` that are still to be filled or confirmed. A job with such lines is refused."""
 
-    def located(self, folder: Path) -> Resolved:
+    def located(self, folder: Path) -> SourcedKeys:
         """Makes paths of files that are opened later relative to the working folder, not to the job file's."""
         if folder == Path():
             return self
@@ -74,7 +74,7 @@ class Resolved:
         base = (self.base[0], move(self.base[1])) if self.base is not None else None
         return replace(self, keys=move(self.keys), base=base)
 
-    def of_period(self) -> Resolved:
+    def of_period(self) -> SourcedKeys:
         """Writes the job's period in place of `{{period}}` in paths of files that are opened later."""
         if (period := self.keys.get("period")) is None:
             return self
@@ -84,7 +84,7 @@ class Resolved:
 
         return replace(self, keys=_moved(self.keys, OPENED_LATER, fill))
 
-    def with_settings(self, settings: Sequence[str]) -> Resolved:
+    def with_settings(self, settings: Sequence[str]) -> SourcedKeys:
         """Applies settings `key.path=value`, whose values are YAML. Paths in them are relative to the working folder."""
         keys, lines = self.keys, dict(self.lines)
         for setting in settings:
@@ -118,7 +118,7 @@ def job_of(job: JobLike) -> Job:
             )
         return job
     if isinstance(job, Mapping):
-        return freeze(Resolved(_plain(job)))
+        return freeze(SourcedKeys(_plain(job)))
     if isinstance(job, str) and "\n" in job:
         return parse_job(job)
     if isinstance(job, str | Path):
@@ -186,14 +186,14 @@ def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Jo
     return freeze(_with_base(text, source, Path(folder), ()).located(Path(folder)))
 
 
-def resolve(name: str | Path, settings: Sequence[str] | None = None) -> Resolved:
+def resolve(name: str | Path, settings: Sequence[str] | None = None) -> SourcedKeys:
     """Reads a job file with the files that it extends, and applies the settings. Raises `JobError`."""
     path = find_job(name)
     data = path.parent if path == Path(name) else Path()
     return _with_base(read_yaml(path, JobError), str(path), path.parent, ()).located(data).with_settings(settings or ())
 
 
-def freeze(resolved: Resolved) -> Job:
+def freeze(resolved: SourcedKeys) -> Job:
     """Reads the files that the keys name, and validates the job. Raises `JobError` with every problem."""
     resolved = resolved.of_period()
     keys, lines, source = resolved.keys, resolved.lines, resolved.source
@@ -287,11 +287,11 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Resolved:
+def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> SourcedKeys:
     """Merges a job's text with the files that it extends. `above` are the files that extend this one."""
     keys, lines = mapping(text, source, JobError, NOT_A_MAPPING)
     if "extends" not in keys:
-        return Resolved(keys, lines, source, folder, to_do=to_do(text))
+        return SourcedKeys(keys, lines, source, folder, to_do=to_do(text))
     name, rest = keys["extends"], {key: content for key, content in keys.items() if key != "extends"}
     origin = place(("extends",), lines)
     path, above = _base_file(name, folder, source, origin, above)
@@ -304,7 +304,7 @@ def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) ->
     standing = {where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))}
     open_in_base = tuple(replace(problem, places=(f"{name}, {problem.places[0]}",)) for problem in base.to_do)
     laid = _laid_over(moved, rest)
-    return Resolved(laid, standing | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
+    return SourcedKeys(laid, standing | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
 
 
 def _base_file(
@@ -410,7 +410,7 @@ def _replaced(content: Any, where: Where, new: Any, depth: int, source: str) -> 
     return remaining | ({key: below} if below is not None else {})
 
 
-def _with_program(job: Resolved) -> Keys:
+def _with_program(job: SourcedKeys) -> Keys:
     model = job.keys.get("model")
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
         return job.keys
@@ -427,7 +427,7 @@ def _with_program(job: Resolved) -> Keys:
     return job.keys | {"model": model | {"program": {"name": path.name, "text": text}}}
 
 
-def _with_signer(job: Resolved) -> Keys:
+def _with_signer(job: SourcedKeys) -> Keys:
     reference = job.keys.get("reference")
     if not isinstance(reference, dict) or not isinstance(name := reference.get("key"), str):
         return job.keys
@@ -441,7 +441,7 @@ def _with_signer(job: Resolved) -> Keys:
         raise _refusal(job.source, where, fault, PATTERNS[MINISIGN], remedy, place(where, job.lines)) from None
 
 
-def _with_recode(job: Resolved) -> Keys:
+def _with_recode(job: SourcedKeys) -> Keys:
     for name, merges in recode_of(job.keys).items():
         texts = [level_text(level) for level in declared_levels(job.keys, name)]
         for source, target in merges.items():
@@ -453,7 +453,7 @@ def _with_recode(job: Resolved) -> Keys:
     return left_over(job.keys)
 
 
-def _with_weights(job: Resolved) -> Keys:
+def _with_weights(job: SourcedKeys) -> Keys:
     where, recode = ("survey", "design_weights"), recode_of(job.keys)
     content = _content(job.keys, where)
     if not isinstance(content, dict):
@@ -477,7 +477,7 @@ def _with_weights(job: Resolved) -> Keys:
     return job.keys | {"survey": job.keys["survey"] | {"design_weights": read}}
 
 
-def _with_calibration(job: Resolved) -> Keys:
+def _with_calibration(job: SourcedKeys) -> Keys:
     keys, lines = job.keys, job.lines
     named, mechanism = keys.get("calibration"), keys.get("mechanism")
     if named is None or not isinstance(mechanism, dict):

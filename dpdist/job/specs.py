@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
-from dpdist.core.plugins import MECHANISMS, REFUSED, Members, Refused
+from dpdist.core.plugins import MECHANISMS, REFUSED, Members, PluginRefused
 from dpdist.job.budget import FRAME_MINIMUM
 from dpdist.job.mechanism import JobView, MechanismSpec, Noisy
 from dpdist.job.values import Guarantee
@@ -174,7 +174,7 @@ def _validated(value: Any, info: ValidationInfo) -> MechanismSpec:
         return Former.model_validate(value)
     try:
         specs = [SPECS.named(name)] if isinstance(name, str) else [*SPECS.every().values()]
-    except Refused as refusal:
+    except PluginRefused as refusal:
         raise PydanticCustomError(REFUSED, "{reason}", {"kind": "mechanism", "reason": str(refusal)}) from None
     except KeyError:
         specs = [*SPECS.every().values()]

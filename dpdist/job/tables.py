@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from dpdist.core.plugins import Refused
+from dpdist.core.plugins import PluginRefused
 from dpdist.job.statistics import KINDS
 from dpdist.job.statistics.kind import CONSTANTS, Kind
 from dpdist.job.values import ColumnName, Frozen, PublicLevel, StatisticName, TableName
@@ -110,7 +110,7 @@ def statistic_of(value: Any) -> Any:
     operand, rest = value[name], {key: content for key, content in value.items() if key != name}
     try:
         constants = KINDS.named(name)().operands(operand)
-    except (KeyError, Refused):  # of which the check of the name tells
+    except (KeyError, PluginRefused):  # of which the check of the name tells
         constants = {"variable": operand}
     if "of" in constants:
         constants["of"] = statistic_of(constants["of"])
@@ -224,7 +224,7 @@ _ByItem = Annotated[
 ]
 
 
-class Listed(NamedTuple):
+class TableColumns(NamedTuple):
     """The columns of one table of an entry, and each column's place in the entry."""
 
     by: tuple[str, ...]
@@ -283,18 +283,18 @@ class TableEntry(Frozen):
     def several(self) -> bool:
         return any(getattr(self, key) for key in _GROUPS) or any(_kind(item) == "columns" for item in self.by)
 
-    def listed(self) -> Iterator[Listed]:
+    def listed(self) -> Iterator[TableColumns]:
         """The columns of every table, in order."""
         for key, size in _GROUPS.items():
             columns = getattr(self, key)
             for chosen in combinations(range(len(columns)), size) if columns else ():
-                yield Listed(tuple(columns[k] for k in chosen), tuple((key, k) for k in chosen), (key,))
+                yield TableColumns(tuple(columns[k] for k in chosen), tuple((key, k) for k in chosen), (key,))
         if not self.several:
             columns = tuple(str(item) for item in self.by)
-            yield Listed(columns, tuple(("by", k) for k in range(len(columns))), ("by",))
+            yield TableColumns(columns, tuple(("by", k) for k in range(len(columns))), ("by",))
         elif self.by:
             for i, item in enumerate(self.by):
-                yield Listed(tuple(item), tuple(("by", i, k) for k in range(len(item))), ("by", i))
+                yield TableColumns(tuple(item), tuple(("by", i, k) for k in range(len(item))), ("by", i))
 
     def tables(self) -> Iterator[Table]:
         """The plain tables of the entry."""

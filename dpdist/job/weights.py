@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from dpdist.core.plugins import WEIGHT_RULES as GROUP
-from dpdist.core.plugins import Members, OneOf, Refused
+from dpdist.core.plugins import Members, OneOf, PluginRefused
 from dpdist.job.values import Frozen
 
 PLACES = {
@@ -114,7 +114,7 @@ def _validated(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     rule = value.rule if isinstance(value, Weights) else value.get("rule") if isinstance(value, Mapping) else None
     section = Weights
     if isinstance(rule, str) and rule not in WEIGHT_RULES:
-        with suppress(KeyError, Refused):  # of which the check of the key `rule` tells
+        with suppress(KeyError, PluginRefused):  # of which the check of the key `rule` tells
             section = WEIGHT_RULES.named(rule).section
     if section is Weights or isinstance(value, section):
         return handler(value)

@@ -93,7 +93,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Charged:
+class ChargedRun:
     """The ledger and the name of a charged run, whose release is published again."""
 
     space: Workspace
@@ -101,7 +101,7 @@ class Charged:
     run: str
 
     @classmethod
-    def of(cls, space: Workspace) -> Charged | None:
+    def of(cls, space: Workspace) -> ChargedRun | None:
         """None for a run that was not charged. Raises `WorkspaceError` if its key or its job is damaged."""
         if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
             return None

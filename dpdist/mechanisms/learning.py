@@ -21,7 +21,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
 )
 from dpdist.models.protocol import Draws, Improper, LearnsFromRecords, Likelihood, OnDistributions, StratumModel
 from dpdist.privacy.weights import for_later_files, reference_counts
-from dpdist.sampling.markov import Generated, check_clamp
+from dpdist.sampling.markov import GeneratedQuantities, check_clamp
 from dpdist.sampling.samplers import PosteriorSampler
 
 TRIED = 40
@@ -99,7 +99,7 @@ def _centre(
 
 def _check_program(job: Job, model: Likelihood, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
     """Tests on some records that a user's program has the mechanism's clamped likelihood."""
-    if job.mechanism.clamps and isinstance(model, Generated):
+    if job.mechanism.clamps and isinstance(model, GeneratedQuantities):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
 
 

@@ -128,7 +128,7 @@ PARALLEL = "; parallel over strata of public membership"
 ACROSS_STRATA = "; a record is in one stratum, and an exchange with another stratum affects two, at ε/2 each"
 
 
-class Repeated(NamedTuple):
+class Repetition(NamedTuple):
     """Independent releases from the same records that a release is composed of, such as synthetic sets."""
 
     number: int
@@ -138,13 +138,13 @@ class Repeated(NamedTuple):
     """What post-processing makes of them, after a semicolon."""
 
 
-def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeated | None = None) -> Promise:
+def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repetition | None = None) -> Promise:
     """The promise of a release from the guarantee of one of its parts, with the conditions that depend on the job alone.
 
     Parts are synthetic sets, unless `repeated` says otherwise. The costs of gates and noisy sample counts are added to
     those of the parts. `assumptions` are the conditions that only this mechanism has.
     """
-    parts = repeated or Repeated(job.synthetic_sets, "synthetic sets")
+    parts = repeated or Repetition(job.synthetic_sets, "synthetic sets")
     public = tuple(
         f"The number of records left by a rule that depends on the outcome is public: {r}."
         for r in job.outcome_dependent_rules

@@ -108,16 +108,16 @@ class RegressionModel(OutcomeModel):
     def with_aliased(self, coefficients: Floats) -> Floats:
         """Coefficients (draw, predictor) of all predictors; NaN for those that the stratum does not identify."""
         full = np.full((len(coefficients), len(self.design.names)), np.nan)
-        full[:, self.design.kept] = coefficients
+        full[:, self.design.columns] = coefficients
         return full
 
     def location(self, draws: Draws) -> Floats:
         """x'coefficients of every pattern, (draw, pattern)."""
-        return np.asarray(draws["coefficients"][:, self.design.kept] @ self.design.matrix.T)
+        return np.asarray(draws["coefficients"][:, self.design.columns] @ self.design.matrix.T)
 
     def summed(self, draws: Draws) -> float:
         """1 plus the largest Σ|coefficient| over draws; the rounding error of a location is proportional to it."""
-        return float(1.0 + np.abs(draws["coefficients"][:, self.design.kept]).sum(axis=1).max())
+        return float(1.0 + np.abs(draws["coefficients"][:, self.design.columns]).sum(axis=1).max())
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
         columns: dict[str, Floats | Codes] = {"pattern": self.pattern(records.row), "y": records.outcome}

@@ -22,12 +22,12 @@ INTERCEPT = "(Intercept)"
 class Design:
     """Predictors of the crosstab rows of one stratum, by pattern: a distinct combination of predictor levels.
 
-    The stratum identifies the predictors `kept`. `matrix` (pattern, kept predictor) has the distinct rows, and
-    `pattern` (row,) the pattern of each crosstab row. `first` is the first of the stratum's crosstab rows.
+    `columns` are positions of the predictors that the stratum identifies. `matrix` (pattern, column) has the distinct
+    rows, and `pattern` (row,) the pattern of each crosstab row. `first` is the first of the stratum's crosstab rows.
     """
 
     names: tuple[str, ...]
-    kept: tuple[int, ...]
+    columns: tuple[int, ...]
     matrix: Floats
     pattern: Codes
     first: int
@@ -142,7 +142,7 @@ class PublicModel:
 
     @property
     def identified(self) -> int:
-        return len(self.design.kept)
+        return len(self.design.columns)
 
     @property
     def improper(self) -> bool:

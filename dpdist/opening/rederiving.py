@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpdist.core.files import PROOF as FORMAT
-from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
+from dpdist.core.public_files import DamagedFile, printable, read_object, refuse_format, regular
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.donors import CELL
 from dpdist.job import Former, Job, budget_text
@@ -27,7 +27,7 @@ from dpdist.job.reference import ReleaseReference
 from dpdist.mechanisms.parts import Measurements, measured_of
 from dpdist.mechanisms.registry import number_of_queries, proof_of
 from dpdist.privacy.claims import numbers_of
-from dpdist.privacy.proof import ROUNDING, Rederived, rederived
+from dpdist.privacy.proof import ROUNDING, UnitLoss, rederived
 
 PROOF, MEASUREMENTS = "released/proof.json", "measurements.parquet"
 FIGURES = ("guarantee", "adjacency", "neighbours", "records_of_unit", "total")
@@ -56,13 +56,13 @@ CLAIM = "for {}: the claim of class '{}'"
 class Rederivation(NamedTuple):
     """Contradictions, the derived loss in words, and what could not be checked, in words."""
 
-    faults: list[Damaged]
+    faults: list[DamagedFile]
     derived: str
     unchecked: list[str]
 
 
 def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederivation:
-    """Derives the claim of a release again. Raises `Damaged` for a record that cannot be read."""
+    """Derives the claim of a release again. Raises `DamagedFile` for a record that cannot be read."""
     due = json.loads(json.dumps(proof_of(as_run(public, job))))
     if not (public / PROOF).exists():
         return _without_record(public, job, str(statement.get("protected_by") or "0"), due)
@@ -93,7 +93,7 @@ def _of_former(
     made_by = str(statement.get("protected_by") or "0")
     if numbers_of(made_by) >= FIRST_WITHOUT:
         fault = UNKNOWN.format(job.mechanism.name, printable(made_by))
-        return Rederivation([Damaged("released/job.json", fault, "a mechanism of that version")], "", [])
+        return Rederivation([DamagedFile("released/job.json", fault, "a mechanism of that version")], "", [])
     if faults := list(_unlike_figures(record, due)):
         return Rederivation(faults, "", [])
     again = rederived(record)
@@ -109,7 +109,7 @@ def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]
         why = f"dpdist {printable(made_by)} writes it"
         if numbers_of(made_by) < FIRST_WITH_RECORDS:
             why = f"every version that has '{job.mechanism.name}' writes it, and dpdist {printable(made_by)} has not"
-        return Rederivation([Damaged(PROOF, f"missing, though {why}", "the record")], "", [])
+        return Rederivation([DamagedFile(PROOF, f"missing, though {why}", "the record")], "", [])
     if isinstance(job.mechanism, Former):
         return Rederivation([], "", [NO_RECORD])
     faults, hidden = _noise(public, job, due["queries"], number_of_queries(job)) if due["queries"] else ([], [])
@@ -130,13 +130,13 @@ def _worded(record: Mapping[str, Any]) -> list[Any]:
     return [record.get("holds"), record.get("composition"), record.get("formulas"), names]
 
 
-def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
+def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[DamagedFile]:
     """The differences, other than words, between a record and the one that follows from the folder's job."""
     yield from _unlike_figures(record, due)
     queries = record.get("queries")
     if not isinstance(queries, list) or len(queries) != len(due["queries"]):
         number = len(queries) if isinstance(queries, list) else "no"
-        yield Damaged(PROOF, f"{number} queries", f"{len(due['queries'])}, which follow from its job")
+        yield DamagedFile(PROOF, f"{number} queries", f"{len(due['queries'])}, which follow from its job")
         return
     for place, (query, wanted) in enumerate(zip(queries, due["queries"], strict=True), start=1):
         keys = wanted.keys() | (query.keys() if isinstance(query, dict) else set())
@@ -146,22 +146,22 @@ def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[
                 yield _unlike(f"{key} of query {place}", value, wanted.get(key))
 
 
-def _unlike_figures(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
+def _unlike_figures(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[DamagedFile]:
     yield from (_unlike(key, record.get(key), due[key]) for key in FIGURES if record.get(key) != due[key])
 
 
-def _unlike(what: str, value: object, due: object) -> Damaged:
-    return Damaged(PROOF, f"{what} {printable(json.dumps(value))}", f"{json.dumps(due)}, which follows from its job")
+def _unlike(what: str, value: object, due: object) -> DamagedFile:
+    return DamagedFile(PROOF, f"{what} {printable(json.dumps(value))}", f"{json.dumps(due)}, which follows from its job")
 
 
-def _less(statement: Mapping[str, Any], again: Rederived) -> Iterator[Damaged]:
+def _less(statement: Mapping[str, Any], again: UnitLoss) -> Iterator[DamagedFile]:
     """Figures of a statement that are below the loss of the queries."""
     losses = dict(zip(("epsilon", "substitution_epsilon"), again.epsilons(_delta(statement)), strict=True))
     if again.gaussian:
         losses |= {"rho": again.claimed, "substitution_rho": again.exchanged}
     for name, loss in losses.items():
         if Fraction(statement[name]) * Fraction(ROUNDING) < loss:
-            yield Damaged("statement.json", f'{name} "{statement[name]}"', f"at least {float(loss):.9g}, by {PROOF}")
+            yield DamagedFile("statement.json", f'{name} "{statement[name]}"', f"at least {float(loss):.9g}, by {PROOF}")
 
 
 def _delta(statement: Mapping[str, Any]) -> Fraction:
@@ -194,7 +194,7 @@ class _Figures(NamedTuple):
 
 def _noise(
     public: Path, job: Job, queries: list[dict[str, Any]], number: int, *, former: bool = False
-) -> tuple[list[Damaged], list[str]]:
+) -> tuple[list[DamagedFile], list[str]]:
     """Faults in laws and scales of noisy figures, and queries without any figure, in words.
 
     A statistic answers the query that its mechanism names, or any of the mechanism's queries, which are the first `number`.
@@ -207,7 +207,7 @@ def _noise(
         return faults, [NO_FIGURES] if noisy else []
     if (again := len(figures.cell) - len(np.unique(figures.cell))) > 0:
         faults.append(
-            Damaged(MEASUREMENTS, f"{again:,} noisy figures that are of a cell listed before", "each figure once")
+            DamagedFile(MEASUREMENTS, f"{again:,} noisy figures that are of a cell listed before", "each figure once")
         )
     shown, more, measured = set[int](), 0, None if former else measured_of(job)
     kinds, kind = np.unique(np.column_stack([figures.law, figures.statistic]).astype(str), axis=0, return_inverse=True)
@@ -226,7 +226,7 @@ def _noise(
             shown |= {place} if same.any() else set()
             if (sets := len(np.unique(figures.set[here]))) > query["times"] * len(answered):
                 faults.append(
-                    Damaged(MEASUREMENTS, f"noisy figures of {sets} sets", f"{query['times']} at most, by {PROOF}")
+                    DamagedFile(MEASUREMENTS, f"noisy figures of {sets} sets", f"{query['times']} at most, by {PROOF}")
                 )
         more += int((~stated).sum())
     for place, query in enumerate(noisy):
@@ -241,7 +241,7 @@ def _noise(
             )
             if (lost := _largest_loss(query, figures, of_query)) > ROUNDING:
                 fault = f"noise of parts that lose {lost:.6g} of query '{query['name']}'"
-                faults.append(Damaged(MEASUREMENTS, fault, f"1 at most, by {PROOF}"))
+                faults.append(DamagedFile(MEASUREMENTS, fault, f"1 at most, by {PROOF}"))
     unseen = [query["name"] for place, query in enumerate(noisy) if place not in shown] + further
     words = [MORE.format(more)] if more else []
     return faults, [*words, *([HIDDEN.format("; ".join(unseen))] if unseen else [])]
@@ -278,13 +278,13 @@ def _largest_loss(query: Mapping[str, Any], figures: _Figures, which: NDArray[np
     return max((sum(by_part.values()) for by_part in of_stratum.values()), default=0.0)
 
 
-def _too_little(law: str, statistic: str, steps: float, least: float) -> Damaged:
+def _too_little(law: str, statistic: str, steps: float, least: float) -> DamagedFile:
     fault = f"{law} noise of scale {steps:.9g} in steps of its lattice, of '{printable(statistic)}'"
     allowed = f"{least:.9g} at least, by {PROOF}"
-    return Damaged(MEASUREMENTS, fault, allowed if np.isfinite(least) else f"laws of the queries of {PROOF}")
+    return DamagedFile(MEASUREMENTS, fault, allowed if np.isfinite(least) else f"laws of the queries of {PROOF}")
 
 
-def _measured(public: Path, noisy: bool, strata: Sequence[str]) -> tuple[_Figures | None, list[Damaged]]:
+def _measured(public: Path, noisy: bool, strata: Sequence[str]) -> tuple[_Figures | None, list[DamagedFile]]:
     """The noisy figures with a public scale, None if there are none; a fault if figures of `noisy` queries state none."""
     if not (public / MEASUREMENTS).exists():
         return None, []
@@ -292,7 +292,9 @@ def _measured(public: Path, noisy: bool, strata: Sequence[str]) -> tuple[_Figure
         table = pq.read_table(regular(public, MEASUREMENTS)).to_pandas()
         stated = table["scale"].notna()
         silent = int((table["value"].notna() & ~stated).sum()) if noisy else 0
-        faults = [Damaged(MEASUREMENTS, f"{silent:,} noisy figures without a scale", "a scale of each")] if silent else []
+        faults = (
+            [DamagedFile(MEASUREMENTS, f"{silent:,} noisy figures without a scale", "a scale of each")] if silent else []
+        )
         table = table[stated].reset_index(drop=True)
         if table.empty:
             return None, faults
@@ -310,11 +312,13 @@ def _measured(public: Path, noisy: bool, strata: Sequence[str]) -> tuple[_Figure
             table[["table"]].assign(columns=columns).groupby(["table", "columns"], dropna=False).ngroup().to_numpy(),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(MEASUREMENTS, f"no noisy figures ({type(error).__name__})", "the file as it was released") from None
+        raise DamagedFile(
+            MEASUREMENTS, f"no noisy figures ({type(error).__name__})", "the file as it was released"
+        ) from None
     return figures, faults
 
 
-def _words(again: Rederived, statement: Mapping[str, Any], number: int) -> str:
+def _words(again: UnitLoss, statement: Mapping[str, Any], number: int) -> str:
     several = f"{number} quer{'y' if number == 1 else 'ies'}"
     name, loss = ("rho", f"{float(again.claimed):.9g}") if again.gaussian else ("epsilon", budget_text(again.claimed))
     return f"derived again from {several}: {name} = {loss}, and the statement has {statement[name]}"

@@ -46,7 +46,7 @@ def open_release(place: str | Path) -> Release:
     """
     if is_url(place):
         url = str(place).rstrip("/").removesuffix("/public")
-        release = Release(f"{url}/public", _Taken(url))
+        release = Release(f"{url}/public", _LocalCopy(url))
         release.folder  # noqa: B018 - its files come here, and are verified
         return release
     public = public_of(Path(place)).absolute()
@@ -60,10 +60,10 @@ def release_in(space: Workspace) -> Release:
     """Opens the release that a run has just published or held."""
     if space.store.shared:
         return Release(str(place := space.newest), lambda: place)
-    return Release(space.shown(space.newest), _Taken(space.place, space.newest.name))
+    return Release(space.shown(space.newest), _LocalCopy(space.place, space.newest.name))
 
 
-class _Taken:
+class _LocalCopy:
     """Copies the public folder from an object store to this machine. The copy lasts as long as this object."""
 
     def __init__(self, url: str, name: str = "public"):

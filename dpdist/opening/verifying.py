@@ -25,7 +25,7 @@ from dpdist.core.public_files import (
     MISSING,
     SIGNATURE,
     UNFIT,
-    Damaged,
+    DamagedFile,
     all_damage,
     printable,
     read_object,
@@ -67,18 +67,18 @@ SET = "that noisy figures, or draws, are those of the run; that its limits follo
 NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 
 
-class Remade(NamedTuple):
+class Reproduction(NamedTuple):
     """Differences between a folder and what its released/ gives, as faults or in words, and what nothing confirms."""
 
-    faults: list[Damaged]
+    faults: list[DamagedFile]
     unchecked: list[str]
 
 
-def remade(public: Path, listener: Listener = silent) -> Remade:
+def remade(public: Path, listener: Listener = silent) -> Reproduction:
     """Publishes a release again and compares. Differences are faults if the same versions published the folder."""
     lacking, rest = list[str](), list(_rest(public))
     if isinstance(mechanism := read_job(public, "released/job.json").mechanism, Former):
-        return Remade([], [FORMER.format(mechanism), *rest])
+        return Reproduction([], [FORMER.format(mechanism), *rest])
     try:
         released = read_released(public / "released")
         differences = [*_promise(public, released), *_sizes(released)]
@@ -92,19 +92,21 @@ def remade(public: Path, listener: Listener = silent) -> Remade:
                 differences += _files(public, again)
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, pa.ArrowException) as error:
         if not (isinstance(error, WorkspaceError) and error.fault == OTHER_LIMITS):
-            return Remade([_unusable(error)], rest)
-        differences = [Damaged("released/set-1.json", OTHER_LIMITS, "those of the measurement")]
+            return Reproduction([_unusable(error)], rest)
+        differences = [DamagedFile("released/set-1.json", OTHER_LIMITS, "those of the measurement")]
     stated = read_object(public, MANIFEST).get("versions")
     protected_by = str(released.promise.get("protected_by") or "0.1.0 or earlier")
     if stated == versions() and protected_by == version_of("dpdist"):
-        return Remade(differences, [*lacking, *rest])
+        return Reproduction(differences, [*lacking, *rest])
     by = json.dumps(stated, sort_keys=True) if isinstance(stated, dict) else "no versions"
     how = f"as here from released/: dpdist {protected_by} protected it, and it was published with {printable(by, 300)}"
-    return Remade([], [*(f"that {error.file} is {how} ({error.fault})" for error in differences), *lacking, *rest])
+    return Reproduction([], [*(f"that {error.file} is {how} ({error.fault})" for error in differences), *lacking, *rest])
 
 
-def _unusable(error: Exception) -> Damaged:
-    return Damaged("released/job.json", f"nothing can be published from it ({type(error).__name__})", "released/ as it was")
+def _unusable(error: Exception) -> DamagedFile:
+    return DamagedFile(
+        "released/job.json", f"nothing can be published from it ({type(error).__name__})", "released/ as it was"
+    )
 
 
 def _rest(public: Path) -> Iterator[str]:
@@ -114,12 +116,12 @@ def _rest(public: Path) -> Iterator[str]:
     yield from (f"{name}: {text}" for name, text in texts.items() if (public / name).exists())
 
 
-def _promise(public: Path, released: ReleasedObject) -> Iterator[Damaged]:
+def _promise(public: Path, released: ReleasedObject) -> Iterator[DamagedFile]:
     """Entries of a promise that do not follow from the job, or are none of a run's."""
     job, stated = as_run(public, released.job), released.promise
     due = promised(mechanism_of(job).promise(job), {})
     for key in sorted(stated.keys() - due.keys() - OF_THE_RUN):
-        yield Damaged(PROMISE, f"an entry {printable(key)}", "entries of a promise")
+        yield DamagedFile(PROMISE, f"an entry {printable(key)}", "entries of a promise")
     further = len(stated.get("readers") or {})  # an assumption for each reader that a plug-in brings
     same = {
         "composition": stated.get("composition") == due["composition"],
@@ -127,7 +129,7 @@ def _promise(public: Path, released: ReleasedObject) -> Iterator[Damaged]:
         "cautions": set(due["cautions"]) <= set(map(str, stated.get("cautions") or ())),
     }
     for key in (key for key, equal in same.items() if not equal):
-        yield Damaged(PROMISE, f"{key} {printable(json.dumps(stated.get(key)))}", f"{json.dumps(due[key])}, by its job")
+        yield DamagedFile(PROMISE, f"{key} {printable(json.dumps(stated.get(key)))}", f"{json.dumps(due[key])}, by its job")
 
 
 def _assumed(job: Job, stated: object, due: list[str], further: int) -> bool:
@@ -138,24 +140,26 @@ def _assumed(job: Job, stated: object, due: list[str], further: int) -> bool:
     return sum(text not in {*due, *first} for text in stated) == further
 
 
-def _sizes(released: ReleasedObject) -> Iterator[Damaged]:
+def _sizes(released: ReleasedObject) -> Iterator[DamagedFile]:
     """Numbers of records that do not follow from the noisy sums, where these measure them."""
     if not np.array_equal(public_frame(released.job, released.crosstab, released.sets).count, released.crosstab.count):
-        yield Damaged("released/frame.parquet", "numbers of records other than its noisy sums give", "those of the sums")
+        yield DamagedFile(
+            "released/frame.parquet", "numbers of records other than its noisy sums give", "those of the sums"
+        )
 
 
-def _files(public: Path, again: Path) -> Iterator[Damaged]:
+def _files(public: Path, again: Path) -> Iterator[DamagedFile]:
     """Files that the two folders have not in common, or that differ."""
     here, there = _names(public), _names(again)
-    yield from (Damaged(name, "it is missing, and follows from released/", "the file") for name in sorted(there - here))
-    yield from (Damaged(name, "it does not follow from released/", "files that do") for name in sorted(here - there))
+    yield from (DamagedFile(name, "it is missing, and follows from released/", "the file") for name in sorted(there - here))
+    yield from (DamagedFile(name, "it does not follow from released/", "files that do") for name in sorted(here - there))
     for name in sorted((here & there) - {MANIFEST}):
         if (where := _difference(public / name, again / name)) is not None:
-            yield Damaged(name, f"{OTHER}{f': {printable(where)}' if where else ''}", "as `dpdist publish` makes it")
+            yield DamagedFile(name, f"{OTHER}{f': {printable(where)}' if where else ''}", "as `dpdist publish` makes it")
     one, other = (read_object(folder, MANIFEST) for folder in (public, again))
     for key in sorted((one.keys() | other.keys()) - {"files", "versions", "release"}):
         if one.get(key) != other.get(key):
-            yield Damaged(MANIFEST, f"{printable(key)} {OTHER}", "as `dpdist publish` makes it")
+            yield DamagedFile(MANIFEST, f"{printable(key)} {OTHER}", "as `dpdist publish` makes it")
 
 
 def _names(folder: Path) -> set[str]:
@@ -327,7 +331,7 @@ def verified(public: Path, key: PublicKey | None = None, listener: Listener = si
     What follows from released/ is published again: this takes as long as `dpdist publish`.
     """
     lines = [str(error) for error in all_damage(public) or _claims(public)]
-    again, rest = Rederivation([], "", []), Remade([], [])
+    again, rest = Rederivation([], "", []), Reproduction([], [])
     if not lines:
         again, rest = derived_again(public), remade(public, listener)
         lines = [str(error) for error in rest.faults]
@@ -344,7 +348,7 @@ def advised(public: Path) -> list[Advisory]:
     """The advisories that concern a release; empty if its job or its promise cannot be read."""
     try:
         job, promise = read_job(public, "released/job.json"), read_object(public, "released/promise.json")
-    except Damaged:
+    except DamagedFile:
         return []
     return advisories(job, str(promise.get("protected_by") or ""))
 
@@ -392,25 +396,25 @@ def _unapproved(public: Path) -> str | None:
     return wrong[0] if len(listed) == 1 else f"signed by none of the keys that its job lists, {names}"
 
 
-def _claims(public: Path) -> list[Damaged]:
+def _claims(public: Path) -> list[DamagedFile]:
     """Lists claims of the statement and of the promise that do not follow from the released job."""
     try:
         job = read_job(public, "released/job.json")
         due = promised(mechanism_of(job).promise(job), {})
         statements = {name: read_object(public, name) for name in SAYING}
         refuse_format(STATEMENT, statements[STATEMENT].get("format"), FORMAT)
-    except Damaged as error:
+    except DamagedFile as error:
         return [error]
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         fault = f"a job of which nothing can be promised ({type(error).__name__})"
-        return [Damaged("released/job.json", fault, "the job as it was released")]
+        return [DamagedFile("released/job.json", fault, "the job as it was released")]
     try:
         proof = rederivation(public, job, statements[STATEMENT]).faults
-    except Damaged as error:
+    except DamagedFile as error:
         proof = [error]
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         proof = [
-            Damaged(STATEMENT, f"figures that cannot be compared ({type(error).__name__})", "those of its proof record")
+            DamagedFile(STATEMENT, f"figures that cannot be compared ({type(error).__name__})", "those of its proof record")
         ]
     units = {**unit_figures(job), **({"correction": job.correction.model_dump()} if job.correction is not None else {})}
     figures = [error for name, file in statements.items() for error in _figures(name, FIGURES, file, due)]
@@ -427,17 +431,17 @@ def _claims(public: Path) -> list[Damaged]:
     ]
 
 
-def _figures(name: str, figures: Iterable[str], file: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
+def _figures(name: str, figures: Iterable[str], file: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[DamagedFile]:
     for figure in figures:
         if file.get(figure) != due.get(figure):
             yield _unlike(name, figure, file.get(figure), due.get(figure))
 
 
-def _unlike(name: str, figure: str, value: object, due: object) -> Damaged:
-    return Damaged(name, f"{figure} {_shown(value)}", f"{_shown(due)}, which follows from its job")
+def _unlike(name: str, figure: str, value: object, due: object) -> DamagedFile:
+    return DamagedFile(name, f"{figure} {_shown(value)}", f"{_shown(due)}, which follows from its job")
 
 
-def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
+def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[DamagedFile]:
     """Yields sentences whose numbers differ from those that follow from the job. Their wording is not checked."""
     for name, worded in IN_WORDS.items():
         if name not in statement and statement.get("guarantee") == "none":

@@ -23,7 +23,7 @@ from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Cells, Crosstab, Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample, run_rounds
-from dpdist.estimation.direct import Replicated, SamplingDesign, direct, errors_given_sizes, totals
+from dpdist.estimation.direct import ReplicateSums, SamplingDesign, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
@@ -122,7 +122,7 @@ def compared(
     records: Records,
     inside: NDArray[np.bool_],
     design: SamplingDesign,
-    replicated: Sequence[Replicated | None],
+    replicated: Sequence[ReplicateSums | None],
 ) -> GoodnessOfFit:
     """Compares expectations with direct estimates. `records` are in the order of the crosstab.
 

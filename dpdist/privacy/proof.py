@@ -93,7 +93,7 @@ def _draws(job: Job, total: Strict | Concentrated | Asymptotic | NoGuarantee) ->
     return [{"name": "draw of a set", "law": "posterior_draw", "distance": moved.texts, "times": number}]
 
 
-class Rederived(NamedTuple):
+class UnitLoss(NamedTuple):
     """The loss of a unit under the claimed neighbours and under an exchange: ε, or ρ under Gaussian noise."""
 
     claimed: Fraction
@@ -108,7 +108,7 @@ class Rederived(NamedTuple):
         return one, other
 
 
-def rederived(record: Mapping[str, Any]) -> Rederived:
+def rederived(record: Mapping[str, Any]) -> UnitLoss:
     """The loss that follows from the queries of a proof record."""
     queries, most = record["queries"], int(record["records_of_unit"])
     gaussian = any(query["law"] == "discrete_gaussian" for query in queries)
@@ -119,7 +119,7 @@ def rederived(record: Mapping[str, Any]) -> Rederived:
         for neighbour in (record["neighbours"][kind] for kind in ("claimed", "exchanged"))
     )
     times = most**2 if gaussian else most
-    return Rederived(times * one, times * other, gaussian)
+    return UnitLoss(times * one, times * other, gaussian)
 
 
 def loss(query: Mapping[str, Any], neighbour: str) -> Fraction:

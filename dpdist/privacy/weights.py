@@ -198,7 +198,7 @@ def fixed(weights: Weights, limit: float = np.inf) -> Search:
     first = yield Ones()
     assert weights.c is not None
     step = _scaled(rule_of(weights).step(weights.c, weights, first), weights)
-    yield step if np.isinf(limit) else Truncated(step, limit)
+    yield step if np.isinf(limit) else TruncatedWeights(step, limit)
 
 
 def _scaled(step: Step, weights: Weights) -> Step:
@@ -326,7 +326,7 @@ class ScaleShift(NamedTuple):
         return _finite(unweighted, np.clip(self.scale * inner + self.shift, 0.0, 1.0))
 
 
-class Truncated(NamedTuple):
+class TruncatedWeights(NamedTuple):
     """Weighted-e [G]: the weight α of another step, but 0 where α F > limit, with F of the unweighted fit (METHODS §4)."""
 
     inner: Step
@@ -351,7 +351,7 @@ class Constant(NamedTuple):
         return np.full(len(alpha), self.alpha)
 
 
-class Kept(NamedTuple):
+class UnchangedWeights(NamedTuple):
     """Leaves the weights unchanged."""
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
@@ -375,7 +375,7 @@ class Reweight(NamedTuple):
 
 def needs_outcomes(step: object) -> bool:
     """True if the step, or a step inside it, has fields for the outcomes of all records."""
-    return needs_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else hasattr(step, "outcomes")
+    return needs_outcomes(step.inner) if isinstance(step, ScaleShift | TruncatedWeights) else hasattr(step, "outcomes")
 
 
 def with_outcomes(step: S, outcomes: Floats) -> S:
@@ -391,7 +391,7 @@ def applied_to(step: S, outcomes: Floats) -> S:
 
 
 def _replaced(step: Any, **outcomes: Any) -> Any:
-    if isinstance(step, ScaleShift | Truncated):
+    if isinstance(step, ScaleShift | TruncatedWeights):
         return step._replace(inner=_replaced(step.inner, **outcomes))
     return step._replace(**outcomes) if needs_outcomes(step) else step
 

@@ -196,7 +196,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedFigure:
     """A published figure that has moved, or that one of the releases lacks."""
 
     table: str
@@ -213,7 +213,7 @@ class Differences:
     """All differences, the most important first. `compared` is the number of figures that both releases have."""
 
     facts: tuple[Difference, ...]
-    moved: tuple[Moved, ...]
+    moved: tuple[MovedFigure, ...]
     compared: int
     beyond: float
 
@@ -243,7 +243,7 @@ def differences(before: Release, after: Release, beyond: float) -> Differences:
         *_of("versions", sorted({*versions[0], *versions[1]}), *versions),
         *_of(OF_JOB, sorted({*_flat(jobs[0]), *_flat(jobs[1])}), _flat(jobs[0]), _flat(jobs[1])),
     ]
-    moved, compared = list[Moved](), 0
+    moved, compared = list[MovedFigure](), 0
     for name in before.tables:
         if name in after.tables and _by(jobs[0], name) == _by(jobs[1], name):
             figures, number = _moved_figures(name, before.tables[name], after.tables[name], beyond)
@@ -315,7 +315,7 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) or NONE if isinstance(value, list) else str(value)
 
 
-def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond: float) -> tuple[list[Moved], int]:
+def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond: float) -> tuple[list[MovedFigure], int]:
     """Figures of one table that have moved, and the number of compared figures."""
     by = [str(name) for name in before.columns[: before.columns.get_loc("statistic")]]
     names = [*by, *OF_A_FIGURE, "estimate", "standard_error"]
@@ -333,7 +333,7 @@ def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond
         figure = str(row["statistic"]) + ("" if pd.isna(row["variable"]) else f" of {row['variable']}")
         far = None if not np.isfinite(distance[k]) else float(distance[k])
         cell = " / ".join(str(row[name]) for name in by) or "all"
-        figures.append(Moved(table, cell, f"{figure} ({row['estimator']})", _number(a[k]), _number(b[k]), far))
+        figures.append(MovedFigure(table, cell, f"{figure} ({row['estimator']})", _number(a[k]), _number(b[k]), far))
     return figures, int(both_known.sum())
 
 

@@ -158,26 +158,26 @@ COMPOSED = 100
 class NoisedTables:
     """A release of whole tables: its parameters, also under simulated noise, fitted once for all tables.
 
-    `again` is None if the noise scale is confidential.
+    `redraws` is None if the noise scale is confidential.
     """
 
     released: ReleasedObject
     model: NoisedFigures
     theta: Draws
-    again: Draws | None
+    redraws: Draws | None
 
     @classmethod
     def of(cls, released: ReleasedObject, model: NoisedFigures) -> NoisedTables:
         theta = released.theta(model, 0, 0)
         if not model.public_noise:
             return cls(released, model, model.fitted(theta) if model.consistency else theta, None)
-        again = model.noised_again(theta, 0, DRAWS, released.seed.generator("precision noise"))
-        return cls(released, model, model.fitted(theta), model.fitted(again))
+        redraws = model.noised_again(theta, 0, DRAWS, released.seed.generator("precision noise"))
+        return cls(released, model, model.fitted(theta), model.fitted(redraws))
 
     def intervals(self, table: Table, cells: Cells) -> list[Interval]:
         """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that it does not have."""
         nothing, df = np.full(len(cells), np.nan), np.full(len(cells), np.inf)
-        simulated = self.again is not None
+        simulated = self.redraws is not None
         variances = (
             [parts.total for parts in self.variance_parts(table, cells)] if simulated else [nothing] * len(STATISTICS)
         )
@@ -191,9 +191,9 @@ class NoisedTables:
 
     def noise(self, table: Table) -> dict[StatisticName, Floats]:
         """Variances by noise alone of the table's figures, (cell,) each; none if the noise scale is confidential."""
-        if self.again is None:
+        if self.redraws is None:
             return {}
-        return {name: normal_variance(drawn) for name, drawn in self.model.figures(self.again, table.name).items()}
+        return {name: normal_variance(drawn) for name, drawn in self.model.figures(self.redraws, table.name).items()}
 
     def variance_parts(self, table: Table, cells: Cells) -> list[VarianceParts]:
         """Variances of counts, means and totals due to the sample's composition and to the noise, simulated again.
@@ -201,10 +201,10 @@ class NoisedTables:
         Noise makes E(w|x) differ between rows, which raises the composition's variance. This excess is estimated by
         adding the noise a second time, and then subtracted.
         """
-        assert self.again is not None
+        assert self.redraws is not None
         released, noise = self.released, self.noise(table)
         once = _composition(released, cells, *(values[0] for values in self.model.expect(self.theta)))
-        pairs = (values[:COMPOSED] for values in self.model.expect(self.again))
+        pairs = (values[:COMPOSED] for values in self.model.expect(self.redraws))
         twice = np.array([_composition(released, cells, a, b) for a, b in zip(*pairs, strict=True)])
         finite = np.isfinite(twice)
         added = np.where(finite, twice, 0.0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1) - once

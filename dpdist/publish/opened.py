@@ -33,7 +33,7 @@ LINES = 10
 PAIR = "an estimate and its variance: two finite numbers, the second not negative"
 
 
-class Combined(NamedTuple):
+class CombinedEstimate(NamedTuple):
     """An estimate over all synthetic sets: its standard error √T (see `Release.combine`), df, and a 90 % t interval."""
 
     estimate: float
@@ -160,7 +160,7 @@ class Release(os.PathLike[str]):
             raise IndexError(f"no synthetic set {number!r}: {there}")
         return pd.read_parquet(self.folder / "synthetic" / f"set-{number}.parquet")
 
-    def combine(self, statistic: str | SetStatistic) -> Combined:
+    def combine(self, statistic: str | SetStatistic) -> CombinedEstimate:
         """Combines an analysis of every synthetic set: T = B/m + W (docs/methods.md, §6).
 
         T is the variance of the combined estimate. B is the variance of the estimates between the m sets, and W is their
@@ -193,7 +193,7 @@ class Release(os.PathLike[str]):
         pairs = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._sets + 1)])
         # the last argument, degrees of freedom within a set, is used for a single set only
         combined = combine_sets(pairs[:, :1], pairs[:, 1:], np.inf)
-        return Combined(*(float(part[0]) for part in combined))
+        return CombinedEstimate(*(float(part[0]) for part in combined))
 
     def _refuse_rule(self) -> None:
         """Raises `AnalysisError` if sets cannot be combined by T = B/m + W."""

@@ -86,7 +86,7 @@ def predicted(
     """
     n, unknown = released.crosstab.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
     if grounds.noised is not None:
-        if grounds.noised.again is None:
+        if grounds.noised.redraws is None:
             return unknown
         values = grounds.noised.points(table)
         parts = grounds.noised.variance_parts(table, cells)

@@ -132,14 +132,14 @@ def with_withheld(job: Job, tables: Mapping[str, pa.Table], statement: dict[str,
 Flags = NDArray[np.str_]
 
 
-class Rated(NamedTuple):
+class Ratings(NamedTuple):
     """Ratings of figures, (row, column): a flag, "" if a figure is not rated; and whether the figure is printed."""
 
     flags: Flags
     printed: NDArray[np.bool_]
 
 
-def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Rated:
+def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Ratings:
     """Rates figures (row, column). `statistics` has the statistics of one group of columns; all groups have them in this
     order.
     """
@@ -156,7 +156,7 @@ def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, e
         shown = ~(_counts(statistics, values) < rules.minimum)
     if rules.hide_unreliable:
         shown &= grade < FLAGS.index("unreliable")
-    return Rated(np.array(["", *FLAGS])[grade + 1], shown)
+    return Ratings(np.array(["", *FLAGS])[grade + 1], shown)
 
 
 def _graded(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:

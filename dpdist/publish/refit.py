@@ -94,7 +94,7 @@ class Fits(NamedTuple):
     unweighted: Draws
 
 
-class Recounted(NamedTuple):
+class Recount(NamedTuple):
     """Simulated sample counts of a stratum, (draw, row), and the parameters that released sums give with them."""
 
     counts: Floats
@@ -112,7 +112,7 @@ class Laws(NamedTuple):
     shrink: Floats | None = None
     records: SyntheticRecords | None = None
     """The synthetic sample; None if a model simulates its parameters directly."""
-    recounted: Recounted | None = None
+    recounted: Recount | None = None
     """Present where sample counts are noisy."""
 
     @property

@@ -19,7 +19,7 @@ from dpdist.core.confidential import refuse_confidential
 from dpdist.core.errors import JobError, Problem, WorkspaceError
 from dpdist.core.files import replaced, version_of, write_json, write_text
 from dpdist.core.keys import Key
-from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
+from dpdist.core.public_files import MANIFEST, DamagedFile, read_object, vouched
 from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats
 from dpdist.estimation.crosstab_table import crosstab_table, read_crosstab, read_job
 from dpdist.estimation.donors import (
@@ -401,7 +401,7 @@ def read_released(folder: Path) -> ReleasedObject:
         points = read_points(public, f"{part}/{REFERENCE_FILE}", job) if (folder / REFERENCE_FILE).exists() else None
         sizes = len(job.cell_columns), len(job.outcomes)
         history = read_history(public, f"{part}/{HISTORY}", *sizes) if (folder / HISTORY).exists() else {}
-    except Damaged as error:
+    except DamagedFile as error:
         raise _unfit(public, error) from None
     try:
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
@@ -422,31 +422,31 @@ def refuse_changed(public: Path, part: str = "") -> None:
     """Raises `WorkspaceError` unless files of a public folder, or of a part of it, match its manifest."""
     try:
         vouched(public, part)
-    except Damaged as error:
+    except DamagedFile as error:
         raise _unfit(public, error) from None
 
 
-def _unfit(public: Path, error: Damaged) -> WorkspaceError:
+def _unfit(public: Path, error: DamagedFile) -> WorkspaceError:
     return WorkspaceError(str(public), f"{error}, allowed: {error.allowed}", error.remedy or REMEDY)
 
 
 def _check_promise(name: str, promise: Mapping[str, Any]) -> None:
-    """Raises `Damaged` unless the promise has the entries that `privacy.claims.promised` writes."""
+    """Raises `DamagedFile` unless the promise has the entries that `privacy.claims.promised` writes."""
     allowed = "a guarantee as it was released"
     if promise.get("guarantee") not in get_args(GuaranteeName):
-        raise Damaged(name, "an unknown guarantee", f"one of {', '.join(get_args(GuaranteeName))}")
+        raise DamagedFile(name, "an unknown guarantee", f"one of {', '.join(get_args(GuaranteeName))}")
     for key in ("adjacency", "epsilon", "delta"):
         if key not in promise or not isinstance(promise[key], str | None):
-            raise Damaged(name, f"no {key}", allowed)
+            raise DamagedFile(name, f"no {key}", allowed)
     for key, kind in {"composition": str, "assumptions": list, "sampler": dict}.items():
         if not isinstance(promise.get(key), kind):
-            raise Damaged(name, f"no {key}", allowed)
+            raise DamagedFile(name, f"no {key}", allowed)
     if not isinstance(promise.get("reference", {}), dict):
-        raise Damaged(name, "no valid reference", allowed)
+        raise DamagedFile(name, "no valid reference", allowed)
     try:
         effects_in_promise(promise)
     except (ValueError, TypeError):
-        raise Damaged(name, "no valid design effects", allowed) from None
+        raise DamagedFile(name, "no valid design effects", allowed) from None
 
 
 # Batches depend on sizes alone, never on workers. A batch's result is small, or in proportion to its records. The driver

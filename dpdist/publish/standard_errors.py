@@ -20,7 +20,7 @@ from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.models.protocol import DRAWS, Draws, Recentred, Resampled, expected_of
 from dpdist.privacy.noisy_counts import counted_again
-from dpdist.publish.refit import Expected, Laws, Recounted, RefitExpectations, expected_under, refitted
+from dpdist.publish.refit import Expected, Laws, Recount, RefitExpectations, expected_under, refitted
 from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, plain_effects, rows_of_batch, run_here
 
 NOISED = 2
@@ -102,7 +102,7 @@ def cells_key(cells: Cells) -> CellsKey:
     return cells.by, cells.labels, cells.universe
 
 
-class Simulated(NamedTuple):
+class ErrorSources(NamedTuple):
     """What standard errors follow from: spreads by outcome, and every stratum's laws where rows are needed.
 
     Both are None if a model has no laws. A stratum without a fit has no laws.
@@ -112,14 +112,14 @@ class Simulated(NamedTuple):
     laws: list[Laws | None] | None
 
 
-def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here) -> Simulated:
+def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here) -> ErrorSources:
     """Laws and spreads of a release. `by_batch` does the work of the batches.
 
     Where tables have counts, means and totals alone, batches return sums over cells, and no rows stay in memory. Public
     totals, noisy counts and further statistics need all rows at once.
     """
     if not has_laws(released):
-        return Simulated(None, None)
+        return ErrorSources(None, None)
     batches, by_row = batches_of(released.crosstab), _needs_rows(released)
     if by_row:
         by_stratum, parts = list[Laws | None](), list[list[list[LawSpread]]]()
@@ -127,14 +127,14 @@ def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: B
             by_stratum += laws_of_batch
             parts.append(part)
             tick(len(batch))
-        return Simulated(_joined(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
-    sums = dict[tuple[CellsKey, int], _Adding]()
+        return ErrorSources(_joined(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
+    sums = dict[tuple[CellsKey, int], _BatchSums]()
     for batch, of_tables in zip(batches, by_batch(sums_over_cells, released, batches), strict=True):
         for key, result in of_tables.items():
-            sums.setdefault(key, _Adding(result.cells)).add(result)
+            sums.setdefault(key, _BatchSums(result.cells)).add(result)
         tick(len(batch))
     keys, outcomes = dict.fromkeys(key for key, _ in sums), range(len(released.job.outcomes))
-    return Simulated([Spreads((), None, {key: sums[key, j].laws() for key in keys}) for j in outcomes], None)
+    return ErrorSources([Spreads((), None, {key: sums[key, j].laws() for key in keys}) for j in outcomes], None)
 
 
 def has_laws(released: ReleasedObject) -> bool:
@@ -214,7 +214,7 @@ def sums_over_cells(released: ReleasedObject, batch: range) -> dict[tuple[CellsK
     return sums
 
 
-class _Adding:
+class _BatchSums:
     """Adds up the sums of batches, in their order, over all cells of a table."""
 
     def __init__(self, cells: int) -> None:
@@ -489,4 +489,4 @@ def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None, no
         return simulated
     assert isinstance(model, Countable)
     of_stratum = counts[:, released.crosstab.rows_of(stratum)]
-    return simulated._replace(recounted=Recounted(of_stratum, model.recounted(theta, of_stratum)))
+    return simulated._replace(recounted=Recount(of_stratum, model.recounted(theta, of_stratum)))

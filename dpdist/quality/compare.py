@@ -15,7 +15,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Codes, Crosstab, Floats
 from dpdist.estimation.direct import (
     Direct,
-    Replicated,
+    ReplicateSums,
     SamplingDesign,
     Totals,
     degrees_of_freedom,
@@ -159,7 +159,7 @@ class Yardstick(NamedTuple):
 
     unclipped: Totals
     design: SamplingDesign
-    replicated: Replicated | None
+    replicated: ReplicateSums | None
     seen: Totals
 
     def estimates(self, sums: Totals, crosstab: Crosstab, cells: Cells) -> dict[StatisticName, Estimate]:

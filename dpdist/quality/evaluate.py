@@ -22,7 +22,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import CodedRecords
 from dpdist.planning.plan import Plan
 from dpdist.quality.compare import REFERRED, Yardstick, compare, reference_baselines
-from dpdist.quality.microdata import Coded, microdata_measures
+from dpdist.quality.microdata import RecordCodes, microdata_measures
 from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import SCRATCH, Workspace
@@ -55,8 +55,8 @@ def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Ge
     return microdata_measures(_coded(model, codes, weight), _coded(model, model.coded(columns), weights, rng), rng)
 
 
-def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> Coded:
-    coded = Coded(codes, model.sizes, weight)
+def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> RecordCodes:
+    coded = RecordCodes(codes, model.sizes, weight)
     return coded if rng is None or len(weight) <= MOST else coded.take(rng.permutation(len(weight))[:MOST])
 
 

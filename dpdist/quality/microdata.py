@@ -14,7 +14,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.estimation.estimators import NORMAL_95
 
 
-class Coded(NamedTuple):
+class RecordCodes(NamedTuple):
     """Records as codes from 0, (record, column), with the number of levels of every column, and weights, (record,)."""
 
     codes: Ints
@@ -22,22 +22,22 @@ class Coded(NamedTuple):
     weight: Floats
 
     @classmethod
-    def of_counts(cls, counts: Floats) -> Coded:
+    def of_counts(cls, counts: Floats) -> RecordCodes:
         """Makes a file from a table of counts with one axis per column: each cell is a record weighted by its count."""
         return cls(np.indices(counts.shape).reshape(counts.ndim, -1).T, counts.shape, counts.ravel())
 
     @property
-    def unweighted(self) -> Coded:
+    def unweighted(self) -> RecordCodes:
         """The same records, each with weight 1."""
         return self._replace(weight=np.ones(len(self.weight)))
 
-    def take(self, which: Ints) -> Coded:
+    def take(self, which: Ints) -> RecordCodes:
         """A selection of records."""
-        return Coded(self.codes[which], self.sizes, self.weight[which])
+        return RecordCodes(self.codes[which], self.sizes, self.weight[which])
 
-    def about(self, columns: tuple[int, ...]) -> Coded:
+    def about(self, columns: tuple[int, ...]) -> RecordCodes:
         """The same records with only these columns."""
-        return Coded(self.codes[:, list(columns)], tuple(self.sizes[k] for k in columns), self.weight)
+        return RecordCodes(self.codes[:, list(columns)], tuple(self.sizes[k] for k in columns), self.weight)
 
     def shares(self, columns: tuple[int, ...]) -> Floats:
         """The share of weight in every cell of the table by these columns, (cell,)."""
@@ -54,7 +54,7 @@ MOST_CELLS = 1_000_000
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 
 
-def total_variation(one: Coded, other: Coded, order: int) -> Floats:
+def total_variation(one: RecordCodes, other: RecordCodes, order: int) -> Floats:
     """Total variation of every table by `order` columns, in the order of `combinations`.
 
     Tables with more than `MOST_CELLS` cells are left out.
@@ -63,12 +63,12 @@ def total_variation(one: Coded, other: Coded, order: int) -> Floats:
     return np.array([np.abs(one.shares(key) - other.shares(key)).sum() / 2.0 for key in keys])
 
 
-def k_marginal_score(one: Coded, other: Coded, k: int = 3) -> float:
+def k_marginal_score(one: RecordCodes, other: RecordCodes, k: int = 3) -> float:
     """The k-marginal score, from 0 to 1000. All tables by k columns that are not too large count equally."""
     return 1000.0 * (1.0 - float(total_variation(one, other, k).mean()))
 
 
-def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator) -> Floats:
+def subsample_scores(confidential: RecordCodes, k: int, rng: np.random.Generator) -> Floats:
     """Scores of simple random subsamples without replacement, one for each share of records in LADDER."""
     number = len(confidential.weight)
     subset = (rng.permutation(number)[: max(1, round(share * number))] for share in LADDER)
@@ -100,10 +100,10 @@ class Propensity(NamedTuple):
     specks: float
 
 
-def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Propensity:
+def propensity(confidential: RecordCodes, synthetic: RecordCodes, pairs: bool = False) -> Propensity:
     """pMSE and SPECKS of two files; `pairs` adds products of pairs of columns to the regression."""
     both = np.concatenate([confidential.codes, synthetic.codes])
-    x = indicators(Coded(both, confidential.sizes, np.ones(len(both))), pairs)
+    x = indicators(RecordCodes(both, confidential.sizes, np.ones(len(both))), pairs)
     weight = np.concatenate([records.weight / (2.0 * records.weight.sum()) for records in (confidential, synthetic)])
     number = len(confidential.weight)
     y = (np.arange(len(both)) >= number).astype(float)
@@ -111,7 +111,7 @@ def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Pr
     return Propensity(float(weight @ (score - 0.5) ** 2), _largest(score, weight * (2.0 * y - 1.0)))
 
 
-def indicators(records: Coded, pairs: bool = False) -> Floats:
+def indicators(records: RecordCodes, pairs: bool = False) -> Floats:
     """Design matrix: an intercept, indicators of all levels but each column's first, and products for pairs of columns."""
     single = [
         [(records.codes[:, k] == level).astype(float) for level in range(1, size)] for k, size in enumerate(records.sizes)
@@ -160,9 +160,9 @@ class Regression(NamedTuple):
     error: Floats
 
 
-def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]) -> Regression:
+def fitted(records: RecordCodes, outcome: int, level: int, predictors: tuple[int, ...]) -> Regression:
     sizes = tuple(records.sizes[k] for k in predictors)
-    x = indicators(Coded(records.codes[:, list(predictors)], sizes, records.weight))
+    x = indicators(RecordCodes(records.codes[:, list(predictors)], sizes, records.weight))
     y = (records.codes[:, outcome] == level).astype(float)
     weight = records.weight / records.weight.mean()
     beta = logistic(x, y, weight, ridge=1e-6)
@@ -185,7 +185,7 @@ def overlap(one: Regression, other: Regression) -> Floats:
 # Li, Meng, Raghunathan and Rubin (1991). Let k be the degrees of freedom, d the mean of the statistics over k, and r = (1 +
 # 1/m) times the variance of their square roots. Then D = (d − (m + 1)/(m − 1) r)/(1 + r) is compared with the F law with k
 # and k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
-def statistics(records: Coded, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
+def statistics(records: RecordCodes, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
     """χ² and degrees of freedom of every pair, over levels that records have; both are 0 without two such levels."""
     values = np.zeros((2, len(pairs)))
     total = float(records.weight.sum())
@@ -210,7 +210,7 @@ def p_value(values: Floats, degrees: float) -> float:
     return float(scipy.stats.f.sf(max(combined, 0.0), degrees, second))
 
 
-def consistency(confidential: Coded, sets: Sequence[Coded], level: float = 0.05) -> float:
+def consistency(confidential: RecordCodes, sets: Sequence[RecordCodes], level: float = 0.05) -> float:
     """Share of pairs of columns, from 0 to 1, with the same conclusion of their tests at this level."""
     pairs = list(combinations(range(len(confidential.sizes)), 2))
     (observed, degrees), others = statistics(confidential, pairs), [statistics(synthetic, pairs) for synthetic in sets]
@@ -229,7 +229,7 @@ MOST_LEVELS = 50
 
 
 def microdata_measures(
-    confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0
+    confidential: RecordCodes, synthetic: RecordCodes, rng: np.random.Generator, outcome: int = 0
 ) -> Mapping[str, float]:
     """Measures by name, with weights and without.
 

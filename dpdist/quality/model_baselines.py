@@ -77,7 +77,7 @@ class Visits:
     fit_row: Codes
     """The fit's row for each row of the current crosstab."""
     folder: Path
-    held: dict[int, list[str]] = field(default_factory=dict)
+    carry_names: dict[int, list[str]] = field(default_factory=dict)
     """Names of the per-record values of each block, in the order of its file's rows."""
 
     def __call__(self, request: Pass) -> Floats:
@@ -97,13 +97,13 @@ class Visits:
                 yield number, replace(records, row=self.fit_row[records.row])
 
     def _carry(self, number: int) -> Carry:
-        names = self.held.get(number, [])
+        names = self.carry_names.get(number, [])
         return dict(zip(names, np.load(self._file(number)), strict=True)) if names else {}
 
     def _keep(self, number: int, carry: Carry) -> None:
         self._file(number).unlink(missing_ok=True)  # because overwriting a file may wait for the disk
         np.save(self._file(number), np.array(list(carry.values())), allow_pickle=False)
-        self.held[number] = list(carry)
+        self.carry_names[number] = list(carry)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number}.npy"

@@ -127,7 +127,7 @@ def evenly_spread(path: Path, columns: Sequence[str]) -> pa.Table:
 LIMITS = ["centre", "weight_cap", "half_width"]
 
 
-class Clipped(NamedTuple):
+class ClippedCounts(NamedTuple):
     """Number of records, by crosstab row, that one rule clips."""
 
     rule: str
@@ -147,7 +147,7 @@ class Rules:
     """True for the limits of measurements, false for public bounds."""
 
 
-def clipped(space: Workspace, job: Job, crosstab: Crosstab) -> list[Clipped]:
+def clipped(space: Workspace, job: Job, crosstab: Crosstab) -> list[ClippedCounts]:
     """Returns every rule with its number of clipped records in each crosstab row; rules that clip nothing are included."""
     counts = dict[str, Ints]()
     rules = [_public(job, crosstab), *_measured(space, job, crosstab)]
@@ -156,7 +156,7 @@ def clipped(space: Workspace, job: Job, crosstab: Crosstab) -> list[Clipped]:
             for name, beyond in _beyond(rule, block):
                 beyond_count = counts.setdefault(name, np.zeros(len(crosstab), dtype=np.int64))
                 beyond_count += np.bincount(block.row[beyond], minlength=len(crosstab))
-    return [Clipped(name, records) for name, records in counts.items()]
+    return [ClippedCounts(name, records) for name, records in counts.items()]
 
 
 def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:

@@ -125,7 +125,7 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
     for name, verdict in material.verdicts.items():
         if verdict is None:
             continue
-        otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.held
+        otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.coverage
         answer = _met(True) if fraction >= NOMINAL else otherwise
         yield f"{name}: direct estimates within 90 % intervals", NOMINAL, fraction, answer
         for what, limit, size in (
@@ -141,7 +141,7 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
             measure = f"{name}: counts that the design fixes, largest relative error or half width"
             yield measure, FAR_RELATIVE, max(verdict.fixed.error, verdict.fixed.reach), _met(not verdict.fixed.inaccurate)
         if verdict.grand is not None:
-            size, answer = abs(verdict.grand.in_published), _met(True) if verdict.grand.held else otherwise
+            size, answer = abs(verdict.grand.in_published), _met(True) if verdict.grand.covers else otherwise
             yield f"{name}: all records, in published SE (limit: their 90 % interval)", verdict.grand.reach, size, answer
 
 
@@ -362,7 +362,7 @@ def timings_section(material: ReportMaterial) -> Section:
     return section
 
 
-class Judged(NamedTuple):
+class JudgedTables(NamedTuple):
     """Evaluations by table, with a column `synthetic_noise_se`, NaN if this error is unknown.
 
     `unjudged` lists parts without an evaluation: tables or statistics published later.
@@ -372,7 +372,7 @@ class Judged(NamedTuple):
     unjudged: list[str]
 
 
-def judged(space: Workspace, release: ReleasedObject) -> Judged:
+def judged(space: Workspace, release: ReleasedObject) -> JudgedTables:
     """Reads the evaluations of the published tables.
 
     Raises `WorkspaceError` if no folder has an evaluation.
@@ -390,7 +390,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
         tables[table.name] = published.assign(synthetic_noise_se=_errors(noise, table, cells, published))
     if not tables:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
-    return Judged(tables, unjudged)
+    return JudgedTables(tables, unjudged)
 
 
 def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -14,8 +14,8 @@ from dpdist.quality.verdict import (
     FAR_RECORDS,
     NOMINAL,
     Errors,
-    Fixed,
-    Grand,
+    FixedCounts,
+    GrandFigure,
     Verdict,
     holds_direct,
     judge,
@@ -38,7 +38,7 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     judged = [(name, verdict) for name, verdict in zip(names, verdicts, strict=True) if verdict is not None]
     if not judged:
         return NOTHING
-    by_cover = sorted(judged, key=lambda pair: pair[1].held)
+    by_cover = sorted(judged, key=lambda pair: pair[1].coverage)
     by_largest = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.largest))
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
@@ -80,7 +80,7 @@ def _first(statistics: Sequence[str]) -> str:
 
 
 def _of_intervals(verdict: Verdict) -> str:
-    return f"{verdict.held:.2f} of {verdict.cells}"
+    return f"{verdict.coverage:.2f} of {verdict.cells}"
 
 
 def _sizes(verdict: Verdict) -> str:
@@ -88,11 +88,11 @@ def _sizes(verdict: Verdict) -> str:
     return f"median {verdict.errors.median:.1f}{largest}"
 
 
-def _relative(fixed: Fixed) -> str:
+def _relative(fixed: FixedCounts) -> str:
     return f"off by up to {fixed.error:.0%}, intervals up to ±{fixed.reach:.0%}".replace("%", " %")
 
 
-def bias_line(name: str, grand: Grand) -> str:
+def bias_line(name: str, grand: GrandFigure) -> str:
     """A line on the figure of all records: published, direct, and their difference in percent and in standard errors."""
     off = f"{grand.relative:+.1%}" if np.isfinite(grand.relative) else ""
     off = off.replace("-0.0%", "0.0%").replace("+0.0%", "0.0%").replace("-", "−").replace("%", " %")
@@ -114,9 +114,9 @@ def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
 
 def in_words(name: str, verdict: Verdict) -> str:
     """The verdict on one statistic in sentences."""
-    intervals = f"90 % intervals cover {100 * verdict.held:.0f} % of {verdict.cells} direct estimates"
+    intervals = f"90 % intervals cover {100 * verdict.coverage:.0f} % of {verdict.cells} direct estimates"
     if verdict.cells == 1:
-        intervals = f"the 90 % interval {'covers' if verdict.held else 'misses'} the direct estimate"
+        intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"
     sentences = [f"{name}: {intervals}."]
     if np.isfinite(verdict.width):
         sentences.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
@@ -160,7 +160,7 @@ def in_words(name: str, verdict: Verdict) -> str:
 def _of_few(verdict: Verdict) -> Iterator[str]:
     """Yields what intervals that cover too few direct figures mean, where no test fails."""
     warning = "This is a warning: " if verdict.warns else ""
-    if verdict.held < NOMINAL:
+    if verdict.coverage < NOMINAL:
         yield f"{warning}fewer than 90 % are covered." if warning else "Fewer than 90 % are covered."
         yield f"With correct intervals this happens in {_percent(verdict.chance)} of releases, as cells share errors."
     else:
@@ -192,7 +192,7 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
     return "; ".join(parts)
 
 
-def _of_fixed(fixed: Fixed) -> Iterator[str]:
+def _of_fixed(fixed: FixedCounts) -> Iterator[str]:
     """Yields sentences on counts that the design fixes, with the remedy."""
     number = "1 count has" if fixed.cells == 1 else f"{fixed.cells} counts have"
     yield f"{number} no direct standard error, because the design fixes them."

@@ -215,7 +215,7 @@ FAR_RELATIVE = 0.1
 """Relative error, or relative half width, above which a count that the design fixes is called inaccurate."""
 
 
-class Fixed(NamedTuple):
+class FixedCounts(NamedTuple):
     """Counts that the design fixes: their number, and largest relative error and half width among cells that are large
     enough.
     """
@@ -256,7 +256,7 @@ def too_small(base: pd.DataFrame, level: float) -> bool:
     return ratio == 0.0 or bool(2.0 * np.mean(scipy.special.chdtrc(df, df / ratio**2)) < level)
 
 
-def fixed_counts(rows: pd.DataFrame, fewest: int) -> Fixed | None:
+def fixed_counts(rows: pd.DataFrame, fewest: int) -> FixedCounts | None:
     """Counts without a direct error; None if there are none. Cells of fewer than `fewest` records are not measured."""
     direct = rows["direct"].to_numpy(dtype=float)
     without = without_error(direct, rows["direct_se"].to_numpy(dtype=float)) & (direct > 0)
@@ -266,7 +266,7 @@ def fixed_counts(rows: pd.DataFrame, fewest: int) -> Fixed | None:
     large = counts[counts["records"] >= fewest]
     error = (large["synthetic"] - large["direct"]).abs() / large["direct"]
     reach = (large["synthetic_upper"] - large["synthetic_lower"]) / 2.0 / large["direct"]
-    return Fixed(len(counts), float(error.max()), float(reach.max()))
+    return FixedCounts(len(counts), float(error.max()), float(reach.max()))
 
 
 def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:
@@ -415,7 +415,7 @@ def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> 
         return in_errors, in_given, np.where(direct != 0.0, gap / np.abs(direct), np.nan)
 
 
-class Grand(NamedTuple):
+class GrandFigure(NamedTuple):
     """The published figure of all records, and the direct one. Distances are in standard errors, NaN if unknown."""
 
     published: float
@@ -425,7 +425,7 @@ class Grand(NamedTuple):
     in_chance: float
     """Distance in standard deviations of the difference by chance (`by_chance`)."""
     df: float
-    held: bool
+    covers: bool
     reach: float
     """Half width of the published interval on the side of the direct figure, in published standard errors."""
 
@@ -439,8 +439,8 @@ class Grand(NamedTuple):
 class Verdict:
     """How many direct estimates lie in published intervals, and what follows.
 
-    - `held`: the share of judged cells whose interval contains the direct estimate. `covered`: the same over base cells,
-      with intervals widened where chance alone moves the difference by more than the published error.
+    - `coverage`: the share of judged cells whose interval contains the direct estimate. `covered`: the same over base
+      cells, with intervals widened where chance alone moves the difference by more than the published error.
     - `width`: median ratio of published to direct standard errors over base cells. `small`: it is far too small under the
       survey's design.
     - `chance`: the probability that right intervals hold as few direct figures of base cells and margins, or fewer.
@@ -454,19 +454,19 @@ class Verdict:
     """
 
     cells: int
-    held: float
+    coverage: float
     covered: float
     width: float
     above: float
     lean: float
-    grand: Grand | None
+    grand: GrandFigure | None
     too_few: bool
     one_sided: bool
     off: bool
     far: str | None
     errors: Errors
     small: bool = False
-    fixed: Fixed | None = None
+    fixed: FixedCounts | None = None
     beyond: tuple[tuple[str, ...], ...] = ()
     chance: float = 1.0
     margins: tuple[int, int] = (0, 0)
@@ -490,12 +490,12 @@ class Verdict:
     @property
     def unclear(self) -> bool:
         """True if intervals miss too many direct estimates, or the grand one, and no test fails."""
-        return not self.fails and (self.held < NOMINAL or (self.grand is not None and not self.grand.held))
+        return not self.fails and (self.coverage < NOMINAL or (self.grand is not None and not self.grand.covers))
 
     @property
     def warns(self) -> bool:
         """True if an unclear release is seldom a correct one, or covers so few that chance is no answer for a reader."""
-        return self.unclear and (self.chance < SELDOM or self.held < LEAST_COVERED)
+        return self.unclear and (self.chance < SELDOM or self.coverage < LEAST_COVERED)
 
     @property
     def stops(self) -> bool:
@@ -547,7 +547,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     sizes = np.abs(gap)[known_error] / direct_error[known_error]
     return Verdict(
         cells=len(rows),
-        held=float(covers.mean()),
+        coverage=float(covers.mean()),
         covered=float(hold[base].mean()) if number else float(covers.mean()),
         width=error_ratio(rows[base]),
         above=above / number if number else np.nan,
@@ -601,12 +601,12 @@ def _df(rows: pd.DataFrame) -> Floats:
     return np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
 
 
-def _too_far(grand: Grand, level: float) -> bool:
+def _too_far(grand: GrandFigure, level: float) -> bool:
     """True if chance does not explain the grand figure's distance, and its interval misses the direct figure."""
-    return bool(not grand.held and 2.0 * scipy.special.stdtr(grand.df, -abs(grand.in_chance)) < level)
+    return bool(not grand.covers and 2.0 * scipy.special.stdtr(grand.df, -abs(grand.in_chance)) < level)
 
 
-def _grand(rows: pd.DataFrame) -> Grand | None:
+def _grand(rows: pd.DataFrame) -> GrandFigure | None:
     """The figure of all records. Without this row, counts and totals are summed over base cells, as if independent."""
     by = labels_of(rows)
     totals = rows[(rows[by] == TOTAL).all(axis=1)]
@@ -624,7 +624,7 @@ def _grand(rows: pd.DataFrame) -> Grand | None:
         published, noise, chance = (float(np.float64(gap) / spread) for spread in errors)
     end = row["synthetic_upper"] - row["synthetic"] if gap < 0 else row["synthetic"] - row["synthetic_lower"]
     reach = float(end / row["synthetic_se"])
-    return Grand(
+    return GrandFigure(
         float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(totals)[0]), covers, reach
     )
 

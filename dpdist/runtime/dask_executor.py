@@ -92,7 +92,7 @@ class Dask:
                     done = self._finished(pending, task)
                     if len(done) == len(pending) and not waiting:
                         self._look(pending, task, last=True)
-                except scheduler.Lost:
+                except scheduler.SchedulerLost:
                     done, losses = set(), losses + 1
                     waiting += list(pending.values())
                     self.listener(Event("retry", "", done=len(pending)))
@@ -142,7 +142,7 @@ class Dask:
         except scheduler.broken_links():
             if self.connect is None or self.client.status == "running":
                 raise
-            raise scheduler.Lost from None
+            raise scheduler.SchedulerLost from None
 
     def _gathered(self, done: set[Any]) -> dict[Any, Any]:
         """The results of finished tasks in one request."""
@@ -179,13 +179,13 @@ class Dask:
                 with suppress(*scheduler.broken_links()):
                     deadline = time.monotonic() + patience if self._pulse.felt(self.client, names) else deadline
             if self.connect is not None and self.client.status != "running":
-                raise scheduler.Lost
+                raise scheduler.SchedulerLost
             try:
                 return set(wait(set(pending), timeout=min(remaining, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 continue
             except scheduler.lost_results():
-                raise scheduler.Lost from None
+                raise scheduler.SchedulerLost from None
         raise self._stalled(set(pending))
 
     def _look(self, pending: Mapping[Any, int], task: Callable[[int], R], last: bool = False) -> None:
@@ -196,7 +196,7 @@ class Dask:
         looked, before, until = self._seen
         if time.monotonic() - looked < _CHECK_INTERVAL and not last:
             return
-        with suppress(scheduler.Lost):
+        with suppress(scheduler.SchedulerLost):
             here = frozenset(scheduler.workers_of(self.client))
             for when, tasks in scheduler.deaths(self.client) if here != before else ():
                 if before is not None and when > until:

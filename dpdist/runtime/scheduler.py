@@ -24,7 +24,7 @@ _RETRY_INTERVAL = 0.5
 _START_WORKERS = "start workers with `dpdist cluster worker`"
 
 
-class Lost(Exception):
+class SchedulerLost(Exception):
     """The link to the scheduler is broken."""
 
 
@@ -97,41 +97,41 @@ class Place:
 
 
 def workers_of(client: Any) -> dict[str, int]:
-    """Returns the number of threads of each connected worker, by address. Raises `Lost`."""
+    """Returns the number of threads of each connected worker, by address. Raises `SchedulerLost`."""
     try:
         return dict(client.nthreads())
     except broken_links() as error:
-        raise Lost from error
+        raise SchedulerLost from error
 
 
 def deaths(client: Any) -> list[tuple[float, frozenset[str]]]:
     """Returns when each worker died, by the scheduler's clock, and the tasks that it had. Those asked to end are left out.
 
-    Raises `Lost`.
+    Raises `SchedulerLost`.
     """
     try:
         events = [(when, fact) for when, fact in client.get_events("all") if isinstance(fact, dict)]
     except broken_links() as error:
-        raise Lost from error
+        raise SchedulerLost from error
     died = [(when, fact) for when, fact in events if fact.get("action") == "remove-worker" and not fact["expected"]]
     return [(when, frozenset(map(str, fact["processing-tasks"]))) for when, fact in died]
 
 
 def part(client: Any) -> float:
-    """Returns the finished share of a task that runs alone, as its worker's heartbeat had it. Raises `Lost`."""
+    """Returns the finished share of a task that runs alone, as its worker's heartbeat had it. Raises `SchedulerLost`."""
     try:
         workers = client.scheduler_info()["workers"].values()
     except broken_links() as error:
-        raise Lost from error
+        raise SchedulerLost from error
     return max((float(facts["metrics"].get(PART, 0.0)) for facts in workers), default=0.0)
 
 
 def memory_of_workers(client: Any) -> int:
-    """The smallest limit of memory, in bytes, of the connected workers; 0 if none has one. Raises `Lost`."""
+    """The smallest limit of memory, in bytes, of the connected workers; 0 if none has one. Raises `SchedulerLost`."""
     try:
         limits = [facts.get("memory_limit") or 0 for facts in client.scheduler_info()["workers"].values()]
     except broken_links() as error:
-        raise Lost from error
+        raise SchedulerLost from error
     return min(filter(None, limits), default=0)
 
 

@@ -24,7 +24,7 @@ from dpdist.runtime.attempts import beat, note
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
 from dpdist.sampling import Unconverged
-from dpdist.storage.byproducts import MemberStore, StratumStore, Superseded
+from dpdist.storage.byproducts import MemberStore, StratumFinished, StratumStore
 from dpdist.storage.store import Store, checksums
 
 
@@ -197,7 +197,7 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
         store.close(described)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
-    except Superseded:
+    except StratumFinished:
         return Outcome(stratum, None)
     finally:
         _finished(fit, stratum)
@@ -222,7 +222,7 @@ def protect_batch(fit: Fit, strata: range) -> list[Outcome]:
             outcomes.append(Outcome(stratum, failure))
         if all(outcome.failure is None for outcome in outcomes):
             store.close()
-    except Superseded:
+    except StratumFinished:
         return [Outcome(stratum, None) for stratum in strata]
     return outcomes
 

@@ -41,7 +41,7 @@ They stay valid if the machine's clock changes. The last date is RFC 5280's "no 
 """
 
 
-class Passing(NamedTuple):
+class IssuedCertificate(NamedTuple):
     """An authority's certificate, one certificate that it signed for all roles, and the key of that one, as PEM texts."""
 
     authority: str
@@ -49,11 +49,11 @@ class Passing(NamedTuple):
     key: str
 
 
-def passing_certificates() -> Passing:
+def passing_certificates() -> IssuedCertificate:
     """Makes the certificates of one run on one machine. They stay in memory, and the authority's key is thrown away."""
     authority, key = _authority("dpdist run", *_ALWAYS)
     certificate, private = _signed("run", ROLES["worker"], authority, key, *_ALWAYS)
-    return Passing(_pem(authority), _pem(certificate), _key_text(private))
+    return IssuedCertificate(_pem(authority), _pem(certificate), _key_text(private))
 
 
 def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = False) -> list[Path]:

@@ -174,7 +174,7 @@ class StanSampler:
         seed, number, records_seed = _seed(rng), _seed(rng), _seed(rng)
         chains, _ = self._sampled(model, posterior, 1, seed, number)
         theta = Draws(_values(model, chains, slice(-1, None)))
-        return model.with_records(theta, records_seed) if isinstance(model, Generated) else theta
+        return model.with_records(theta, records_seed) if isinstance(model, GeneratedQuantities) else theta
 
     def _sampled(
         self, model: StratumModel, posterior: Floats | Clamped, chains: int, seed: int, number: int
@@ -209,7 +209,7 @@ class StanSampler:
         Other models are unchanged.
         """
         if isinstance(model, User):
-            return Generated(**vars(model), run=Runner(model.program, self.settings.toolchain, self.folder))
+            return GeneratedQuantities(**vars(model), run=Runner(model.program, self.settings.toolchain, self.folder))
         return model
 
     def program(self, model: StanData) -> Executable:
@@ -232,7 +232,7 @@ class Runner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generated(User):
+class GeneratedQuantities(User):
     """A user's model that can run its program's generated quantities."""
 
     run: Runner
@@ -266,7 +266,7 @@ class Generated(User):
         return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: weight})
 
 
-def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) -> None:
+def check_clamp(model: GeneratedQuantities, theta: Draws, draws: Draws, records: Records) -> None:
     """Checks, on public records, that the program weights a record by exp(clamp(α(log_lik − reference), ±clamp)).
 
     This weight is the change of the program's log density when the record's α changes from 1 to 0. Raises

@@ -51,7 +51,7 @@ FLAGS = (
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedToolchain:
     """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a C++ compiler, and dpdist's driver.
 
     Without an installed compiler, `compiler` is the cache's; programs that it built still run.
@@ -65,7 +65,7 @@ class Embedded:
     name: str = "embedded"
 
     @classmethod
-    def find(cls) -> Embedded:
+    def find(cls) -> EmbeddedToolchain:
         spec = util.find_spec("httpstan")
         if spec is None or spec.origin is None:
             supported = (platform.system(), platform.machine()) in {("Linux", "x86_64"), ("Darwin", "arm64")}
@@ -177,7 +177,7 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
     executable = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
     _check_that_it_can_be_built(source, tools)
     cached_build(executable.path, build)
-    if isinstance(tools, Embedded):
+    if isinstance(tools, EmbeddedToolchain):
         tools.record()
     return executable
 
@@ -216,7 +216,7 @@ def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
         return CmdStan(folder)
     if name == "cmdstan":
         raise ToolchainError("no CmdStan found", "an installation at $CMDSTAN or ~/.cmdstan", INSTALL_CMDSTAN)
-    return Embedded.find()
+    return EmbeddedToolchain.find()
 
 
 def cached_path(source: Path, tools: Toolchain) -> Path:

@@ -22,7 +22,7 @@ from dpdist.storage.tables import write_part
 from dpdist.storage.workspace import Workspace
 
 
-class Superseded(Exception):
+class StratumFinished(Exception):
     """Another task has finished the stratum in the meantime. Its files stay."""
 
 
@@ -31,8 +31,8 @@ class StratumStore:
     """Stores the by-products of one stratum.
 
     `close` writes its summary, its release and, last, the completion record of all its files. After that nothing is
-    written. If a worker was cut off, and another worker has done its task, it gets `Superseded`. Two workers that write at
-    the same moment write the same bytes, and each file is whole.
+    written. If a worker was cut off, and another worker has done its task, it gets `StratumFinished`. Two workers that
+    write at the same moment write the same bytes, and each file is whole.
     """
 
     space: Workspace
@@ -49,9 +49,9 @@ class StratumStore:
         return self.space.part(self.fit, self.stratum)
 
     def refuse_late(self) -> None:
-        """Raises `Superseded` if the stratum is finished; not in an object store, where a conditional put decides."""
+        """Raises `StratumFinished` if the stratum is finished; not in an object store, where a conditional put decides."""
         if self.space.store.shared and (self.space.completions / f"{self.folder.name}.json").exists():
-            raise Superseded
+            raise StratumFinished
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
         self.refuse_late()
@@ -168,9 +168,9 @@ class BatchStore:
         return self.space.parts / self.unit
 
     def refuse_late(self) -> None:
-        """Raises `Superseded` if the batch is finished; not in an object store, where a conditional put decides."""
+        """Raises `StratumFinished` if the batch is finished; not in an object store, where a conditional put decides."""
         if self.space.store.shared and (self.space.completions / f"{self.unit}.json").exists():
-            raise Superseded
+            raise StratumFinished
 
     def member(self, stratum: int) -> MemberStore:
         """The recorder of the next stratum."""

@@ -47,7 +47,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
     with space.store.alone(space.confidential / "lock"), _removed_if_refused(space):
         with private():
-            source = Given(replayed[1], REPEATED) if replayed else Given(study, KEYED) if study else None
+            source = RunKey(replayed[1], REPEATED) if replayed else RunKey(study, KEYED) if study else None
             key = _adopt(space, identity, source, date)
             for folder in (space.records.parent, space.completions, space.evaluation):
                 folder.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ def _refuse_foreign_folder(space: Workspace) -> None:
         raise WorkspaceError(space.place, fault, "choose an empty or a new folder", exit_code=2)
 
 
-class Given(NamedTuple):
+class RunKey(NamedTuple):
     """The key given to a run, and the mark of such a run."""
 
     key: Key
@@ -105,7 +105,7 @@ def refuse_another(space: Workspace, identity: Identity) -> None:
         raise WorkspaceError(space.place, fault, identity.remedy(present, OTHERWISE), exit_code=2)
 
 
-def _adopt(space: Workspace, identity: Identity, source: Given | None, date: str | None) -> Key:
+def _adopt(space: Workspace, identity: Identity, source: RunKey | None, date: str | None) -> Key:
     refuse_another(space, identity)
     if space.read_identity() is None:
         return _begin(space, identity, source, date)
@@ -124,7 +124,7 @@ def _mark_begun(space: Workspace) -> None:
         space.mark_once(mark, [space.identity, space.key])
 
 
-def _begin(space: Workspace, identity: Identity, source: Given | None, date: str | None) -> Key:
+def _begin(space: Workspace, identity: Identity, source: RunKey | None, date: str | None) -> Key:
     if source is None and space.replayed:
         fault, remedy = "a study or a replay began here and did not get far", "take an empty folder, or empty this one"
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)

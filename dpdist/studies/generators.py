@@ -39,7 +39,7 @@ class Generator(Protocol):
         """Public bounds, as a job states them."""
         ...
 
-    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
+    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         """n independent records."""
         ...
 
@@ -55,8 +55,8 @@ class OutcomeAlone:
     def draw(self, n: int, rng: np.random.Generator) -> Floats:
         raise NotImplementedError
 
-    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
-        return Sampled(self.draw(n, rng), {})
+    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
+        return SampleOutcomes(self.draw(n, rng), {})
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ SHARES: Mapping[str, Floats] = {
 """Shares of the levels, which are independent of each other."""
 
 
-class Sampled(NamedTuple):
+class SampleOutcomes(NamedTuple):
     """Outcomes, (record,), and codes of the predictors, (record,) each."""
 
     outcome: Floats
@@ -216,12 +216,12 @@ class Salaries:
     def bounds(self) -> tuple[float, float]:
         return 0.0, self.bound / self.unit
 
-    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
+    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         codes = _codes(self.levels, n, rng)
         location = sum((self._effects()[name][code] for name, code in codes.items()), np.full(n, np.log(self.median)))
         dollars = 1000.0 * np.round(np.exp(location + self._residual() * rng.standard_normal(n)) / 1000.0)
         inside = 1000.0 if self.unit == self.bound else 0.0
-        return Sampled(np.clip(dollars, inside, self.bound - inside) / self.unit, codes)
+        return SampleOutcomes(np.clip(dollars, inside, self.bound - inside) / self.unit, codes)
 
     def truth(self) -> dict[str, float]:
         effects, shares = _crossed(self._effects(), self.levels)
@@ -275,10 +275,10 @@ class CountOutcomes:
     def bounds(self) -> tuple[float, float]:
         return 0.0, 1e9
 
-    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
+    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         codes = _codes(self.levels, n, rng)
         location = sum((self._effects()[name][code] for name, code in codes.items()), np.zeros(n))
-        return Sampled(rng.poisson(self._level() * np.exp(location)).astype(float), codes)
+        return SampleOutcomes(rng.poisson(self._level() * np.exp(location)).astype(float), codes)
 
     def truth(self) -> dict[str, float]:
         effects, shares = _crossed(self._effects(), self.levels)

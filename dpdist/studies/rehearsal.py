@@ -163,7 +163,7 @@ def _written(job: Job, name: str, thirds: Thirds, findings: TrialFindings, out: 
     return rehearsal
 
 
-class Wanted(NamedTuple):
+class PlannedTrial(NamedTuple):
     """A trial: a candidate, the third that is its current file, the number of the draw, and the files of the thirds."""
 
     candidate: Candidate
@@ -190,7 +190,7 @@ class TrialTask:
 
     results: Results
     folder: Path
-    wanted: Sequence[Wanted]
+    wanted: Sequence[PlannedTrial]
 
     def __call__(self, number: int) -> int:
         with suppress(DpdistError):  # the driver finds the stored refusal, or meets the error itself
@@ -206,12 +206,12 @@ class Runs:
     csv: Path
     workers: Executor
 
-    def each(self, wanted: Sequence[Wanted]) -> Iterator[int]:
+    def each(self, wanted: Sequence[PlannedTrial]) -> Iterator[int]:
         """Numbers of trials, each when its result is stored; in this process, before the result is asked for."""
         numbers = range(len(wanted))
         return iter(numbers) if isinstance(self.workers, Serial) else self.workers.map(self.task(wanted), numbers)
 
-    def task(self, wanted: Sequence[Wanted]) -> TrialTask:
+    def task(self, wanted: Sequence[PlannedTrial]) -> TrialTask:
         return TrialTask(self.results, self.folder, wanted)
 
     def trial(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> Trial:
@@ -269,8 +269,8 @@ def run_trials(
     return TrialFindings(*confirmed(trials, again), refused)
 
 
-def _wanted(candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> Wanted:
-    return Wanted(candidate, current, draw, splits[draw % len(splits)])
+def _wanted(candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> PlannedTrial:
+    return PlannedTrial(candidate, current, draw, splits[draw % len(splits)])
 
 
 def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[FileThirds, FileThirds]:

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level, SmallCounts
-from dpdist.estimation.direct import Replicated, SamplingDesign
+from dpdist.estimation.direct import ReplicateSums, SamplingDesign
 from dpdist.estimation.domains import replication
 from dpdist.estimation.estimators import crossed_products, replicate_df, summable
 from dpdist.job import Job, family_facts
-from dpdist.survey.checks import Checked, check
+from dpdist.survey.checks import CheckedBatch, check
 from dpdist.survey.csv_file import no_header
 from dpdist.survey.findings import Findings, Mask, causes, recoded
 from dpdist.survey.schema import check_replicates, check_schema, combined, needed_columns, replicates
@@ -50,7 +50,7 @@ def folded(name: str) -> str:
     return str(Fraction(text)) if NUMBER.fullmatch(text) else text
 
 
-class Bounded:
+class UnitLimit:
     """Drops the records of a unit beyond its maximum, over the batches of one pass; it keeps every unit's name and number.
 
     Whether a record is dropped depends only on records of its own unit.
@@ -61,7 +61,7 @@ class Bounded:
         self.seen = Counter[str]()
         self.spelled = dict[str, str]()
 
-    def __call__(self, checked: Checked) -> Checked:
+    def __call__(self, checked: CheckedBatch) -> CheckedBatch:
         """Returns the batch without records beyond the maximum.
 
         They count as problems, or as left out if the job says so.
@@ -87,7 +87,9 @@ class Bounded:
             self.findings.add(column, fault, allowed, remedy, checked.row[beyond], [])
         return checked.take(~beyond)
 
-    def _without(self, checked: Checked, code: Ints, wrong: Mask, problem: tuple[str, str, str]) -> tuple[Checked, Ints]:
+    def _without(
+        self, checked: CheckedBatch, code: Ints, wrong: Mask, problem: tuple[str, str, str]
+    ) -> tuple[CheckedBatch, Ints]:
         """The batch without records whose names are wrong.
 
         `code` numbers each record's name, and `wrong` has the shape (name,).
@@ -142,7 +144,7 @@ def changed_while_read(source: Source) -> DataError:
 
 def checked_batches(
     job: Job, source: Source, findings: Findings | None = None, tick: Tick = lambda rows: None
-) -> Iterator[Checked]:
+) -> Iterator[CheckedBatch]:
     """Yields the records that belong to the release as typed batches; problems of the file are added to `findings`."""
     findings = Findings() if findings is None else findings
     first = 0
@@ -163,7 +165,7 @@ def checked_batches(
     if missing:
         empty = pa.schema([(name, pa.string()) for name in source.columns])
         raise DataError(source.name, check_schema(job, empty, text_only=True))
-    bounded = Bounded(job, findings)
+    bounded = UnitLimit(job, findings)
     for stored in source.batches(needed):
         batch = recoded(stored, job.recode, source.text_only)
         if first == 0 and (problems := check_schema(job, batch.schema, source.text_only)):
@@ -453,7 +455,7 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int 
         raise changed_while_read(source)
 
 
-def _rows(checked: Checked, crosstab: Crosstab, crosstab_keys: Ints, source: Source) -> Codes:
+def _rows(checked: CheckedBatch, crosstab: Crosstab, crosstab_keys: Ints, source: Source) -> Codes:
     """Crosstab row of every record (record,); `crosstab_keys` has the crosstab's keys.
 
     Raises `DataError` for a record without a crosstab row.
@@ -465,7 +467,7 @@ def _rows(checked: Checked, crosstab: Crosstab, crosstab_keys: Ints, source: Sou
     return row
 
 
-def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
+def _psu_codes(checked: CheckedBatch, levels: pa.Array, source: Source) -> Codes:
     """Code of every record's PSU (record,); −1 where the job names none. Raises `DataError` for a PSU not in `levels`."""
     if checked.psu is None:
         return np.full(len(checked.row), -1, dtype=np.int32)
@@ -475,7 +477,7 @@ def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
     return np.asarray(code, dtype=np.int32)
 
 
-def replicate_sums(job: Job, source: Source, crosstab: Crosstab, outcome: int = 0) -> Replicated | None:
+def replicate_sums(job: Job, source: Source, crosstab: Crosstab, outcome: int = 0) -> ReplicateSums | None:
     """Per crosstab row, the sums of replicate weights and of their products with an outcome, which is not clipped.
 
     The file is read once more. The result is None if the job names no replicate weights.
@@ -492,7 +494,7 @@ def replicate_sums(job: Job, source: Source, crosstab: Crosstab, outcome: int = 
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
         np.add.at(b, row, checked.replicates * summable(checked.outcome_in_file(outcome))[:, None])
-    return Replicated(a, b, replication(declared), declared.df or replicate_df(products))
+    return ReplicateSums(a, b, replication(declared), declared.df or replicate_df(products))
 
 
 def replicates_as_they_came(job: Job, source: Source) -> Floats | None:

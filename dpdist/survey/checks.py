@@ -51,7 +51,7 @@ LEFT_OUT = (
 """How to leave out records that no weight represents; the universe cannot depend on the weight."""
 
 
-class Checked(NamedTuple):
+class CheckedBatch(NamedTuple):
     """Records of a batch that belong to the release. Arrays have the shape (record,); `codes` are by category."""
 
     row: Ints
@@ -70,11 +70,11 @@ class Checked(NamedTuple):
     unit: pa.Array | None = None
     """Name of the record's privacy unit, if a record is not the unit."""
 
-    def take(self, which: Mask) -> Checked:
+    def take(self, which: Mask) -> CheckedBatch:
         if which.all():
             return self
         arrow = pa.array(which)
-        return Checked(
+        return CheckedBatch(
             self.row[which],
             {name: values[which] for name, values in self.codes.items()},
             self.outcome[which],
@@ -102,7 +102,7 @@ class Checked(NamedTuple):
         return self.weight if self.unclipped is None else self.unclipped[:, -1]
 
 
-def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> Checked:
+def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> CheckedBatch:
     """Applies universe, rules and domains to a batch; problems go to `findings`."""
     b = Batch(batch, first_row, findings, text_only)
     findings.seen += batch.num_rows
@@ -120,7 +120,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     _count_drawn(b, [codes[name] for name in job.survey.design_strata], raw_weight, job.survey.psu, psu)
-    checked_batch = Checked(
+    checked_batch = CheckedBatch(
         b.row,
         codes,
         outcome,

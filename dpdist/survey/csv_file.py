@@ -43,7 +43,7 @@ WINDOWS = frozenset(range(0x80, 0xA0)) - {0x81, 0x8D, 0x8F, 0x90, 0x9D}
 """Bytes that are characters in Windows' code page, but control codes in Latin-1."""
 
 
-class Written(NamedTuple):
+class CsvFormat(NamedTuple):
     """How a CSV file is written: its encoding and its separator."""
 
     encoding: str = "utf-8"
@@ -62,7 +62,7 @@ class Utf8(io.RawIOBase):
     line feed. A mark of the file's end, as DOS wrote it, is left out.
     """
 
-    def __init__(self, path: Path, written: Written):
+    def __init__(self, path: Path, written: CsvFormat):
         super().__init__()
         self._file, self._ready, self._pending, self._ended = _opened(path), bytearray(), b"", False
         utf8 = written.decoding == "utf-8-sig"
@@ -98,21 +98,21 @@ class Utf8(io.RawIOBase):
 
 UNREAD = (OSError, EOFError, zlib.error)
 """Errors of files that cannot be opened, are cut off, or are not compressed as their name says."""
-UTF8 = Written()
+UTF8 = CsvFormat()
 """How CSV files are written by default."""
 
 
-def guessed(path: Path) -> Written:
+def guessed(path: Path) -> CsvFormat:
     """Guesses encoding and separator of a CSV file, from its bytes and its first line. Raises what `UNREAD` lists."""
     encoding = "utf-8"
     if (fault := _undecoded(path, "utf-8")) is not None:
         encoding = fault.likely
     header = _header(path, encoding)
     others = [mark for mark in SEPARATORS if mark in header]
-    return Written(encoding, others[0] if others else ",")
+    return CsvFormat(encoding, others[0] if others else ",")
 
 
-def misread(path: Path, written: Written = UTF8) -> Problem | None:
+def misread(path: Path, written: CsvFormat = UTF8) -> Problem | None:
     """The problem of a file written in an encoding or with a separator other than stated; None if neither is found."""
     shown = codecs.lookup(written.encoding).name.upper()
     try:
@@ -134,7 +134,7 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
     return None
 
 
-def wide_header(path: Path, written: Written, most: int) -> Problem | None:
+def wide_header(path: Path, written: CsvFormat, most: int) -> Problem | None:
     """The problem of a first line of more than `most` bytes; None if it is shorter."""
     separators, size = 0, 0
     try:
@@ -199,7 +199,7 @@ def _not_csv(cause: str, remedy: str) -> Problem:
     return Problem("file", f"not a readable CSV file: {cause}", "a file named .csv, or .csv.gz if compressed", remedy)
 
 
-def unclosed(path: Path, written: Written) -> Problem | None:
+def unclosed(path: Path, written: CsvFormat) -> Problem | None:
     """The problem of a quotation mark that opens a field and is never closed; None if every such field is closed."""
     after = "\0end"
     try:
@@ -226,7 +226,7 @@ def _any_field() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
+def lines_of(path: Path, rows: set[int], written: CsvFormat = UTF8) -> Mapping[int, int]:
     """The line (from 1) where each of these rows of data (from 0) begins; empty if the file cannot be read.
 
     Line breaks within quotes count as lines; empty lines are no rows.
@@ -306,12 +306,12 @@ LONG_LINE = "straddling"
 @dataclass(frozen=True)
 class CsvSource:
     path: Path
-    written: Written = UTF8
+    written: CsvFormat = UTF8
     text_only: bool = True
 
     @classmethod
     def opened(cls, path: Path, written: TextFile) -> Self:
-        return cls(path, Written(written.encoding or "utf-8", written.separator or ","))
+        return cls(path, CsvFormat(written.encoding or "utf-8", written.separator or ","))
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ from dpdist.core.files import sha256
 from dpdist.core.public_files import (
     MANIFEST,
     SIGNATURE,
-    Damaged,
+    DamagedFile,
     first_problem,
     printable,
     read_object,
@@ -103,13 +103,13 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", strict=True)]
 Size = Annotated[int, Field(ge=0, le=int(LARGEST_WEIGHT), strict=True)]
 
 
-class _Stored(BaseModel):
+class _StatementPart(BaseModel):
     """A part of a release's stored statements about itself; unknown keys are dropped."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Costs(_Stored):
+class Costs(_StatementPart):
     """The exact, strict guarantee of a release: ε, and ε under an exchange of a record at the same x.
 
     An exchange costs between ε and 2ε, because it is two steps: the old record is switched off, and the new one on. Under
@@ -163,7 +163,7 @@ class Link(Costs):
         return {name: stored[name] for name in order if name in stored}
 
 
-class Root(_Stored):
+class Root(_StatementPart):
     """The reference of a chain's first release."""
 
     histogram: HistogramReference | None = None
@@ -267,7 +267,7 @@ def read_earlier(folder: Path, signer: str | None = None) -> EarlierRelease:
         if signer is not None:
             _refuse_unsigned(folder, signer)
         return _read(folder, files)
-    except Damaged as error:
+    except DamagedFile as error:
         remedy = "name the public folder of an earlier run of mechanism tables, or restore it from a copy"
         fault = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
         problem = Problem("reference.release", fault, error.allowed, error.remedy or remedy)
@@ -280,17 +280,17 @@ def _refuse_unsigned(folder: Path, signer: str) -> None:
     key = PublicKey.parse(signer)
     if (wrong := unsigned(folder, key)) is not None:
         remedy = "take the release as its agency published it, with its signature, or name the key that signed it"
-        raise Damaged(SIGNATURE, wrong, f"a signature of the release by {key.name}, which reference.key names", remedy)
+        raise DamagedFile(SIGNATURE, wrong, f"a signature of the release by {key.name}, which reference.key names", remedy)
 
 
 def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     if unnamed := [name for name in (STATEMENT, JOB, PROMISE, "released/frame.parquet") if name not in files]:
-        raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
+        raise DamagedFile(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
     # Packages of tables of dpdist 0.2 have their reference's records, and state no totals.
     totals, records_alone = f"released/{HISTORY}" in files, f"released/{DONORS}" in files
     if not totals and not records_alone and f"released/{REFERENCE_FILE}" not in files:
         allowed = "one of mechanism tables, or of reference_tables or table_package in dpdist 0.2"
-        raise Damaged(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
+        raise DamagedFile(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
     promise, statement = read_object(folder, PROMISE), read_object(folder, STATEMENT)
     refuse_format(STATEMENT, statement.get("format"), STATEMENT_FORMAT)
     _check_agreement(promise, read_object(folder, JOB), statement)
@@ -300,7 +300,7 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
         spent = Spent.model_validate(promise)
         links = (*(spent.reference.chain or ()), spent.link(job, digest))
     except ValidationError as error:
-        raise Damaged(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
+        raise DamagedFile(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
     _check_exchange(spent, job)
     _check_chain(spent, links)
     crosstab = read_crosstab(folder, "released/frame.parquet", job)
@@ -339,7 +339,7 @@ def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> Abs
         if sample.weight.dtype != np.float64 or sample.outcomes.dtype != np.float64:
             raise TypeError("values that are no numbers")
     except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        raise Damaged(
+        raise DamagedFile(
             name, "no records of the released cells", "records as a release of mechanism tables has them"
         ) from None
     bounds = [domain.bounds or (0.0, 1.0) for domain in job.outcome_columns.values()]
@@ -355,7 +355,7 @@ def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> Abs
     sizes_of_cells = np.array([len(job.columns[column].levels or ()) for column in job.cell_columns], dtype=np.int64)
     every = [of_set for periods in history.values() for of_set in periods]
     if not right.all() or not all((of_set.codes < sizes_of_cells).all() for of_set in every):
-        raise Damaged(name, "values outside their domains", "records within the job's public domains")
+        raise DamagedFile(name, "values outside their domains", "records within the job's public domains")
     return sample
 
 
@@ -364,11 +364,11 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
     released = {name: promise.get(name) for name in AGREEING} | {name: job.get(name) for name in ("dataset", "period")}
     for name, value in released.items():
         if statement.get(name) != value:
-            raise Damaged(STATEMENT, f"another {name} than in released/", "one statement in all files of a release")
+            raise DamagedFile(STATEMENT, f"another {name} than in released/", "one statement in all files of a release")
     budget = job.get("budget")
     for name in ("epsilon", "adjacency"):
         if not isinstance(budget, dict) or budget.get(name) != promise.get(name):
-            raise Damaged(JOB, f"another {name} than in promise.json", "one budget in all files of a release")
+            raise DamagedFile(JOB, f"another {name} than in promise.json", "one budget in all files of a release")
 
 
 def _check_exchange(spent: Spent, job: Job) -> None:
@@ -382,15 +382,17 @@ def _check_exchange(spent: Spent, job: Job) -> None:
     due = spent.epsilon if spent.adjacency == "substitution" else 2 * spent.epsilon - gates
     if spent.substitution_epsilon != due:
         allowed = f"{printable(budget_text(due), 200)}, which follows from its job"
-        raise Damaged(PROMISE, f"substitution_epsilon {printable(budget_text(spent.substitution_epsilon), 200)}", allowed)
+        raise DamagedFile(
+            PROMISE, f"substitution_epsilon {printable(budget_text(spent.substitution_epsilon), 200)}", allowed
+        )
 
 
 def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
     """Recomputes the sums of the chain and compares them with the stated ones."""
     if len({link.period for link in links}) < len(links):
-        raise Damaged(PROMISE, "its chain has a period twice", "one release of every period")
+        raise DamagedFile(PROMISE, "its chain has a period twice", "one release of every period")
     if len({link.adjacency for link in links}) > 1:
-        raise Damaged(PROMISE, "its chain has several adjacencies", "one adjacency along a chain")
+        raise DamagedFile(PROMISE, "its chain has several adjacencies", "one adjacency along a chain")
     if spent.reference.chain is None:
         return
     sums = composed(links)
@@ -398,7 +400,7 @@ def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
         stated, total = getattr(spent.reference, f"chain_{name}"), sums.get(name)
         if stated != total:
             fault = f"chain_{name} {stated}, where its releases add up to {total}"
-            raise Damaged(PROMISE, printable(fault, 200), "the sum over the chain's releases")
+            raise DamagedFile(PROMISE, printable(fault, 200), "the sum over the chain's releases")
 
 
 SHOWN = 3

@@ -85,7 +85,7 @@ class ColumnValues(NamedTuple):
         return ColumnValues(key[times == 1], self.value[first[times == 1]], self.divisor)
 
 
-class Hashed(NamedTuple):
+class RecordHashes(NamedTuple):
     """Hash numbers per record, in the file's order: `record` of all that the job reads, `codes` of the categories alone."""
 
     record: Hashes
@@ -93,33 +93,33 @@ class Hashed(NamedTuple):
     divisor: int = 1
     """A power of two. Records whose hash number is not a multiple of it were left out."""
 
-    def thinned(self, divisor: int) -> Hashed:
+    def thinned(self, divisor: int) -> RecordHashes:
         """The records that remain for a larger divisor."""
         sampled = self.record % np.uint64(divisor) == 0
-        return self if divisor <= self.divisor else Hashed(self.record[sampled], self.codes[sampled], divisor)
+        return self if divisor <= self.divisor else RecordHashes(self.record[sampled], self.codes[sampled], divisor)
 
 
-def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> Hashed:
+def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> RecordHashes:
     """Hash numbers of the file's records in the universe, by the named categories or all of the job's categories.
 
     A file with more than `largest` records is thinned.
     """
-    kept_parts, thinner = list[Hashed](), True
+    kept_parts, thinner = list[RecordHashes](), True
     for checked in checked_batches(job.by_record, source):
         codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
         columns = (*checked.outcomes, checked.weight_in_file)
         values = {f"value {number}": column + 0.0 for number, column in enumerate(columns)}
         zero = {"none": np.zeros(len(checked.row))}
         divisor = kept_parts[-1].divisor if kept_parts else 1
-        kept_parts.append(Hashed(_numbers({**codes, **values}), _numbers(codes or zero)).thinned(divisor))
+        kept_parts.append(RecordHashes(_numbers({**codes, **values}), _numbers(codes or zero)).thinned(divisor))
         while thinner and largest is not None and _size(kept_parts) > largest:
             half = [part.thinned(2 * divisor) for part in kept_parts]
             thinner = _size(half) > largest // 4
             kept_parts, divisor = (half, 2 * divisor) if thinner else (kept_parts, divisor)
     if not kept_parts:
-        return Hashed(*2 * (np.empty(0, dtype=np.uint64),))
+        return RecordHashes(*2 * (np.empty(0, dtype=np.uint64),))
     record, of_codes = (np.concatenate([getattr(part, name) for part in kept_parts]) for name in ("record", "codes"))
-    return Hashed(record, of_codes, kept_parts[-1].divisor)
+    return RecordHashes(record, of_codes, kept_parts[-1].divisor)
 
 
 def column_values(job: Job, source: Source, largest: int = LARGEST) -> list[ColumnValues]:
@@ -189,7 +189,7 @@ def _moved_ranks(current: Sequence[ColumnValues], reference: Sequence[ColumnValu
     return True
 
 
-def _size(parts: Sequence[Hashed]) -> int:
+def _size(parts: Sequence[RecordHashes]) -> int:
     return sum(len(part.record) for part in parts)
 
 
@@ -211,7 +211,7 @@ def table_content(job: Job, source: Source) -> str:
     return hashlib.sha256(np.sort(hashes.record).astype("<u8").tobytes()).hexdigest()
 
 
-def same_records(current: Hashed, reference: Hashed) -> bool:
+def same_records(current: RecordHashes, reference: RecordHashes) -> bool:
     """True if one file is equal to the other, nearly equal to it, or part of it, as far as the values show."""
     divisor = max(current.divisor, reference.divisor)
     current, reference = current.thinned(divisor), reference.thinned(divisor)
@@ -226,7 +226,7 @@ def same_records(current: Hashed, reference: Hashed) -> bool:
     return bool(len(small.record)) and (in_order(small, large) or contains(small, large))
 
 
-def in_order(small: Hashed, large: Hashed) -> bool:
+def in_order(small: RecordHashes, large: RecordHashes) -> bool:
     """True if the small file begins and ends like the large one, in an order that sorting does not explain."""
     a, b, size = small.record, large.record, len(small.record)
     start, end = _in_common(a, b[:size]), _in_common(a[::-1], b[::-1][:size])
@@ -240,7 +240,7 @@ def in_order(small: Hashed, large: Hashed) -> bool:
     return turns >= len(np.unique(record)) - len(np.unique(codes)) + TURNS
 
 
-def contains(small: Hashed, large: Hashed) -> bool:
+def contains(small: RecordHashes, large: RecordHashes) -> bool:
     """True if the large file has more of the small file's records than an independent sample from the same law would."""
     n, size = len(small.record), len(small.record) + len(large.record)
     pooled = np.concatenate([small.record, large.record])

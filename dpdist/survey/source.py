@@ -23,7 +23,7 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.files import sha256
 from dpdist.core.parquet import batches
 from dpdist.core.plugins import READERS as GROUP
-from dpdist.core.plugins import Members, Plugin, Refused
+from dpdist.core.plugins import Members, Plugin, PluginRefused
 from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import PARQUET, kind_by_content
 from dpdist.survey.schema import needed_columns
@@ -72,7 +72,7 @@ def reader(path: Path, written: TextFile) -> Any:
         plugin, kind = READERS.plugged_in(suffix)
     except KeyError:
         return READERS["parquet"].opened(path, written)
-    except Refused as refusal:
+    except PluginRefused as refusal:
         raise unreadable(str(path), str(refusal), NO_READER) from None
     with _guarded(str(path), plugin):
         opened: OneFile = kind.opened(path, written)
@@ -304,13 +304,13 @@ IN_MEMORY = "the table in memory"
 ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
 
 
-class Exported(Protocol):
+class ArrowExporter(Protocol):
     """A table of another library that hands itself over to Arrow, as those of Polars and DuckDB do."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
-Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | Exported | None
+Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | ArrowExporter | None
 """A file or a table in memory that replaces the job's own input."""
 
 

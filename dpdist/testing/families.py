@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.plugins import FAMILIES as GROUP
-from dpdist.core.plugins import Refused
+from dpdist.core.plugins import PluginRefused
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.families import MODELS, Support, facts_of
@@ -266,7 +266,7 @@ def check_family(family: str) -> None:
         lines = problems(family)
     except KeyError:
         lines = [f'{family}: no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
-    except Refused as refusal:
+    except PluginRefused as refusal:
         lines = [f"{family}: {refusal}"]
     except Exception as error:  # code of others may fail in any way
         lines = [f"{family}: it fails: {type(error).__name__}: {error}"]

@@ -77,7 +77,7 @@ Below it, a mechanism adds too much noise, or these records do not reach its sum
 
 
 @dataclass
-class Captured:
+class CapturedStratum:
     """A stratum of a small job, before it is protected."""
 
     fit: Fit
@@ -97,12 +97,12 @@ class Seen(Exception):
     """Raised in place of the rest of a release, once its first stratum is known."""
 
 
-def captured(job: Job, workspace: Path) -> Captured:
+def captured(job: Job, workspace: Path) -> CapturedStratum:
     """Runs a small job up to its first stratum, and keeps the inputs of its mechanism."""
-    cases = list[Captured]()
+    cases = list[CapturedStratum]()
 
     def protect(fit: Fit, stratum: int) -> None:
-        cases.append(Captured(fit, stratum, _whole(fit.records(fit.layout.blocks.of_stratum(stratum)))))
+        cases.append(CapturedStratum(fit, stratum, _whole(fit.records(fit.layout.blocks.of_stratum(stratum)))))
         raise Seen
 
     with patch.object(tasks, "protect_small", protect), suppress(Seen):
@@ -115,7 +115,7 @@ def _whole(blocks: list[Records]) -> Records:
     return Records(*(np.concatenate([getattr(block, name) for block in blocks]) for name in columns))
 
 
-class Answered(NamedTuple):
+class AnsweredQueries(NamedTuple):
     """The queries of a mechanism over a file, their answers, and what was released."""
 
     queries: list[Query]
@@ -123,7 +123,9 @@ class Answered(NamedTuple):
     released: Released
 
 
-def answered(case: Captured, records: Records, answer: Callable[[int, Query], Any], mechanism: Any = None) -> Answered:
+def answered(
+    case: CapturedStratum, records: Records, answer: Callable[[int, Query], Any], mechanism: Any = None
+) -> AnsweredQueries:
     """Drives a mechanism over a file; `answer` takes the number of each query, and the query."""
     queries, answers = list[Query](), list[Floats]()
 
@@ -136,10 +138,10 @@ def answered(case: Captured, records: Records, answer: Callable[[int, Query], An
     learned = fit.learned(case.stratum) if case.job.has_reference else None
     rounds = protection.protect(case.job, case.model, Unwatched(), learned)
     released = run_rounds(rounds, case.model, fit.sampler, KEY, "contract", [records], answer=reply)
-    return Answered(queries, answers, released)
+    return AnsweredQueries(queries, answers, released)
 
 
-def exactly(base: Answered | None = None) -> Callable[[int, Query], Any]:
+def exactly(base: AnsweredQueries | None = None) -> Callable[[int, Query], Any]:
     """Answers without noise; with `base`, its answers, so that later stages are the same."""
 
     def answer(number: int, query: Query) -> Any:
@@ -221,7 +223,7 @@ class LargestCost(NamedTuple):
     unit: str
 
 
-def costs(case: Captured, mechanism: Any = None) -> LargestCost | None:
+def costs(case: CapturedStratum, mechanism: Any = None) -> LargestCost | None:
     """The largest cost of neighbouring files; None if a mechanism asks for no noise."""
     job = case.job
     base = answered(case, case.records, exactly(), mechanism)
@@ -235,7 +237,7 @@ def costs(case: Captured, mechanism: Any = None) -> LargestCost | None:
     return LargestCost(largest, budget, "rho" if gaussian else "epsilon")
 
 
-def overspent(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+def overspent(name: str, case: CapturedStratum, mechanism: Any = None) -> list[str]:
     """A fault if the noise is less than the job's budget requires."""
     spending = costs(case, mechanism)
     return [] if spending is None else _over(name, spending)
@@ -251,7 +253,7 @@ def _over(name: str, spending: LargestCost) -> list[str]:
     ]
 
 
-def problems_of_scale(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+def problems_of_scale(name: str, case: CapturedStratum, mechanism: Any = None) -> list[str]:
     """A fault if the noise is less than the job's budget requires, or far more."""
     spending = costs(case, mechanism)
     if spending is None:

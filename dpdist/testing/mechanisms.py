@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from dpdist.core.errors import JobError
 from dpdist.core.plugins import MECHANISMS as GROUP
-from dpdist.core.plugins import Refused
+from dpdist.core.plugins import PluginRefused
 from dpdist.engine.protocol import Measurement, Query, noise_of
 from dpdist.job import SPECS, Adjacency, Job, MechanismSpec
 from dpdist.job.checks import contradictions
@@ -32,8 +32,8 @@ from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Pro
 from dpdist.release import run
 from dpdist.testing.losses import (
     KEY,
-    Answered,
-    Captured,
+    AnsweredQueries,
+    CapturedStratum,
     answered,
     captured,
     exactly,
@@ -61,7 +61,7 @@ _STATED = (
 """Patterns by which assumptions state a scale: a distance D, over ε or over a part of it."""
 
 
-def problems_of_answers(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+def problems_of_answers(name: str, case: CapturedStratum, mechanism: Any = None) -> list[str]:
     """Faults: a release that follows from exact sums, sets that share an answer, noise without effect."""
     try:
         base = answered(case, case.records, _noisy, mechanism)
@@ -75,7 +75,7 @@ def _noisy(number: int, query: Query) -> Any:
     return query.under(noise_of(KEY.child(str(number)))(query.noise))
 
 
-def _imposed(base: Answered, moved: int = -1, by: float = 0.0, uneven: bool = False) -> Callable[[int, Query], Any]:
+def _imposed(base: AnsweredQueries, moved: int = -1, by: float = 0.0, uneven: bool = False) -> Callable[[int, Query], Any]:
     """The answers of `base` with one of them moved; the queries' own answers after adaptive paths part.
 
     Uneven figures are moved in both directions in turn, because a mechanism may subtract their mean.
@@ -92,7 +92,7 @@ def _imposed(base: Answered, moved: int = -1, by: float = 0.0, uneven: bool = Fa
     return answer
 
 
-def _asks_otherwise(other: Answered, base: Answered, after: int) -> bool:
+def _asks_otherwise(other: AnsweredQueries, base: AnsweredQueries, after: int) -> bool:
     """True if a later query concerns other figures, because an answer may only decide a choice."""
     pairs = zip(other.queries[after + 1 :], base.queries[after + 1 :], strict=False)
     return any(query.noise != as_before.noise for query, as_before in pairs)
@@ -102,7 +102,7 @@ def _alike(one: Query, other: Query) -> bool:
     return type(one) is type(other) and one.noise.size == other.noise.size
 
 
-def _differing(one: Answered, other: Answered) -> list[tuple[int, str]]:
+def _differing(one: AnsweredQueries, other: AnsweredQueries) -> list[tuple[int, str]]:
     """Sets and parameters that differ between two releases."""
     pairs = zip(one.released.parameters, other.released.parameters, strict=True)
     return [
@@ -113,7 +113,7 @@ def _differing(one: Answered, other: Answered) -> list[tuple[int, str]]:
     ]
 
 
-def _of_exact_sums(name: str, case: Captured, base: Answered, mechanism: Any) -> Iterator[str]:
+def _of_exact_sums(name: str, case: CapturedStratum, base: AnsweredQueries, mechanism: Any) -> Iterator[str]:
     files = neighbours(case.job, case.records)[0]
     for file in files[:: max(1, len(files) // TRIED)]:
         other = answered(case, file, _imposed(base), mechanism)
@@ -124,7 +124,7 @@ def _of_exact_sums(name: str, case: Captured, base: Answered, mechanism: Any) ->
             )
 
 
-def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Iterator[str]:
+def _of_sets(name: str, case: CapturedStratum, base: AnsweredQueries, mechanism: Any) -> Iterator[str]:
     sets = len(base.released.parameters)
     noises = case.job.mechanism.noises(case.job)
     per_noise, reached = sets // noises, set[int]()
@@ -146,7 +146,7 @@ def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Itera
         yield f"{name}: no noisy answer changes set {set_number}: it is released without noise"
 
 
-def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+def problems_of_stated_noise(name: str, case: CapturedStratum, mechanism: Any = None) -> list[str]:
     """Faults: `measurements.parquet`, the released object or the statement has other noise than was drawn."""
     rng = np.random.default_rng(3)
     once = answered(
@@ -167,7 +167,7 @@ def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -
     return list(dict.fromkeys([*lines, *_assumed(name, case, promise.assumptions, units, scales)]))
 
 
-def _figures(case: Captured, theta: Draws) -> Iterator[Figures]:
+def _figures(case: CapturedStratum, theta: Draws) -> Iterator[Figures]:
     release = SimpleNamespace(job=case.job, crosstab=case.fit.crosstab, theta=lambda *_: theta, model=lambda _: case.model)
     return measured_of(case.job).figures(release, case.model, case.stratum, theta)
 
@@ -184,7 +184,7 @@ def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, F
                 yield f"{name}: measurements.parquet states {stated}, and the noise was {had}"
 
 
-def _described(name: str, case: Captured, theta: Draws, scales: set[Fraction]) -> Iterator[str]:
+def _described(name: str, case: CapturedStratum, theta: Draws, scales: set[Fraction]) -> Iterator[str]:
     described = str(case.model.describe(theta).get("noise", ""))
     for text in _SCALE.findall(described):
         if Fraction(text) not in scales:
@@ -192,7 +192,7 @@ def _described(name: str, case: Captured, theta: Draws, scales: set[Fraction]) -
 
 
 def _assumed(
-    name: str, case: Captured, assumptions: Sequence[str], units: set[float], scales: set[Fraction]
+    name: str, case: CapturedStratum, assumptions: Sequence[str], units: set[float], scales: set[Fraction]
 ) -> Iterator[str]:
     for text in assumptions:
         for stated in (match for pattern in _STATED for match in pattern.finditer(text)):
@@ -435,7 +435,7 @@ def _lines_of_entry_point(spec: type[MechanismSpec], name: str) -> Iterator[str]
         place = f"{spec.__module__}:{spec.__qualname__}"
         yield f'{name}: no entry point leads to it: add {name} = "{place}" to [project.entry-points."{GROUP}"], and install'
         return
-    except Refused as refusal:
+    except PluginRefused as refusal:
         yield f"{name}: {refusal}"
         return
     if registered is not spec:

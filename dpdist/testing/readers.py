@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError
 from dpdist.core.plugins import READERS as GROUP
-from dpdist.core.plugins import Refused
+from dpdist.core.plugins import PluginRefused
 from dpdist.job.loading import parse_job
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import READERS, Source, TableSource, open_file
@@ -74,7 +74,7 @@ def check_reader(suffix: str, write: Write) -> None:
             lines.extend(_lines(suffix, write, Path(folder)))
         except KeyError:
             lines.append(f'no entry point has this name: add one to [project.entry-points."{GROUP}"], and install')
-        except Refused as refusal:
+        except PluginRefused as refusal:
             lines.append(str(refusal))
         except Exception as error:  # code of others may fail in any way
             lines.append(f"it fails: {type(error).__name__}: {error}")

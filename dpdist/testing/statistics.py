@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from dpdist.core.plugins import STATISTICS as GROUP
-from dpdist.core.plugins import Refused
+from dpdist.core.plugins import PluginRefused
 from dpdist.core.records import Cells, Crosstab, Floats, Ints, cross
 from dpdist.estimation.linear import Units, figures_of
 from dpdist.job import Statistic
@@ -37,7 +37,7 @@ def check_statistic(statistic: str, written: Any) -> None:
         lines = list(_lines(statistic, written, parsed))
     except KeyError:
         lines = [f'no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
-    except Refused as refusal:
+    except PluginRefused as refusal:
         lines = [str(refusal)]
     except ValidationError as error:
         lines = [f"a job cannot write it as {written}: {fault['msg']}" for fault in error.errors()]

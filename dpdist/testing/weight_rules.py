@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from dpdist.core.plugins import WEIGHT_RULES as GROUP
-from dpdist.core.plugins import Refused
+from dpdist.core.plugins import PluginRefused
 from dpdist.core.records import Floats
 from dpdist.job import WEIGHT_RULES, Weights
 from dpdist.privacy.weights import (
@@ -93,7 +93,7 @@ def check_weight_rule(rule: str, keys: Mapping[str, Any] = NO_KEYS) -> None:
         lines = list(dict.fromkeys(f"{rule}: {line}" for line in _lines(weights)))
     except KeyError:
         lines = [f'{rule}: no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
-    except Refused as refusal:
+    except PluginRefused as refusal:
         lines = [f"{rule}: {refusal}"]
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dpdist.audit.likelihood_ratios import BeyondRange, Compared, Measuring
+from dpdist.audit.likelihood_ratios import BeyondRange, FileRequests, NeighbourQueries
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import LearnsOutright
@@ -260,7 +260,7 @@ def claim_of_sums(job: Job) -> float:
     return float(job.rho.release if job.mechanism.gaussian else job.budget.epsilon - job.epsilon.crosstab)
 
 
-def farthest(option: Option) -> Compared:
+def farthest(option: Option) -> NeighbourQueries:
     """The neighbours under the job's adjacency that lose most, of a file drawn at random."""
     base = next(bases(option.job))
     return max(_pairs(option.job, base, tried(option.job, False), taken_in), key=lambda pair: pair.loss)
@@ -275,22 +275,22 @@ def worst_exchange(option: Option) -> float:
     return max(pair.loss for pair in pairs) / float(stated)
 
 
-def _pairs(job: Job, base: Records, single: Records, intake: Any, exchange: bool = False) -> Iterator[Compared]:
+def _pairs(job: Job, base: Records, single: Records, intake: Any, exchange: bool = False) -> Iterator[NeighbourQueries]:
     """Pairs of files: the base with one of the records, and without it or with another one.
 
     Under a privacy unit that record stands there as often as a unit's records count: k like ones move sums the farthest.
     """
     model, learned, sampler = *_model(job), sampler_of(job, None)  # type: ignore[arg-type]
     alone = distinct(intake(job, single))
-    path = Measuring.of(job, model, learned, sampler, base)
+    path = FileRequests.of(job, model, learned, sampler, base)
     files = [joined(base, *[alone.part(k, k + 1)] * job.most_records) for k in range(len(alone))]
-    found = [Measuring.of(job, model, learned, sampler, file, path) for file in files]
+    found = [FileRequests.of(job, model, learned, sampler, file, path) for file in files]
     if job.budget.adjacency != "substitution" and not exchange:
-        yield from (Compared(one, path) for one in found)
+        yield from (NeighbourQueries(one, path) for one in found)
         return
     for one, other in product(range(len(found)), repeat=2):
         if one < other and (job.budget.exchange == "anywhere" or alone.row[one] == alone.row[other]):
-            yield Compared(found[one], found[other])
+            yield NeighbourQueries(found[one], found[other])
 
 
 def crosstab_of(job: Job) -> Crosstab:

@@ -12,7 +12,7 @@ from options import Option, bases, farthest, joined, option, tried
 from test_lower_bounds_of_all import OF_CODES, claimed, files
 
 from dpdist.audit.auditing import bound_of_scores
-from dpdist.audit.likelihood_ratios import Compared, LossMeter, Measuring, NotAdded, compared
+from dpdist.audit.likelihood_ratios import FileRequests, LossMeter, NeighbourQueries, NotAdded, compared
 from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.job import NoiseName
@@ -40,7 +40,7 @@ def test_who_is_chosen_has_the_law_of_the_largest_of_noisy_scores() -> None:
     noise = Noise(Fraction(scale), 2, 1)
     near, far = (Choice(np.array([[0.0, behind]]), noise) for behind in (gap, -gap))
     one, other = (measuring(choices=(each,)) for each in (near, far))
-    scores = Compared(one, other).scores(DRAWS, DRAWS // 2)
+    scores = NeighbourQueries(one, other).scores(DRAWS, DRAWS // 2)
     shares = [float((own == min(scores[0])).mean()) for own in scores]
     for share, due in zip(shares, first, strict=True):
         assert share == pytest.approx(due, abs=4.0 * np.sqrt(0.25 / DRAWS))
@@ -49,10 +49,10 @@ def test_who_is_chosen_has_the_law_of_the_largest_of_noisy_scores() -> None:
 
 def measuring(
     sums: Floats | None = None, scale: int = 1, law: NoiseName = "laplace", choices: tuple[Choice, ...] = ()
-) -> Measuring:
+) -> FileRequests:
     own = np.empty(0) if sums is None else sums
     ends = np.full(len(own), -np.inf), np.full(len(own), np.inf)
-    return Measuring(own, (Fraction(scale),) * len(own), (law,) * len(own), ends, choices, (), (own,))
+    return FileRequests(own, (Fraction(scale),) * len(own), (law,) * len(own), ends, choices, (), (own,))
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
@@ -60,8 +60,8 @@ def test_noise_whose_scale_tells_the_file_is_seen(law: NoiseName) -> None:
     """The sums are the same. Control: the same scale."""
     sums, half = np.array([5.0]), DRAWS // 2
     near, far, same = (measuring(sums, scale, law) for scale in (1000, 3000, 1000))
-    assert bound_of_scores(*Compared(near, far).scores(DRAWS, half), half) > 0.7
-    assert bound_of_scores(*Compared(near, same).scores(DRAWS, half), half) == 0.0
+    assert bound_of_scores(*NeighbourQueries(near, far).scores(DRAWS, half), half) > 0.7
+    assert bound_of_scores(*NeighbourQueries(near, same).scores(DRAWS, half), half) == 0.0
 
 
 def test_noise_that_is_bound_to_no_sums_is_not_taken_for_noise_on_equal_sums() -> None:

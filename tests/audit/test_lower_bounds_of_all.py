@@ -21,7 +21,7 @@ import pytest
 from options import SECRET, claim_of_sums, farthest, halved, option
 
 from dpdist.audit.auditing import bound_of_scores
-from dpdist.audit.likelihood_ratios import Compared, compared
+from dpdist.audit.likelihood_ratios import NeighbourQueries, compared
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import SPECS, Job, epsilon_of
@@ -163,7 +163,7 @@ control is often not caught."""
 
 
 @cache
-def files(name: str) -> Compared:
+def files(name: str) -> NeighbourQueries:
     """What the farthest neighbours measure."""
     if name in SUMS:
         return farthest(SUMS[name])

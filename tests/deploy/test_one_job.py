@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dpdist.cli import manifests
 from dpdist.cli.main import app
 from dpdist.cli.manifests import NANNY_BYTES, job_in_cluster, pick, tasks, worker_memory, worker_patch
-from dpdist.job.loading import Resolved, load_job
+from dpdist.job.loading import SourcedKeys, load_job
 from dpdist.validating import validate
 
 IMAGE = f"registry.example/dpdist@sha256:{'a' * 64}"
@@ -119,7 +119,7 @@ def test_files_beside_a_job_go_with_it_and_references_have_a_folder_of_their_own
         "model": {"family": "user", "program": "programs/mine.stan"},
         "runtime": {"scheduler": "tls://elsewhere:8786", "tls": "certificates", "stall_timeout": 60},
     }
-    job, files = job_in_cluster(Resolved(said, folder=tmp_path))
+    job, files = job_in_cluster(SourcedKeys(said, folder=tmp_path))
     assert files == {"mine.stan": "parameters { real mu; }", "tuned.yaml": "period: '2017'"}
     assert (job["model"]["program"], job["calibration"]["path"]) == ("mine.stan", "tuned.yaml")
     assert (job["input"]["path"], job["reference"]["path"]) == ("/input/survey.parquet", "/input/reference/survey.parquet")
@@ -253,7 +253,7 @@ def test_a_job_in_the_claim_has_any_number_of_levels(
 
 def test_files_of_a_job_in_the_claim_are_named_where_the_driver_sees_them(tmp_path: Path) -> None:
     (tmp_path / "mine.stan").write_text("parameters { real mu; }")
-    resolved = Resolved({"model": {"program": "mine.stan"}}, {}, "job.yaml", tmp_path, None, ())
+    resolved = SourcedKeys({"model": {"program": "mine.stan"}}, {}, "job.yaml", tmp_path, None, ())
     job, files = job_in_cluster(resolved, "/etc/dpdist/job/")
     assert job["model"]["program"] == "/etc/dpdist/job/mine.stan"
     assert list(files) == ["mine.stan"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.estimation.small_area import composite, shrunk
+from dpdist.estimation.small_area import composite, shrink
 
 VALUES = np.array([3.0, 9.0, 4.0, 12.0, 7.0])
 
@@ -15,11 +15,11 @@ def test_cells_of_one_variance_keep_what_is_between_them(noise: float) -> None:
     """The variance between cells is the sample variance less the known one, and at least 0."""
     known = 1.5 + noise
     between = max(0.0, VALUES.var(ddof=1) - known)
-    found = shrunk(VALUES, np.full(5, 1.5), np.full(5, noise))
+    found = shrink(VALUES, np.full(5, 1.5), np.full(5, noise))
     assert found.drift == pytest.approx(between)
     assert found.mean == pytest.approx(VALUES.mean())
     kept = (between + 1.5) / (between + known)
-    assert found.kept == pytest.approx(np.full(5, kept))
+    assert found.own_weight == pytest.approx(np.full(5, kept))
     assert found.values == pytest.approx(VALUES.mean() + kept * (VALUES - VALUES.mean()))
 
 
@@ -31,7 +31,7 @@ def test_variances_that_differ_weigh_by_precision() -> None:
     moment = (w * (VALUES - centre) ** 2).sum() - 4
     between = moment / (w.sum() - (w**2).sum() / w.sum())
     assert between > 0
-    found = shrunk(VALUES, np.zeros(5), variance)
+    found = shrink(VALUES, np.zeros(5), variance)
     assert found.drift == pytest.approx(between)
     assert found.mean == pytest.approx(np.average(VALUES, weights=1.0 / (between + variance)))
 
@@ -40,8 +40,8 @@ def test_borrowing_moves_no_estimate_by_more_than_its_sampling_error() -> None:
     """A cell without records takes the borrowed estimate, with the variance between cells as its error."""
     difference, sampling = np.array([0.1, -0.4, 6.0, np.nan]), np.array([1.0, 2.0, 1.0, np.inf])
     found = composite(difference, sampling)
-    moved = (1.0 - found.kept) * np.abs(difference)
+    moved = (1.0 - found.own_weight) * np.abs(difference)
     assert (moved[:3] <= np.sqrt(sampling[:3])).all()
-    assert found.kept[2] == pytest.approx(1.0 - 1.0 / 36.0)
-    between = shrunk(difference[:3], np.zeros(3), sampling[:3]).drift
-    assert (found.kept[3], found.error[3]) == (0.0, pytest.approx(between))
+    assert found.own_weight[2] == pytest.approx(1.0 - 1.0 / 36.0)
+    between = shrink(difference[:3], np.zeros(3), sampling[:3]).drift
+    assert (found.own_weight[3], found.error[3]) == (0.0, pytest.approx(between))

@@ -12,7 +12,7 @@ import pytest
 
 from dpdist.core.errors import DataError
 from dpdist.survey import csv_file
-from dpdist.survey.csv_file import CsvSource, Written
+from dpdist.survey.csv_file import CsvFormat, CsvSource
 
 NAMES = ["region", "income", "comment"]
 
@@ -61,7 +61,7 @@ def test_every_encoding_and_compression_has_line_breaks(form: str, tmp_path: Pat
     content = text(records, "\r\n", "\r\n").encode("utf-8" if form == "gz" else form)
     path = tmp_path / ("survey.csv.gz" if form == "gz" else "survey.csv")
     path.write_bytes(gzip.compress(content) if form == "gz" else content)
-    source = CsvSource(path, Written(form if form in ("utf-16", "latin-1") else "utf-8"))
+    source = CsvSource(path, CsvFormat(form if form in ("utf-16", "latin-1") else "utf-8"))
     assert read(source) == [[value.replace("~", "\n") for value in record] for record in records]
     lines = text(records, "\n", "\n").split("\n")
     found = source.lines({7, 150})

@@ -134,10 +134,10 @@ def test_a_problem_of_one_entry_is_told_once_at_the_line_and_place_where_it_is_w
 
 
 def test_settings_on_the_command_line_change_what_is_written() -> None:
-    from dpdist.job.loading import Resolved, freeze
+    from dpdist.job.loading import SourcedKeys, freeze
 
     keys: dict[str, Any] = yaml.safe_load(TEXT + "  - {name: t, by: [[state, sex], [sex]], statistics: [count]}\n")
-    assert list(columns(freeze(Resolved(keys).with_settings(["tables.0.by.1=[region]"])))) == ["t-state-sex", "t-region"]
+    assert list(columns(freeze(SourcedKeys(keys).with_settings(["tables.0.by.1=[region]"])))) == ["t-state-sex", "t-region"]
 
 
 def test_a_thousand_tables_are_read_within_seconds_and_one_more_is_refused() -> None:

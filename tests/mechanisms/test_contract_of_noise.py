@@ -28,10 +28,10 @@ from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Moved, NoisyQuery
-from dpdist.testing.losses import Captured, answered, exactly, problems_of_scale
+from dpdist.testing.losses import CapturedStratum, answered, exactly, problems_of_scale
 from dpdist.testing.mechanisms import problems_of_answers, problems_of_stated_noise
 
-Cases = Callable[[str], Captured]
+Cases = Callable[[str], CapturedStratum]
 ADJACENCIES = ("zero_out", "substitution", "add_remove")
 EXCHANGED_ANYWHERE = {"adjacency": "substitution", "exchange": "anywhere"}
 
@@ -86,13 +86,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, Captured]:
+def known() -> dict[str, CapturedStratum]:
     return {}
 
 
 @pytest.fixture
-def case_of(inputs: Path, known: dict[str, Captured], tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    def found(name: str) -> Captured:
+def case_of(inputs: Path, known: dict[str, CapturedStratum], tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    def found(name: str) -> CapturedStratum:
         if name not in known:
             known[name] = captured(name, JOBS[name], inputs, tmp_path_factory.mktemp("case") / "work")
         return known[name]

@@ -26,7 +26,7 @@ from small_runs import captured
 import dpdist
 from dpdist.core import plugins
 from dpdist.core.errors import DataError, JobError, ProblemsError, WorkspaceError
-from dpdist.core.plugins import Members, Refused
+from dpdist.core.plugins import Members, PluginRefused
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Measurement
 from dpdist.job import MODELS, SPECS, WEIGHT_RULES, Job
@@ -473,7 +473,7 @@ def test_two_plugins_of_one_name_are_refused(installed: pytest.MonkeyPatch, tmp_
     install(tmp_path, "yes_no_counts", "")
     installed.syspath_prepend(str(tmp_path))
     assert list(SPECS.usable()[0]) == ["capped_totals"]
-    with pytest.raises(Refused, match=r"several plug-ins have one name: .*dpdist-counts 1\.2\.0.* and .*faulty 0\.1"):
+    with pytest.raises(PluginRefused, match=r"several plug-ins have one name: .*dpdist-counts 1\.2\.0.* and .*faulty 0\.1"):
         SPECS.plugged_in("yes_no_counts")
 
 

@@ -23,7 +23,7 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, la
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     STRETCH,
     InvertedFit,
-    Whitened,
+    ReferenceMoments,
     fit,
     noise_errors,
     sampling_errors,
@@ -94,7 +94,7 @@ def workspace(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(n: int = 4000, cells: int = 6, seed: int = 3) -> Whitened:
+def told(n: int = 4000, cells: int = 6, seed: int = 3) -> ReferenceMoments:
     rng = np.random.default_rng(seed)
     y, w = np.exp(rng.multivariate_normal([10.0, 4.0], [[0.2, -0.1], [-0.1, 0.3]], n)).T
     return whitening_of(np.arange(n) % cells, y, w, cells)

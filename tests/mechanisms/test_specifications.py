@@ -10,7 +10,7 @@ import pytest
 from small_jobs import Said, said, unchecked
 
 from dpdist.core.errors import JobError
-from dpdist.core.public_files import Damaged
+from dpdist.core.public_files import DamagedFile
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import SPECS, Guarantee, Job, Noisy
 from dpdist.job.checks import contradictions
@@ -120,7 +120,7 @@ def published(folder: Path, **changes: Any) -> Path:
     ids=["outcome within the model", "statistics as a family", "constants of all mechanisms"],
 )
 def test_a_release_of_an_earlier_form_is_said_to_be_one_with_what_to_do(changes: Said, tmp_path: Path) -> None:
-    with pytest.raises(Damaged, match="a job of an earlier form") as refused:
+    with pytest.raises(DamagedFile, match="a job of an earlier form") as refused:
         read_job(published(tmp_path, **changes), "job.json")
     assert "the dpdist that made it" in refused.value.remedy
     assert "spends its budget again" in refused.value.remedy
@@ -128,6 +128,6 @@ def test_a_release_of_an_earlier_form_is_said_to_be_one_with_what_to_do(changes:
 
 def test_a_job_that_is_damaged_is_not_said_to_be_of_an_earlier_form(tmp_path: Path) -> None:
     assert read_job(published(tmp_path), "job.json").mechanism.name == "modips"
-    with pytest.raises(Damaged, match="synthetic_sets") as refused:
+    with pytest.raises(DamagedFile, match="synthetic_sets") as refused:
         read_job(published(tmp_path, synthetic_sets="many"), "job.json")
     assert refused.value.remedy == ""

@@ -92,7 +92,7 @@ def theta_at_random(model, family, draws, seed):
     rng = np.random.default_rng(seed)
     if family in REGRESSIONS:
         coefficients = np.full((draws, len(model.design.names)), np.nan)
-        coefficients[:, model.design.kept] = rng.normal(0.0, 1.0, (draws, len(model.design.kept)))
+        coefficients[:, model.design.columns] = rng.normal(0.0, 1.0, (draws, len(model.design.columns)))
         values = {"coefficients": coefficients}
         return Draws(values if family[0] == "p" else {**values, "precision": np.exp(rng.uniform(-2, 6, draws))})
     if family == "beta":

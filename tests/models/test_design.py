@@ -40,7 +40,9 @@ def test_every_frame_row_has_the_treatment_coding_of_its_levels(inside):
     crosstab = crosstab_of(inside)
     rows = slice(0, len(crosstab))
     found = design(crosstab, ("field", "sex"), rows)
-    np.testing.assert_array_equal(found.matrix[found.pattern], full_coding(crosstab, ("field", "sex"), rows)[:, found.kept])
+    np.testing.assert_array_equal(
+        found.matrix[found.pattern], full_coding(crosstab, ("field", "sex"), rows)[:, found.columns]
+    )
     assert found.names == predictor_names(crosstab, ("field", "sex"))
 
 
@@ -62,7 +64,7 @@ def test_a_column_is_kept_if_and_only_if_it_is_not_in_the_span_of_those_before_i
     rows = slice(0, len(crosstab))
     full = full_coding(crosstab, ("field", "sex", "age"), rows)
     ranks = [0, *(np.linalg.matrix_rank(full[:, : k + 1]) for k in range(full.shape[1]))]
-    assert design(crosstab, ("field", "sex", "age"), rows).kept == tuple(np.flatnonzero(np.diff(ranks)))
+    assert design(crosstab, ("field", "sex", "age"), rows).columns == tuple(np.flatnonzero(np.diff(ranks)))
 
 
 @fixed
@@ -79,24 +81,24 @@ def test_the_kept_columns_span_all_group_means_that_the_full_coding_spans(inside
 
 def test_without_a_record_at_the_reference_level_the_last_indicator_is_aliased():
     crosstab = crosstab_of({(1, 0, 0), (2, 0, 0)})
-    assert design(crosstab, ("field",), slice(0, 2)).kept == (0, 1)
+    assert design(crosstab, ("field",), slice(0, 2)).columns == (0, 1)
 
 
 def test_an_empty_level_other_than_the_reference_loses_its_own_indicator():
     crosstab = crosstab_of({(0, 0, 0), (2, 0, 0)})
-    assert design(crosstab, ("field",), slice(0, 2)).kept == (0, 2)
+    assert design(crosstab, ("field",), slice(0, 2)).columns == (0, 2)
 
 
 def test_a_single_group_keeps_the_intercept_alone():
     found = design(crosstab_of({(2, 1, 1)}), ("field", "sex"), slice(0, 1))
-    assert found.kept == (0,)
+    assert found.columns == (0,)
     np.testing.assert_array_equal(found.matrix, [[1.0]])
 
 
 def test_a_stratums_design_sees_its_own_frame_rows_only():
     crosstab = crosstab_of({(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 0, 1)}, strata=("field",))
     second = design(crosstab, ("sex", "age"), crosstab.rows_of(1))
-    assert (second.first, second.kept) == (2, (0, 2))
+    assert (second.first, second.columns) == (2, (0, 2))
     np.testing.assert_array_equal(second.matrix[second.pattern], [[1.0, 0.0], [1.0, 1.0]])
 
 
@@ -104,6 +106,6 @@ def test_the_design_does_not_depend_on_how_many_records_a_combination_has():
     few = crosstab_of({(0, 0, 0), (1, 1, 0), (2, 0, 1)})
     many = Crosstab(few.codes, few.levels, few.count * 1000, (), ())
     one, other = (design(crosstab, tuple(LEVELS), slice(0, 3)) for crosstab in (few, many))
-    assert (one.names, one.kept, one.first) == (other.names, other.kept, other.first)
+    assert (one.names, one.columns, one.first) == (other.names, other.columns, other.first)
     np.testing.assert_array_equal(one.matrix, other.matrix)
     np.testing.assert_array_equal(one.pattern, other.pattern)

@@ -115,7 +115,7 @@ def indicators(crosstab, names):
 
 def known_posterior(model, crosstab, records, alpha, prior=None):
     """Oracle: plain matrix algebra on the records themselves, without sufficient statistics or Cholesky roots."""
-    x = indicators(crosstab, [model.design.names[k] for k in model.design.kept])
+    x = indicators(crosstab, [model.design.names[k] for k in model.design.columns])
     z = np.log(np.column_stack([records.outcome, records.weight]))
     a, p = np.diag(alpha), x.shape[1]
     p0, m0 = (np.zeros((p, p)), np.zeros((p, 2))) if prior is None else (prior.precision, prior.location)
@@ -206,7 +206,7 @@ def theta_at_random(model, draws, seed):
     """Parameters from all over the space, not from a posterior: correlations up to ±.95, scales over a factor of ten."""
     rng = np.random.default_rng(seed)
     coefficients = np.full((draws, len(model.design.names), 2), np.nan)
-    coefficients[:, model.design.kept] = rng.normal(0.0, 0.5, (draws, len(model.design.kept), 2))
+    coefficients[:, model.design.columns] = rng.normal(0.0, 0.5, (draws, len(model.design.columns), 2))
     coefficients[:, 0] += [11.0, 4.0]
     sd, r = rng.uniform(0.2, 2.0, (draws, 2)), rng.uniform(-0.95, 0.95, draws)
     cross = r * sd[:, 0] * sd[:, 1]
@@ -350,7 +350,7 @@ def test_draws_have_the_moments_of_the_closed_form():
     alpha = some_alpha(len(records))
     known = known_posterior(model, EVERYWHERE, records, alpha)
     draws = model.draw(model.statistics(records, alpha), 40_000, KEY.generator("moments"))
-    kept = model.design.kept
+    kept = model.design.columns
     assert worst_z(draws, kept, known) < Z_LIMIT
     sd = np.sqrt(np.outer(np.diag(np.linalg.inv(known.precision)), np.diag(known.scale)) / known.degrees)
     wrong = [
@@ -369,7 +369,7 @@ def test_draws_have_the_marginals_of_the_closed_form():
     alpha = some_alpha(len(records))
     known = known_posterior(model, EVERYWHERE, records, alpha)
     draws = model.draw(model.statistics(records, alpha), 20_000, KEY.generator("marginals"))
-    kept = model.design.kept
+    kept = model.design.columns
     assert smallest_p(draws, kept, known) > 1e-6
     assert smallest_p(draws, kept, known._replace(degrees=known.degrees + 1.0)) < 1e-6
     assert smallest_p(draws, kept, known._replace(degrees=known.degrees - 1.0)) < 1e-6
@@ -444,7 +444,7 @@ def test_proper_prior_draws_have_the_moments_of_the_conjugate_posterior():
     alpha = some_alpha(len(records))
     known = known_posterior(model, EVERYWHERE, records, alpha, model.prior)
     draws = model.draw(model.statistics(records, alpha), 40_000, KEY.generator("proper"))
-    kept = model.design.kept
+    kept = model.design.columns
     assert worst_z(draws, kept, known) < Z_LIMIT
     assert worst_z(draws, kept, known_posterior(model, EVERYWHERE, records, alpha)) > Z_LIMIT
     assert worst_z(draws, kept, known._replace(scale=known.scale - model.prior.scale)) > Z_LIMIT

@@ -170,14 +170,14 @@ def test_own_records_count_by_size_and_likeness() -> None:
     apart = np.concatenate([rng.normal(0.0, np.sqrt(0.01 + 0.04), 30), [0.1, np.nan]])
     found = composite(apart, sampling)
     plain = 0.04 / 0.05
-    assert np.median(found.kept[:30]) == pytest.approx(plain, abs=0.1)
-    assert found.kept[30] == pytest.approx(0.04 / 0.24, abs=0.1)
-    assert (found.kept[31], found.error[31]) == (0.0, pytest.approx(0.04, abs=0.02))
+    assert np.median(found.own_weight[:30]) == pytest.approx(plain, abs=0.1)
+    assert found.own_weight[30] == pytest.approx(0.04 / 0.24, abs=0.1)
+    assert (found.own_weight[31], found.error[31]) == (0.0, pytest.approx(0.04, abs=0.02))
     far = composite(np.append(apart[:31], 3.0), np.append(sampling[:31], 0.01))
-    assert far.kept[31] > 0.99
-    assert (np.abs((1.0 - far.kept) * np.append(apart[:31], 3.0)) <= np.sqrt(far.error.max() + sampling.max())).all()
+    assert far.own_weight[31] > 0.99
+    assert (np.abs((1.0 - far.own_weight) * np.append(apart[:31], 3.0)) <= np.sqrt(far.error.max() + sampling.max())).all()
     alike = composite(np.zeros(30), sampling[:30])
-    assert (alike.kept == 0.0).all(), "control: nothing tells them apart"
+    assert (alike.own_weight == 0.0).all(), "control: nothing tells them apart"
 
 
 SIZES = np.array([45, 700, 900, 800, 60, 90, 600, 40, 900, 70])

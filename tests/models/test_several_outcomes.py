@@ -73,7 +73,7 @@ def logs_of(crosstab, d=2, seed=1):
 
 def posterior(model, z, alpha, crosstab=EVERYWHERE):
     """B̂, K, S, ν by plain matrix algebra on the records themselves."""
-    x = indicators(crosstab, [model.design.names[k] for k in model.design.kept])
+    x = indicators(crosstab, [model.design.names[k] for k in model.design.columns])
     a = np.diag(alpha)
     k = x.T @ a @ x
     b = np.linalg.solve(k, x.T @ a @ z)

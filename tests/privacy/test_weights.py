@@ -22,7 +22,7 @@ from dpdist.privacy.weights import (
     Scalar,
     ScaleShift,
     Summary,
-    Truncated,
+    TruncatedWeights,
     applied_to,
     fixed,
     for_later_files,
@@ -392,7 +392,7 @@ def test_cluster_weights_come_through_other_steps_and_blocks_see_the_whole_strat
 def test_truncation_takes_all_weight_where_the_weighted_bound_is_over_the_limit(unweighted, limit):
     """Weighted-e [G]: α F under the unweighted fit, α before re-weighting."""
     inner = linear(1.0, unweighted)
-    step, alpha = Truncated(inner, limit), inner(unweighted, ONE, ONE)
+    step, alpha = TruncatedWeights(inner, limit), inner(unweighted, ONE, ONE)
     over = alpha * unweighted > limit
     np.testing.assert_array_equal(step(unweighted, ONE, ONE), np.where(over, 0.0, alpha))
     assert step.truncated(unweighted) == over.sum()
@@ -402,6 +402,6 @@ def test_fixed_constants_take_two_fits_whatever_the_bound():
     steps = fixed(Weights(rule="linear", c=0.8, scale=0.5), 1.5)
     assert isinstance(next(steps), Ones)
     second = steps.send(Summary(9.0, 9.0, 1.0))
-    assert second == Truncated(ScaleShift(Linear(0.8, 0.0, 1.0, 9.0), 0.5, 0.0), 1.5)
+    assert second == TruncatedWeights(ScaleShift(Linear(0.8, 0.0, 1.0, 9.0), 0.5, 0.0), 1.5)
     with pytest.raises(StopIteration):
         steps.send(Summary(9.0, 9.0, 1.0))

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.quality.microdata import Coded, consistency, p_value, statistics
+from dpdist.quality.microdata import RecordCodes, consistency, p_value, statistics
 
 
-def coded(seed: int, together: float, n: int = 2000) -> Coded:
+def coded(seed: int, together: float, n: int = 2000) -> RecordCodes:
     rng = np.random.default_rng(seed)
     first = rng.integers(0, 3, n)
     second = np.where(rng.random(n) < together, first, rng.integers(0, 3, n))
     third = rng.integers(0, 2, n)
-    return Coded(np.column_stack([first, second, third]), (3, 3, 2), np.ones(n))
+    return RecordCodes(np.column_stack([first, second, third]), (3, 3, 2), np.ones(n))
 
 
 def test_statistics_are_those_of_scipy_and_empty_levels_have_no_degree_of_freedom() -> None:
@@ -24,9 +24,9 @@ def test_statistics_are_those_of_scipy_and_empty_levels_have_no_degree_of_freedo
     expected = stats.chi2_contingency(table, correction=False)
     assert (values[0], degrees[0]) == (pytest.approx(expected.statistic), expected.dof)
     assert p_value(values, float(degrees[0])) == pytest.approx(expected.pvalue)
-    wider = Coded(file.codes, (5, 3, 2), file.weight)
+    wider = RecordCodes(file.codes, (5, 3, 2), file.weight)
     assert statistics(wider, [(0, 1)])[1][0] == expected.dof
-    assert statistics(Coded(file.codes * 0, (3, 3, 2), file.weight), [(0, 1)])[1][0] == 0
+    assert statistics(RecordCodes(file.codes * 0, (3, 3, 2), file.weight), [(0, 1)])[1][0] == 0
 
 
 def test_equal_sets_are_tested_as_one_mean_square() -> None:

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from dpdist.quality.microdata import (
     LADDER,
-    Coded,
+    RecordCodes,
     Regression,
     equivalent_share,
     fitted,
@@ -27,12 +27,12 @@ from dpdist.quality.microdata import (
 SIZES = (2, 3, 4)
 
 
-def file(seed: int, n: int = 300, tilt: float = 0.0) -> Coded:
+def file(seed: int, n: int = 300, tilt: float = 0.0) -> RecordCodes:
     rng = np.random.default_rng(seed)
     first = (rng.random(n) < 0.4 + tilt).astype(int)
     second = rng.binomial(2, 0.3 + 0.3 * first)
     third = rng.integers(0, 4, n)
-    return Coded(np.column_stack([first, second, third]), SIZES, rng.gamma(2.0, 3.0, n))
+    return RecordCodes(np.column_stack([first, second, third]), SIZES, rng.gamma(2.0, 3.0, n))
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -51,8 +51,8 @@ def test_total_variation_is_half_the_sum_of_absolute_differences_of_weighted_sha
 
 def test_equal_files_are_at_0_and_files_without_a_common_cell_at_1() -> None:
     own = file(1)
-    apart = Coded(np.tile([1, 2, 3], (5, 1)), SIZES, np.ones(5))
-    other = Coded(np.tile([0, 0, 0], (7, 1)), SIZES, np.ones(7))
+    apart = RecordCodes(np.tile([1, 2, 3], (5, 1)), SIZES, np.ones(5))
+    other = RecordCodes(np.tile([0, 0, 0], (7, 1)), SIZES, np.ones(7))
     assert total_variation(own, own, 2).max() == 0.0
     assert total_variation(apart, other, 1).min() == 1.0
     assert (k_marginal_score(own, own), k_marginal_score(apart, other)) == (1000.0, 0.0)
@@ -61,7 +61,9 @@ def test_equal_files_are_at_0_and_files_without_a_common_cell_at_1() -> None:
 def test_weights_count() -> None:
     """Doubled records and doubled weights are the same file; control: without weights they are not."""
     own, twice = file(3), np.arange(300) % 3 == 0
-    doubled = Coded(np.concatenate([own.codes, own.codes[twice]]), SIZES, np.concatenate([own.weight, own.weight[twice]]))
+    doubled = RecordCodes(
+        np.concatenate([own.codes, own.codes[twice]]), SIZES, np.concatenate([own.weight, own.weight[twice]])
+    )
     heavier = own._replace(weight=own.weight * (1.0 + twice))
     assert total_variation(doubled, heavier, 3).max() < 1e-12
     assert total_variation(doubled.unweighted, heavier.unweighted, 3).max() > 0.01
@@ -78,7 +80,7 @@ def test_the_ladder_rises_and_finds_a_subsample_of_its_own_size_again() -> None:
 
 def test_the_regression_is_the_one_of_greatest_likelihood() -> None:
     own = file(6)
-    x, y = indicators(Coded(own.codes[:, 1:], SIZES[1:], own.weight)), (own.codes[:, 0] == 1).astype(float)
+    x, y = indicators(RecordCodes(own.codes[:, 1:], SIZES[1:], own.weight)), (own.codes[:, 0] == 1).astype(float)
     weight = own.weight / own.weight.sum()
 
     def loss(beta):
@@ -99,7 +101,7 @@ def test_a_file_is_not_told_from_itself_and_is_from_another() -> None:
 
 def test_specks_is_the_largest_distance_of_the_scores_distribution_functions() -> None:
     """With one column of two levels it is the difference of the shares; pMSE follows from the two probabilities."""
-    a, b = (Coded(np.array([[0]] * (10 - k) + [[1]] * k), (2,), np.ones(10)) for k in (3, 8))
+    a, b = (RecordCodes(np.array([[0]] * (10 - k) + [[1]] * k), (2,), np.ones(10)) for k in (3, 8))
     found = propensity(a, b)
     assert found.specks == pytest.approx(0.5)
     scores = {0: 2 / (7 + 2), 1: 8 / (3 + 8)}
@@ -108,7 +110,7 @@ def test_specks_is_the_largest_distance_of_the_scores_distribution_functions() -
 
 
 def test_files_that_are_apart_are_told_without_an_infinite_coefficient() -> None:
-    a, b = (Coded(np.full((20, 1), k), (2,), np.ones(20)) for k in (0, 1))
+    a, b = (RecordCodes(np.full((20, 1), k), (2,), np.ones(20)) for k in (0, 1))
     found = propensity(a, b)
     assert found.specks == pytest.approx(1.0)
     assert 0.2 < found.pmse <= 0.25

@@ -127,13 +127,13 @@ def test_29_of_42_is_never_called_chance() -> None:
         rng, found = np.random.default_rng(44), 0
         for _ in range(400):
             verdict = judged(table(rng, shared, stated=0.75))
-            if verdict.held > 0.75:
+            if verdict.coverage > 0.75:
                 continue
             found += 1
             text = in_words("t, count", verdict)
             assert "chance." not in text.replace("than chance", "")
             assert verdict.fails or (("This is a warning: fewer than 90 % are covered." in text) == verdict.warns)
-            assert verdict.fails or verdict.held >= 0.7 or verdict.warns
+            assert verdict.fails or verdict.coverage >= 0.7 or verdict.warns
             if found == 5:
                 break
         assert found == 5

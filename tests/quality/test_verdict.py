@@ -115,7 +115,7 @@ def test_the_direct_errors_are_not_allowed_for_a_second_time() -> None:
     found = verdict(rows)
     sums = np.hypot(rows["synthetic_se"], rows["direct_se"]) * stats.norm.ppf(0.95)
     assert ((rows["synthetic"] - rows["direct"]).abs() <= sums)[:-1].mean() > 0.8
-    assert found.held < 0.4
+    assert found.coverage < 0.4
     assert found.too_few
     assert found.stops
     assert in_words("salaries", found).endswith("Do not publish.")
@@ -200,10 +200,10 @@ def test_what_cannot_be_judged_is_left_out() -> None:
 
 def test_a_figure_that_the_design_fixes_is_held_to_the_published_error_alone() -> None:
     rows = evaluated(np.random.default_rng(12), 20).assign(direct_se=0.0)
-    assert verdict(rows).held == 1.0
+    assert verdict(rows).coverage == 1.0
     rows[["synthetic", "synthetic_lower", "synthetic_upper"]] += 3.0
     found = verdict(rows)
-    assert (found.held, found.covered) == (0.0, 0.0)
+    assert (found.coverage, found.covered) == (0.0, 0.0)
     assert found.stops
 
 
@@ -293,7 +293,7 @@ def test_a_grand_figure_is_held_to_the_interval_that_is_published() -> None:
     longer = verdict(rows).grand
     assert plain is not None
     assert longer is not None
-    assert (plain.held, longer.held) == (False, True)
+    assert (plain.covers, longer.covers) == (False, True)
     assert plain.reach == pytest.approx(1.645)
     assert longer.reach == pytest.approx(2.645)
 

@@ -53,7 +53,7 @@ from spoiling import (
 import dpdist
 from dpdist.core.errors import DataError, WorkspaceError
 from dpdist.core.minisign import SecretKey
-from dpdist.core.public_files import SIGNATURE, Damaged, read_object
+from dpdist.core.public_files import SIGNATURE, DamagedFile, read_object
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.opening.verifying import sign
 
@@ -355,5 +355,5 @@ def test_a_file_of_a_terabyte_is_refused_unread(read: Callable[[Path, str], obje
     """The file is empty space: whoever read it would run out of memory."""
     (tmp_path / "job.json").touch()
     os.truncate(tmp_path / "job.json", 2**40)
-    with pytest.raises(Damaged, match=r"job\.json: more than 67108864 bytes"):
+    with pytest.raises(DamagedFile, match=r"job\.json: more than 67108864 bytes"):
         read(tmp_path, "job.json")

@@ -12,7 +12,7 @@ from scipy.stats import t
 
 from dpdist.core.records import Floats
 from dpdist.job.loading import find_job
-from dpdist.quality.microdata import Coded, propensity, total_variation
+from dpdist.quality.microdata import RecordCodes, propensity, total_variation
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.settings import Study
@@ -57,7 +57,7 @@ def test_steps_has_its_first_layer_better_than_flat_counts() -> None:
 
 def test_total_variation_of_counts_is_half_the_distance_of_shares() -> None:
     one, other = (
-        Coded.of_counts(np.array(counts)) for counts in ([[30.0, 10.0], [10.0, 0.0]], [[10.0, 10.0], [10.0, 20.0]])
+        RecordCodes.of_counts(np.array(counts)) for counts in ([[30.0, 10.0], [10.0, 0.0]], [[10.0, 10.0], [10.0, 20.0]])
     )
     assert total_variation(one, other, 2) == pytest.approx([0.4])
     assert total_variation(one, other, 1) == pytest.approx([0.4, 0.4])
@@ -66,7 +66,7 @@ def test_total_variation_of_counts_is_half_the_distance_of_shares() -> None:
 
 
 def specks(one: Floats, other: Floats, ways: int = 1) -> float:
-    return propensity(Coded.of_counts(one), Coded.of_counts(other), pairs=ways == 2).specks
+    return propensity(RecordCodes.of_counts(one), RecordCodes.of_counts(other), pairs=ways == 2).specks
 
 
 def test_propensity_scores_tell_files_apart_by_as_much_as_they_differ() -> None:

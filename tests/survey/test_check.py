@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.job import Job
-from dpdist.survey.checks import Checked, check
+from dpdist.survey.checks import CheckedBatch, check
 from dpdist.survey.findings import Batch, Findings, positions
 from dpdist.survey.schema import check_schema, needed_columns
 
@@ -43,7 +43,7 @@ def batch(text: bool = False, **columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def checked(job: Job, records: pa.RecordBatch, text: bool = False, first_row: int = 0) -> tuple[Checked, Findings]:
+def checked(job: Job, records: pa.RecordBatch, text: bool = False, first_row: int = 0) -> tuple[CheckedBatch, Findings]:
     findings = Findings()
     assert check_schema(job, records.schema, text) == []
     return check(job, records, first_row, findings, text), findings

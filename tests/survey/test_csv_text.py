@@ -13,7 +13,7 @@ from dpdist.job.data import Input
 from dpdist.job.loading import parse_job
 from dpdist.job.reference import FileReference
 from dpdist.survey.census import take_census
-from dpdist.survey.csv_file import CsvSource, Written, lines_of
+from dpdist.survey.csv_file import CsvFormat, CsvSource, lines_of
 from dpdist.survey.reference_file import open_reference
 from dpdist.survey.source import open_source
 
@@ -111,7 +111,7 @@ def test_another_separator_is_named(mark: str, name: str, decimal: str, job: Job
 
 def test_lines_are_found_in_another_encoding_and_with_another_separator(tmp_path: Path) -> None:
     path = written(tmp_path, (HEADER + ROWS).replace(",", ";").encode("utf-16"))
-    assert lines_of(path, {1, 2}, Written("utf-16", ";")) == {1: 3, 2: 4}
+    assert lines_of(path, {1, 2}, CsvFormat("utf-16", ";")) == {1: 3, 2: 4}
 
 
 def test_the_same_file_in_utf8_with_commas_is_read(job: Job, tmp_path: Path) -> None:

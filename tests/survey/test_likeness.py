@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdist.survey.same_file import FALSE_ALARM, Hashed, chance, same_records
+from dpdist.survey.same_file import FALSE_ALARM, RecordHashes, chance, same_records
 
 Values = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Values]
@@ -26,18 +26,18 @@ LAWS: dict[str, Draw] = {
 COARSE = ("turnout", "rare")
 
 
-def file(values: NDArray[np.generic], cells: int = 1) -> Hashed:
+def file(values: NDArray[np.generic], cells: int = 1) -> RecordHashes:
     """Records of equal values in `cells` cells of equal size, one after the other."""
     codes = (np.arange(len(values)) * cells // max(len(values), 1)).astype(np.uint64)
-    return Hashed(np.asarray(values, dtype=float).view(np.uint64) ^ (codes << np.uint64(1)), codes)
+    return RecordHashes(np.asarray(values, dtype=float).view(np.uint64) ^ (codes << np.uint64(1)), codes)
 
 
-def picked(of: Hashed, which: NDArray[np.int64]) -> Hashed:
-    return Hashed(of.record[which], of.codes[which])
+def picked(of: RecordHashes, which: NDArray[np.int64]) -> RecordHashes:
+    return RecordHashes(of.record[which], of.codes[which])
 
 
-def joined(a: Hashed, b: Hashed) -> Hashed:
-    return Hashed(np.concatenate([a.record, b.record]), np.concatenate([a.codes, b.codes]))
+def joined(a: RecordHashes, b: RecordHashes) -> RecordHashes:
+    return RecordHashes(np.concatenate([a.record, b.record]), np.concatenate([a.codes, b.codes]))
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -95,8 +95,8 @@ def test_an_order_that_the_design_fixes_is_no_likeness() -> None:
     sex = np.arange(1000, dtype=np.uint64) % 2
     rare, often = (np.arange(1000) % period == 0 for period in (400, 7))
 
-    def couples(yes: NDArray[np.bool_]) -> Hashed:
-        return Hashed(sex * np.uint64(2) + yes.astype(np.uint64), sex)
+    def couples(yes: NDArray[np.bool_]) -> RecordHashes:
+        return RecordHashes(sex * np.uint64(2) + yes.astype(np.uint64), sex)
 
     assert not same_records(couples(rare), picked(couples(rare), np.arange(999)))
     assert same_records(couples(often), picked(couples(often), np.arange(999)))
@@ -107,7 +107,7 @@ def test_strata_of_fixed_size_overlap_by_design() -> None:
     rng = np.random.default_rng(3)
     now, before = (file(rng.random(8160) < 0.97, 816) for _ in range(2))
     assert not same_records(now, before)
-    blind = [Hashed(one.record, np.zeros_like(one.codes)) for one in (now, before)]
+    blind = [RecordHashes(one.record, np.zeros_like(one.codes)) for one in (now, before)]
     assert same_records(blind[0], picked(blind[1], rng.permutation(8160)))
 
 

@@ -182,7 +182,7 @@ def merged_groups(groups: Iterable[int], pair: Marginal) -> list[int]:
     return [before[pair[0]] if group == before[pair[1]] else group for group in before]
 
 
-class Measured(NamedTuple):
+class TableMeasurements(NamedTuple):
     """Results so far: tables, their noisy sums one after another, and the parts of ε of each."""
 
     keys: tuple[Marginal, ...]
@@ -198,7 +198,7 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
     """
     exact = yield Pass(TableSums(model.measuring(model.candidates)), "sum")
     exact_tables = {key: values[0] for key, values in model.split(model.candidates, exact[None]).items()}
-    so_far, groups = Measured(model.singles, singles, (0,) * len(model.singles)), list(range(len(model.columns)))
+    so_far, groups = TableMeasurements(model.singles, singles, (0,) * len(model.singles)), list(range(len(model.columns)))
     factor, remaining = 1, model.units
     while remaining:
         units = factor if remaining >= 2 * factor else remaining
@@ -210,7 +210,7 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
         (first,) = yield defined.scores(np.array([values]), best_pair(choice), next(numbers))
         best = open_ones[int(first)]
         noisy = yield defined.sums(exact_tables[best].ravel(), tables(1, scale), next(numbers))
-        so_far = Measured((*so_far.keys, best), np.concatenate([so_far.sums, noisy]), (*so_far.units, units))
+        so_far = TableMeasurements((*so_far.keys, best), np.concatenate([so_far.sums, noisy]), (*so_far.units, units))
         groups, remaining = merged_groups(groups, best), remaining - units
         now = expected_of(model, model.fitted(model.of_rounds(*so_far)), best)
         if np.abs(now - expected[best]).sum() <= float(scale) * prod(model.shape(best)):

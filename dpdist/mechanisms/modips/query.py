@@ -16,7 +16,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.modips.post import LevelCounts, Moments, Sanitized
 from dpdist.mechanisms.modips.sensitivity import queries_of
 from dpdist.mechanisms.modips.spec import Modips as Settings
-from dpdist.mechanisms.promises import Repeated, promise_of
+from dpdist.mechanisms.promises import Repetition, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
@@ -197,11 +197,11 @@ class ModipsMechanism(NoisySums[Settings, Sanitized]):
         return released_sets(recorder, drawn, float(job.epsilon.tables), statistics=float(len(sums)))
 
 
-def _repeated(job: Job, settings: Settings) -> Repeated | None:
+def _repeated(job: Job, settings: Settings) -> Repetition | None:
     """The sanitizations, if several synthetic sets follow from each."""
     if settings.nested == 1:
         return None
-    return Repeated(settings.noises(job), "sanitizations", "; their sets follow by post-processing")
+    return Repetition(settings.noises(job), "sanitizations", "; their sets follow by post-processing")
 
 
 def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:

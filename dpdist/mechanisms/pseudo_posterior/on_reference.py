@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.spec import Centred
-from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
+from dpdist.mechanisms.pseudo_posterior.tilted import FixedPrivacyWeights, Weigh, fits
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Clamped, Draws, Likelihood, Spurious
 from dpdist.models.user import User
@@ -88,7 +88,7 @@ class RecordWeights(NamedTuple):
     """
 
     theta: Draws
-    frozen: Frozen
+    frozen: FixedPrivacyWeights
     facts: Facts | None = None
     """The reference's distributions, for a score model."""
 
@@ -139,16 +139,18 @@ def check_centre(job: Job, model: Likelihood, learned: Centre) -> Generator[Pass
 def learn_weights(job: Job, model: Likelihood) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
     """The reference's final privacy weights under the job's rule, and draws of the reference's fit with α = 1.
 
-    Weights that were tuned are adjusted for later files (`Frozen`, `reference_search`). Raises `NotReached`.
+    Weights that were tuned are adjusted for later files (`FixedPrivacyWeights`, `reference_search`). Raises `NotReached`.
     """
     mechanism, target = job.mechanism, target_of(job)
     searched, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
-    steps = [(fit.step, before.draws) for before, fit in pairwise(searched) if not isinstance(fit.step, Frozen)]
+    steps = [
+        (fit.step, before.draws) for before, fit in pairwise(searched) if not isinstance(fit.step, FixedPrivacyWeights)
+    ]
     steps = steps[-2:] if steps and isinstance(steps[-1][0], Reweight) else steps[-1:]
     if mechanism.name == "censor_w" and mechanism.weights.reweight is not None:
         steps = [*steps, (Reweight(mechanism.weights.reweight, searched[-1].summary.database_bound), searched[-1].draws)]
     first = searched[0].draws
-    return RecordWeights(centre_of(model, first), Frozen(first, tuple(steps))), first
+    return RecordWeights(centre_of(model, first), FixedPrivacyWeights(first, tuple(steps))), first
 
 
 def centre_of(model: Likelihood, draws: Draws) -> Draws:

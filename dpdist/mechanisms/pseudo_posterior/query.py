@@ -29,7 +29,7 @@ from dpdist.mechanisms.pseudo_posterior.post import (
 )
 from dpdist.models.protocol import Likelihood, StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
-from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
+from dpdist.privacy.weights import Constant, Reweight, Search, UnchangedWeights, fixed, search
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:
@@ -149,7 +149,7 @@ class CensorWMechanism:
             return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))
         steps_done, _ = yield from tilted.fits(model, fixed(weights))
         bound = steps_done[-1].summary.database_bound
-        step = Kept() if weights.reweight is None else Reweight(weights.reweight, bound)
+        step = UnchangedWeights() if weights.reweight is None else Reweight(weights.reweight, bound)
         return (yield from clamped.protect(model, target_of(job), sets, recorder, step, tuple(steps_done)))
 
 

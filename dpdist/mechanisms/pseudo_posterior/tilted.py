@@ -35,7 +35,7 @@ from dpdist.privacy.weights import (
     NotReached,
     Step,
     Summary,
-    Truncated,
+    TruncatedWeights,
     applied_to,
     as_weighted,
     bounded,
@@ -46,7 +46,7 @@ from dpdist.privacy.weights import (
 from dpdist.privacy.weights import weigh as weigh_by
 
 
-class Frozen(NamedTuple):
+class FixedPrivacyWeights(NamedTuple):
     """Privacy weights fixed on a reference, by weight rules whose fits use the reference alone.
 
     `unweighted` are draws of the fit with α = 1, under which F is computed. `steps` are the rules, each with the draws
@@ -66,7 +66,7 @@ class Frozen(NamedTuple):
         return unweighted, alpha
 
 
-Weighing = Step | Frozen
+Weighing = Step | FixedPrivacyWeights
 """A step of the weight search, or weights fixed on a reference."""
 Weighings = Generator[Weighing, Summary, None]
 """A search for weights: it yields steps, and is sent the summary of the fit under each."""
@@ -77,7 +77,7 @@ def weigh(model: Likelihood, step: Weighing, records: Records, carry: Carry) -> 
 
     Weights fixed on a reference start a new state.
     """
-    if not isinstance(step, Frozen):
+    if not isinstance(step, FixedPrivacyWeights):
         return weigh_by(step, records.outcomes, carry)
     carry.clear()
     carry["unweighted"], carry["alpha"] = step.weigh(model, records)
@@ -140,9 +140,9 @@ class Byproducts(NamedTuple):
         recorder.bounds(Confidential(columns))
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
-        last = self.step.steps[-1][0] if isinstance(self.step, Frozen) else self.step
+        last = self.step.steps[-1][0] if isinstance(self.step, FixedPrivacyWeights) else self.step
         step = applied_to(last, records.outcomes) if last is not None else None
-        truncated = step.truncated(unweighted) if isinstance(step, Truncated) else 0
+        truncated = step.truncated(unweighted) if isinstance(step, TruncatedWeights) else 0
         return np.array([alpha.sum(), truncated])
 
 
@@ -183,7 +183,7 @@ def fits(
             return found_fits, number
 
 
-def fixed_on_reference(frozen: Frozen) -> Weighings:
+def fixed_on_reference(frozen: FixedPrivacyWeights) -> Weighings:
     """A search of one step: the weights that a reference fixed."""
     yield frozen
 

@@ -32,7 +32,7 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     InvertedFit,
-    Whitened,
+    ReferenceMoments,
     fit,
     limited,
     moved_by,
@@ -102,7 +102,7 @@ class SanitizedLognormal(PublicModel):
     shrinkage: bool
     law: CellLognormal
     noise: NoiseName
-    whitened: Whitened | None = field(default=None, metadata={WRITTEN: "told"})
+    whitened: ReferenceMoments | None = field(default=None, metadata={WRITTEN: "told"})
     noisy_counts: bool = False
     """True if sample counts have noise too (`predictors: {protect}`)."""
 
@@ -156,7 +156,7 @@ class SanitizedLognormal(PublicModel):
             *((Parameter("elasticity", (axis, ("other_axis", ("1", "2")))),) if self.noisy_counts else ()),
         )
 
-    def learned(self, records: ReferenceRecords, copied: pa.Table | None = None) -> Whitened:
+    def learned(self, records: ReferenceRecords, copied: pa.Table | None = None) -> ReferenceMoments:
         """The summary of a reference's records. Raises `Improper`."""
         cell = self.pattern(records.row).astype(np.int64)
         return whitening_of(cell, records.outcome, records.weight, len(self.labels))
@@ -167,7 +167,7 @@ class SanitizedLognormal(PublicModel):
         root = np.linalg.inv(whitening.matrix)
         return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
 
-    def within(self, whitening: Whitened) -> SanitizedLognormal:
+    def within(self, whitening: ReferenceMoments) -> SanitizedLognormal:
         return replace(self, whitened=whitening)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
@@ -181,7 +181,7 @@ class SanitizedLognormal(PublicModel):
             "whitening": self.whitened.whitening.matrix,
             "shift": solved.shift,
             "stretch": solved.stretch,
-            "errors": np.stack([solved.kept, solved.share, solved.prior, solved.sampling, solved.noise], axis=1),
+            "errors": np.stack([solved.own_weight, solved.share, solved.prior, solved.sampling, solved.noise], axis=1),
             "rate": solved.rate,
             "tail": solved.tail,
             "scatter_sampling": solved.scatter_sampling,
@@ -201,7 +201,7 @@ class SanitizedLognormal(PublicModel):
         values |= {"drawn_means": drawn["coefficients"], "drawn_covariance": drawn["covariance"]}
         return Draws({parameter.name: values[parameter.name] for parameter in self.parameters})
 
-    def _fit(self, statistics: Floats, whitened: Whitened, count: Floats) -> InvertedFit:
+    def _fit(self, statistics: Floats, whitened: ReferenceMoments, count: Floats) -> InvertedFit:
         """The fit from noisy sums, under sample counts (cell,)."""
         noise = noise_variances(self.scale, self.noise)
         return fit(whitened, moments(statistics, float(count.sum()), self.noise), count, noise, self.shrinkage)

@@ -14,7 +14,7 @@ from dpdist.mechanisms.promises import MOVES_EXCHANGED, of_frame, parallel, prom
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, scale_of, whitened_sums
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics as Settings
-from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
+from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import ReferenceMoments
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
@@ -80,7 +80,7 @@ class SanitizedStatisticsMechanism(NoisySums[Settings, SanitizedLognormal]):
         settings: Settings,
         model: SanitizedLognormal,
         recorder: StratumRecorder,
-        learned: Whitened | None,
+        learned: ReferenceMoments | None,
     ) -> Rounds:
         assert learned is not None
         model = model.within(learned)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.linear import symmetric_root
-from dpdist.estimation.small_area import shrunk
+from dpdist.estimation.small_area import shrink
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Whitening
 from dpdist.models.protocol import Improper
 
@@ -31,7 +31,7 @@ ROUNDS, STEP, DONE = 60, 1e-2, 1e-10
 CONSTANT = "log outcome or log weight is the same in every cell's reference records, or one is a line in the other"
 
 
-class Whitened(NamedTuple):
+class ReferenceMoments(NamedTuple):
     """Summary of the reference.
 
     It has the whitening; residuals (residual, 2) with mean 0 and covariance 1/C²; and numbers of records (cell,).
@@ -45,7 +45,7 @@ class Whitened(NamedTuple):
 class InvertedFit(NamedTuple):
     """The fit, δ (cell, 2) and T (2, 2), and the law of its errors.
 
-    - `kept`: k, (cell, 2). `share`: the weight of each cell in the common shift, (cell, 2).
+    - `own_weight`: k, (cell, 2). `share`: the weight of each cell in the common shift, (cell, 2).
     - `prior`, `sampling`, `noise`: the variances A + ρ², σ² and ν² of the cells' means, (cell, 2).
     - `rate`: derivative of δ by the mean winsorised location, (2, 2).
     - `tail`: covariance of δ's error from the reference's tails, (2, 2).
@@ -54,7 +54,7 @@ class InvertedFit(NamedTuple):
 
     shift: Floats
     stretch: Floats
-    kept: Floats
+    own_weight: Floats
     share: Floats
     prior: Floats
     sampling: Floats
@@ -65,7 +65,7 @@ class InvertedFit(NamedTuple):
     scatter_noise: Floats
 
 
-def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whitened:
+def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> ReferenceMoments:
     """The whitening from a reference's records. Raises `Improper` if logarithms have no covariance within cells."""
     z, count = np.log(np.column_stack([outcome, weight])), np.bincount(cell, minlength=cells)
     centre = np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in z.T]) / count[:, None]
@@ -78,25 +78,27 @@ def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whi
     some = some - some.mean(axis=0)
     root = np.linalg.cholesky(some.T @ some / len(some) + 1e-12 * np.diag(np.diag(scatter)))
     whitened = np.linalg.solve(root, some.T).T / REACH
-    return Whitened(Whitening(centre, np.linalg.inv(np.linalg.cholesky(scatter))), whitened, count)
+    return ReferenceMoments(Whitening(centre, np.linalg.inv(np.linalg.cholesky(scatter))), whitened, count)
 
 
-def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> InvertedFit:
+def fit(
+    whitening: ReferenceMoments, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool
+) -> InvertedFit:
     """Fits δ and T; `count` is the current file's public sizes (cell,), and `noise` the variances of the moments' noise."""
     n, x = float(count.sum()), whitening.residuals
     within = _winsorised(x)
     sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, whitening.records))
     noisy = np.repeat(noise[0] / count[:, None] ** 2, 2, axis=1)
     location = moments.location / count[:, None]
-    kept, moved, spread = np.ones_like(location), location, np.zeros(2)
+    own_weight, moved, spread = np.ones_like(location), location, np.zeros(2)
     if shrinkage and len(count) > 2:
-        parts = [shrunk(location[:, k], (sampling + earlier)[:, k], noisy[:, k]) for k in range(2)]
-        kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
+        parts = [shrink(location[:, k], (sampling + earlier)[:, k], noisy[:, k]) for k in range(2)]
+        own_weight, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
         spread = np.array([part.drift for part in parts])
     prior = spread + earlier
     precision = 1.0 / (prior + sampling + noisy)
     share = precision / precision.sum(axis=0)
-    one, two = (count / n) @ (prior - kept**2 / precision)
+    one, two = (count / n) @ (prior - own_weight**2 / precision)
     scatter = moments.scatter / n - np.array([one + two, one - two, 0.0])
     rate, bend = _slopes(x)
     shift, stretch = _solve(x, np.clip(moved, -1.0, 1.0), scatter, count / n, rate, bend)
@@ -106,14 +108,14 @@ def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float
     beyond = np.cov((direct - direct.mean(axis=0) - influence).T) / records
     sampled, noised = np.cov(influence.T) / n + beyond, bend @ np.diag(noise[1] / n**2) @ bend.T
     tail = np.cov((x - (within - within.mean(axis=0)) @ rate.T).T) / records
-    return InvertedFit(shift, stretch, kept, share, prior, sampling, noisy, rate, tail, sampled, noised)
+    return InvertedFit(shift, stretch, own_weight, share, prior, sampling, noisy, rate, tail, sampled, noised)
 
 
 def sampling_errors(fit: InvertedFit, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Errors of δ (draw, cell, 2) and T (draw, 2, 2) under other samples of both files and another drift."""
     shape = (draws, *fit.shift.shape)
     true = np.sqrt(fit.prior) * rng.standard_normal(shape)
-    error = _kept(fit, true + np.sqrt(fit.sampling) * rng.standard_normal(shape)) - true
+    error = _shrunken(fit, true + np.sqrt(fit.sampling) * rng.standard_normal(shape)) - true
     tail = rng.standard_normal((draws, 1, 2)) @ symmetric_root(fit.tail)
     entries = rng.standard_normal((draws, 3)) @ symmetric_root(fit.scatter_sampling)
     return error @ fit.rate.T + tail, _symmetric(entries)
@@ -128,13 +130,13 @@ def noise_errors(fit: InvertedFit, draws: int, rng: np.random.Generator) -> tupl
 
 def moved_by(fit: InvertedFit, values: Floats) -> Floats:
     """Changes of δ that follow from changes of the cells' own mean locations, (draw, cell, 2)."""
-    return np.asarray(_kept(fit, values) @ fit.rate.T)
+    return np.asarray(_shrunken(fit, values) @ fit.rate.T)
 
 
-def _kept(fit: InvertedFit, values: Floats) -> Floats:
+def _shrunken(fit: InvertedFit, values: Floats) -> Floats:
     """Changes of cells' own means after shrinkage, (draw, cell, 2)."""
     common = (fit.share * values).sum(axis=1, keepdims=True)
-    return np.asarray(common + fit.kept * (values - common))
+    return np.asarray(common + fit.own_weight * (values - common))
 
 
 def limited(stretch: Floats) -> Floats:

@@ -13,7 +13,7 @@ import scipy
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Ints
 from dpdist.models.copula.marginal import BINS
-from dpdist.models.copula.normal_scores import Kind, Scored
+from dpdist.models.copula.normal_scores import Kind, ScoredRecords
 from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.copula.spline import basis
@@ -60,7 +60,7 @@ def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
     return np.asarray(values[-1] - below @ np.diff(values))
 
 
-def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Floats) -> Floats:
+def borrowed(facts: Facts, law: Law, scored: ScoredRecords, records: Records, share: Floats) -> Floats:
     """Covariance of errors of (E w, E wy) by the sampling of the reference, (cell, 2, 2).
 
     `share` (cell,) is the cell's share of its unit's records: only this share of the fit follows from them. `records`

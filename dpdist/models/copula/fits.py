@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Floats, Ints
-from dpdist.models.copula.normal_scores import Kind, Scored
+from dpdist.models.copula.normal_scores import Kind, ScoredRecords
 from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.spline import (
     BASIS,
@@ -40,7 +40,7 @@ The statistics of part 1 follow: six for each interval of z_w (see `spline`).
 """
 
 
-def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
+def sums(scored: ScoredRecords, alpha: Floats, cells: int) -> Floats:
     """The statistics of every cell, (cell, statistic): sums over records of α times products of their scores.
 
     The products are (1, z_w, z_w²) in part 0. In part 1 they are all six `products`, summed for each interval of z_w.
@@ -50,7 +50,7 @@ def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
     return _flat(np.array(totals, dtype=np.float64).T.reshape(cells, 1 + INTERVALS, TERMS))
 
 
-def covariance_of_sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
+def covariance_of_sums(scored: ScoredRecords, alpha: Floats, cells: int) -> Floats:
     """Covariance of `sums` over samples with the same number of records in every cell, (cell, statistic, statistic).
 
     Privacy weights of records are the same in all samples.

@@ -24,7 +24,7 @@ from dpdist.job import Column, Job
 from dpdist.models.copula import expectations, fits, normal_scores
 from dpdist.models.copula.expectations import PRIOR, misfit
 from dpdist.models.copula.fits import FittedScores
-from dpdist.models.copula.normal_scores import PARTS, Kind, Scored, law_of, part_of, relative
+from dpdist.models.copula.normal_scores import PARTS, Kind, ScoredRecords, law_of, part_of, relative
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import UNIT, PredictorCells, grouped, weight_outcome_ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, SplinePrior, products
@@ -97,7 +97,7 @@ class Scores:
         statistics, sums = [], []
         for k in range(GROUPS):
             inside = group == k
-            part = Scored(*(values[inside] for values in scored))
+            part = ScoredRecords(*(values[inside] for values in scored))
             statistics.append(fits.sums(part, standing[inside], len(self.cells)))
             sums.append(np.column_stack([group_sums(part.cell, values[inside], len(self.cells)) for values in figures]))
         fitted = self._law(self.centre(_with_and_without(statistics)))
@@ -148,7 +148,7 @@ class Scores:
     def combine(self) -> Literal["sum"]:
         return "sum"
 
-    def scored(self, records: Records) -> Scored:
+    def scored(self, records: Records) -> ScoredRecords:
         """Scores of records under the reference's distributions."""
         return normal_scores.scored(self.reference_facts, records, self.cells.cell(records.row), self.kind)
 
@@ -235,12 +235,12 @@ class Scores:
 
     def _spread(self, values: Floats) -> Floats:
         full = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)
-        full[:, self.cells.kept] = values
+        full[:, self.cells.cell_numbers] = values
         return full
 
     def _law(self, draws: Draws) -> Law:
         """Parameters of the stratum's cells, from draws; constants replace parameters that the kind of outcome lacks."""
-        in_stratum = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
+        in_stratum = {name: values[:, self.cells.cell_numbers] for name, values in draws.values.items()}
         size = (len(draws), len(self.cells))
         mean, sd = np.zeros((*size, 2)), np.ones((*size, 2))
         parts = slice(2 - len(PARTS[self.kind]), 2)

@@ -76,7 +76,7 @@ def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
     return Table(values, sizes.max(axis=1))
 
 
-class Scored(NamedTuple):
+class ScoredRecords(NamedTuple):
     """Cell, part and normal scores of records, (record,) each. `weight` is z_w, and `outcome` is z_y.
 
     z_y is 0 for a record without a score of its outcome. In a cell with a correlation ρ (`Facts.tie`), z_y is a residual:
@@ -99,7 +99,7 @@ def part_of(outcome: Floats, kind: Kind) -> Ints:
     return np.ones(len(outcome), dtype=np.int64) if kind == "positive" else (outcome != 0).astype(np.int64)
 
 
-def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
+def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> ScoredRecords:
     """Normal scores of records under the reference's distributions.
 
     At a value that many records have, a score also depends on a uniform, which the record's number and `facts.key` give.
@@ -114,7 +114,7 @@ def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
         for rows, number in _outcomes(facts, cell, part, records.weight):
             z_y[rows] = facts.marginals[number].scores(records.outcome[rows], places[rows])
         z_y = np.where(part == 1, (z_y - facts.tie[cell] * basis(z_w)[:, 1]) / facts.untied[cell], 0.0)
-    return Scored(cell, part, z_w, z_y)
+    return ScoredRecords(cell, part, z_w, z_y)
 
 
 def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) -> tuple[Floats, Floats]:

@@ -34,7 +34,7 @@ class PredictorCells:
     - `pattern` (row,): the cell of each crosstab row of the stratum; `first` is the first of these rows.
     - `count` (cell,): sample records.
     - `labels`: all combinations of predictors in the crosstab.
-    - `kept` (cell,): positions of this stratum's cells among `labels`.
+    - `cell_numbers` (cell,): positions of this stratum's cells among `labels`.
     """
 
     codes: Codes
@@ -42,7 +42,7 @@ class PredictorCells:
     first: int
     count: Ints
     labels: tuple[str, ...]
-    kept: Ints
+    cell_numbers: Ints
 
     @classmethod
     def of(cls, crosstab: Crosstab, columns: Sequence[str], rows: slice) -> PredictorCells:
@@ -63,7 +63,7 @@ class PredictorCells:
     @property
     def names(self) -> list[str]:
         """Labels of this stratum's cells."""
-        return [self.labels[k] for k in self.kept.tolist()]
+        return [self.labels[k] for k in self.cell_numbers.tolist()]
 
     def cell(self, crosstab_row: Codes) -> Codes:
         """The cell of each crosstab row, given the rows' numbers in the whole crosstab."""
@@ -156,7 +156,7 @@ def weight_outcome_ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints)
         with np.errstate(divide="ignore"):
             sampling = np.where(size[cells] > LOST, 1.0 / np.maximum(size[cells] - LOST, LITTLE), np.inf)
         mixed = composite(np.arctanh(in_cell) - np.arctanh(overall), sampling)
-        correlation[cells] = np.tanh(np.arctanh(overall) + mixed.kept * (np.arctanh(in_cell) - np.arctanh(overall)))
+        correlation[cells] = np.tanh(np.arctanh(overall) + mixed.own_weight * (np.arctanh(in_cell) - np.arctanh(overall)))
     return correlation
 
 
@@ -270,7 +270,7 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
     mixed = composite(mean - rest, sampling)
     least = variance / len(values)
     records = np.divide(variance, np.maximum(mixed.error, least), out=size.copy(), where=variance > 0)
-    return mixed.kept, np.asarray(np.minimum(records, len(values)))
+    return mixed.own_weight, np.asarray(np.minimum(records, len(values)))
 
 
 def by_class(

@@ -54,7 +54,7 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     The job states the number of records that the proper prior is worth, and the standard deviation of logarithms. The
     prior of the intercept is worth as many records if the job states a location for every component, else 1e-4 records.
     """
-    p, d = len(matrix.kept), len(job.components)
+    p, d = len(matrix.columns), len(job.components)
     location, precision, prior = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior
     if not proper:
         return ConjugatePrior(0.0, np.zeros((d, d)), location, precision)
@@ -102,7 +102,7 @@ class Conjugate:
 
     @property
     def identified(self) -> int:
-        return len(self.design.kept)
+        return len(self.design.columns)
 
     @property
     def improper(self) -> bool:
@@ -124,7 +124,7 @@ class Conjugate:
         b_hat = np.linalg.solve(k, xz)
         scale = zz - b_hat.transpose(0, 2, 1) @ xz + prior.scale
         coefficients = np.full((len(statistics), len(self.design.names), d), np.nan)
-        coefficients[:, self.design.kept, :] = b_hat
+        coefficients[:, self.design.columns, :] = b_hat
         return draws_of(coefficients, scale / self._degrees(sums[:, 0])[:, None, None])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
@@ -151,7 +151,7 @@ class Conjugate:
         flat, _ = scipy.linalg.lapack.dtrtrs(root_k, standard.noise, lower=1, trans=1)
         spread = flat.reshape(p, 1, d, draws)
         coefficients = np.full((draws, len(self.design.names), d), np.nan)
-        coefficients[:, self.design.kept, :] = (b_hat[:, :, None] + (root * spread).sum(axis=2)).transpose(2, 0, 1)
+        coefficients[:, self.design.columns, :] = (b_hat[:, :, None] + (root * spread).sum(axis=2)).transpose(2, 0, 1)
         covariance = np.ascontiguousarray((root[:, None] * root).sum(axis=2).transpose(2, 0, 1))
         if not np.all(independence(covariance) > SINGULAR):
             raise Improper(TOO_SMALL)

@@ -289,7 +289,7 @@ class Lognormal(Conjugate):
         else:
             law, covariance = drawn["coefficients"], drawn["covariance"]
         coefficients = np.full((len(law), len(self.design.names), 2), np.nan)
-        coefficients[:, self.design.kept, :] = law
+        coefficients[:, self.design.columns, :] = law
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
@@ -300,7 +300,7 @@ class Lognormal(Conjugate):
         return self.design.pattern[records.row - self.design.first]
 
     def _means(self, draws: Draws) -> Floats:
-        coefficients: Floats = draws["coefficients"][:, self.design.kept, :]
+        coefficients: Floats = draws["coefficients"][:, self.design.columns, :]
         return np.tensordot(self.design.matrix, coefficients, axes=(1, 1)).transpose(1, 0, 2)
 
 

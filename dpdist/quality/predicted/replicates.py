@@ -128,7 +128,7 @@ class Population:
         drawn = self.records.take(self.order[self.start[row] + place_in_pool])
         return replace(drawn, record=np.arange(len(row)), row=row)
 
-    def whole(self, crosstab: Crosstab) -> Records:
+    def all_records(self, crosstab: Crosstab) -> Records:
         """The records behind all rows, weighted to each row's number of records."""
         row = np.repeat(np.arange(len(crosstab), dtype=np.int32), self.size)
         within = np.arange(len(row)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
@@ -256,7 +256,7 @@ def published_cells(job: Job, crosstab: Crosstab) -> list[tuple[Table, Statistic
 
 def truths_of(job: Job, crosstab: Crosstab, population: Population) -> list[Floats]:
     """The population's figures at the crosstab's sizes, (cell,) each, in the order of `published_cells`."""
-    population_values = direct_of(job, crosstab, population.whole(crosstab))
+    population_values = direct_of(job, crosstab, population.all_records(crosstab))
     return [population_values.estimate(cells, statistic).value for _, statistic, cells in published_cells(job, crosstab)]
 
 

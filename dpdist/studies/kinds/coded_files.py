@@ -14,7 +14,7 @@ from dpdist.core.records import Ints
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.marginals.coded_tables import CodedTables
 from dpdist.models.protocol import Draws
-from dpdist.quality.microdata import Coded, consistency, fitted, overlap
+from dpdist.quality.microdata import RecordCodes, consistency, fitted, overlap
 from dpdist.studies.kinds.protocol import (
     CAPTIONS,
     Caption,
@@ -127,7 +127,7 @@ def _sized(case: CodedCase) -> str:
     return ", ".join(f"{name} ({len(column.levels)} levels)" for name, column in case.columns.items())
 
 
-def coded(study: CodedStudy, case: CodedCase) -> Coded:
+def coded(study: CodedStudy, case: CodedCase) -> RecordCodes:
     """The case's records as codes. Raises `StudyError` without the file."""
     path = study.path_of(case.file, f"cases.{case.name}.file")
     rows = pd.read_parquet(path)
@@ -142,10 +142,10 @@ def coded(study: CodedStudy, case: CodedCase) -> Coded:
         ]
     )
     complete: Ints = codes[np.isfinite(codes).all(axis=1)].astype(np.int64)
-    return Coded(complete, tuple(len(column.levels) for column in case.columns.values()), np.ones(len(complete)))
+    return RecordCodes(complete, tuple(len(column.levels) for column in case.columns.values()), np.ones(len(complete)))
 
 
-def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, key: Key) -> Iterator[Result]:
+def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: RecordCodes, key: Key) -> Iterator[Result]:
     records = file_of(file.codes.astype(float))
     for epsilon in study.grid:
         job = job_of(study, case, arm, epsilon)
@@ -156,18 +156,18 @@ def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, ke
             yield Result(arm.label, epsilon, measure, value)
 
 
-def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
+def _drawn(model: Any, theta: Draws, file: RecordCodes, rng: np.random.Generator) -> RecordCodes:
     """n synthetic records; weights made from marginals sum to n."""
     n = len(file.weight)
     if isinstance(model, CodedTables):
         codes, weight = model.drawn(theta, n, rng)
-        return Coded(codes, file.sizes, weight * n / weight.sum())
+        return RecordCodes(codes, file.sizes, weight * n / weight.sum())
     counts = rng.multinomial(n, theta["cells"][0])
     cell: Ints = np.column_stack(np.unravel_index(np.repeat(np.arange(len(counts)), counts), file.sizes)).astype(np.int64)
-    return Coded(cell, file.sizes, np.ones(n))
+    return RecordCodes(cell, file.sizes, np.ones(n))
 
 
-def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float]:
+def measures(case: CodedCase, file: RecordCodes, sets: list[RecordCodes]) -> dict[str, float]:
     """Means over sets; χ² tests use all sets together."""
     outcome = list(case.columns).index(case.outcome)
     predictors = tuple(k for k in range(len(file.sizes)) if k != outcome)

@@ -18,7 +18,7 @@ from dpdist.core.records import Floats
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts
-from dpdist.quality.microdata import Coded, total_variation
+from dpdist.quality.microdata import RecordCodes, total_variation
 from dpdist.studies.kinds.protocol import (
     CAPTIONS,
     Caption,
@@ -134,7 +134,7 @@ def _measured(
 def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
     """Means over sets; predictions are averaged before their error is computed."""
     predicted = np.mean([_fitted(case, counts, values) for counts in sets], axis=0)
-    file, synthetic = Coded.of_counts(exact), [Coded.of_counts(counts) for counts in sets]
+    file, synthetic = RecordCodes.of_counts(exact), [RecordCodes.of_counts(counts) for counts in sets]
     first, similar = file.about(FIRST), similarity(file, synthetic)
     return {
         "first_layer": float(np.mean([total_variation(first, records.about(FIRST), len(FIRST)) for records in synthetic])),

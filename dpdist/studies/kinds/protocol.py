@@ -17,7 +17,7 @@ from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
-from dpdist.quality.microdata import Coded, propensity, total_variation
+from dpdist.quality.microdata import RecordCodes, propensity, total_variation
 from dpdist.sampling.samplers import ExactSampler
 from dpdist.studies.settings import Study
 
@@ -170,11 +170,11 @@ CAPTIONS = {"one_way": total_variation_of("single columns"), "two_way": total_va
 """Captions of the measures of `similarity`, except SPECKS, for which a study names the predictors."""
 
 
-def over_sets(measure: Callable[[Coded], float], sets: Sequence[Coded]) -> float:
+def over_sets(measure: Callable[[RecordCodes], float], sets: Sequence[RecordCodes]) -> float:
     return float(np.mean([measure(records) for records in sets]))
 
 
-def similarity(file: Coded, sets: Sequence[Coded]) -> Mapping[str, float]:
+def similarity(file: RecordCodes, sets: Sequence[RecordCodes]) -> Mapping[str, float]:
     """Total variation of single columns and of pairs, and SPECKS, as means over sets."""
     return {
         "one_way": float(np.mean([total_variation(file, records, 1) for records in sets])),

@@ -360,7 +360,7 @@ ANY = "1"
 
 
 @dataclass
-class Noted:
+class StudyRecorder:
     """What a mechanism records about a stratum with one block."""
 
     wants_log_lik: bool = False
@@ -384,7 +384,7 @@ class Run(NamedTuple):
     """Synthetic outcomes of every set, (record,) each, and what the mechanism recorded."""
 
     synthetic: list[Floats]
-    noted: Noted
+    noted: StudyRecorder
 
     @property
     def database_bound(self) -> float:
@@ -426,7 +426,7 @@ def run_arm(
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
         model = completed(builder_of(job).build(job, crosstab, slice(0, len(crosstab))), sampler)
-        noted = Noted()
+        noted = StudyRecorder()
         try:
             learned = learned_by(case, job, model, sampler, key) if arm.reference else None
             rounds = rounds_of(arm, job, model, noted, None if reached is None else reached.database_bound, learned)
@@ -448,7 +448,9 @@ def learned_by(case: Case, job: Job, model: StratumModel, sampler: PosteriorSamp
     return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
 
 
-def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned) -> Rounds:
+def rounds_of(
+    arm: Arm, job: Job, model: StratumModel, noted: StudyRecorder, bound: float | None, learned: Learned
+) -> Rounds:
     """The mechanism's rounds, or those of a weighted posterior under the bound that another arm reached."""
     if bound is not None:
         assert isinstance(model, Likelihood)

@@ -54,7 +54,7 @@ from dpdist.studies.kinds.populations import (
     simulated,
 )
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, StudyKind, randomness
-from dpdist.studies.kinds.simulation import CAPTIONS, Noted
+from dpdist.studies.kinds.simulation import CAPTIONS, StudyRecorder
 from dpdist.studies.settings import StudyOfFiles
 from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
@@ -373,7 +373,7 @@ def _strict(case: TableCase, survey: SimulatedSurvey, epsilon: Fraction, key: Ke
 
 def _fit(job: Job, survey: SimulatedSurvey, key: Key) -> TiltedDraws | None:
     """None if no weights meet the bound."""
-    noted, model = Noted(), Lognormal.build(job, survey.crosstab, slice(0, len(survey.crosstab)))
+    noted, model = StudyRecorder(), Lognormal.build(job, survey.crosstab, slice(0, len(survey.crosstab)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
         rounds = MECHANISMS["weighted"].protect(job, model, noted)
