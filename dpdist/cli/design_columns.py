@@ -129,7 +129,7 @@ def _method(options: Options, asks: bool, job: Path) -> tuple[str | None, float 
         remedy = suggestion(kind, KINDS, "take one of these")
         raise JobError(str(job), [Problem("--replicate-kind", f"'{kind:.80}' is not known", ", ".join(KINDS), remedy)])
     if kind == FAY and fay is None and asks:
-        fay = float(typer.prompt("Fay's k, the share of its weight that a dropped half keeps", default=0.5))
+        fay = float(typer.prompt("Fay's k, the factor on weights of the half that a replicate leaves out", default=0.5))
     if (kind == FAY) != (fay is not None):
         fault = "no k for the kind fay" if fay is None else f"k goes with the kind fay, and only with it: not with {kind}"
         raise JobError(str(job), [Problem("--fay", fault, "--replicate-kind fay --fay 0.5", "state both")])

@@ -76,7 +76,7 @@ class ReplicateWeights(Frozen):
     prefix: str = Field(min_length=1, description="column names before the replicate's number")
     number: int = Field(ge=2, le=10_000, description="number of replicates")
     fay: float | None = Field(
-        default=None, gt=0, lt=1, description="Fay's k: the share of its weights that a dropped half keeps"
+        default=None, gt=0, lt=1, description="Fay's k: factor on the weights of the half that a replicate leaves out"
     )
     scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
     factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
