@@ -394,7 +394,7 @@ def _audits(spec: type[MechanismSpec]) -> bool:
 def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
     """Computes lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and `runs` without it.
 
-    Columns and errors are those of `lower_bounds.black_box`. None of these draws is published.
+    Columns and errors are those of `black_box`. None of these draws is published.
     """
     with Workspace.opened(workspace) as space, private(), single_threaded():
         refuse_unfinished(space, listener)

@@ -1,4 +1,4 @@
-"""The ledger that `cli.ledger` and runs use: charges a release before it begins, settles it afterwards, removes nothing."""
+"""The ledger and its database: charges a release before it begins, settles it afterwards, removes nothing."""
 
 from __future__ import annotations
 

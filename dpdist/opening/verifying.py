@@ -1,4 +1,4 @@
-"""For `cli.verify` and `approval`: verifies a public folder's files, its claims against the job, and its signature."""
+"""Verifies a public folder's files, its claims against the job, its signature; publishes it again and compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The released object, all that leaves the confidential side: its folder `released/`, and its job with other tables."""
+"""The released object, all that leaves the confidential side: `released/`, its job with other tables, batches of strata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `publish.folder`: writes synthetic sets, one synthetic record with the same public x per sample record.
+"""Writes synthetic sets, one record with the same public x per sample record; public bounds of published figures.
 
 They have only columns that the model distinguishes, which may exclude design strata or columns of totals.
 """

@@ -1,4 +1,4 @@
-"""For `quality.evaluate`: compares published tables with direct estimates, comparators and a simulation's truth."""
+"""Compares published tables with direct estimates, comparators without a model, and a simulation's truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `quality.evaluate` and `studies`: how similar two files of coded records are, weighted or not."""
+"""How similar two files of coded records are, weighted or not; distances between an outcome's distributions."""
 
 from __future__ import annotations
 
