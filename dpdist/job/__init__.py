@@ -4,9 +4,7 @@ Public domains and bounds of columns are stated in the job. They are never infer
 """
 
 from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window, epsilon_of, rho_of
-from dpdist.job.calibration import Calibration
-from dpdist.job.data import Column, Simulate, TextFile
-from dpdist.job.design import DesignEffect, ReplicateWeights
+from dpdist.job.data import Column, DesignEffect, ReplicateWeights, Simulate, TextFile
 from dpdist.job.families import FAMILIES, MODELS, SAMPLERS, Family, family_facts
 from dpdist.job.hierarchies import Hierarchy
 from dpdist.job.mechanism import Contradiction, JobView, MechanismSpec, Noisy, declared
@@ -34,7 +32,7 @@ from dpdist.job.values import (
     budget_text,
 )
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights
-from dpdist.job.whole import Job
+from dpdist.job.whole import Calibration, Job
 
 __all__ = [
     "FAMILIES",

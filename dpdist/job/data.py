@@ -1,16 +1,39 @@
-"""Sections `input`, `columns`, `universe` and `recode` of a job: the confidential file and its columns' domains."""
+"""Sections on the data: `input`, `columns`, `universe`, `recode`, and `survey` with weights, strata, PSUs, replicates."""
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from dpdist.core.records import TOTAL, Level
-from dpdist.job.design import JOINED, label_of
-from dpdist.job.values import ColumnName, Frozen, Levels, MissingRule, PublicLevel, Rule, adapter_of, at_most
+from dpdist.core.records import TOTAL, Crosstab, Floats, Level
+from dpdist.job.values import (
+    ColumnName,
+    Frozen,
+    Levels,
+    Lonely,
+    MissingRule,
+    PublicLevel,
+    ReplicateKind,
+    Rule,
+    StatisticName,
+    adapter_of,
+    at_most,
+)
 
 
 class Simulate(Frozen):
@@ -260,3 +283,256 @@ def recoded_weights(weights: Mapping[str, Any], by: Sequence[str], recode: Recod
         elif float(after[combination]) != float(weight):
             raise ValueError(f"recode merges combinations with different weights into '{combination:.80}'")
     return after
+
+
+COLUMN = "weight"
+"""The column of weights in a CSV file."""
+JOINED = " / "
+"""What stands between the levels of a combination."""
+
+
+def label_of(levels: Sequence[object]) -> str:
+    """The name of a combination of levels, as in "north / heavy"."""
+    return JOINED.join(map(str, levels))
+
+
+def _texts(value: Any) -> Any:
+    return {str(levels): weight for levels, weight in value.items()} if isinstance(value, dict) else value
+
+
+class DesignWeights(Frozen):
+    """Public weights of design strata: all records of a combination of levels of `by` have one weight.
+
+    They stand under `weights`, or in the CSV file `path`, which is read when the job is loaded.
+    """
+
+    by: tuple[ColumnName, ...] = Field(min_length=1, description="columns whose combinations have a public weight")
+    weights: Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_texts)] = Field(
+        default={}, description='weight of each combination, as in {"north / heavy": 12.5}'
+    )
+    path: str | None = Field(
+        default=None,
+        exclude=True,
+        description="public CSV file with the columns of `by` and a column `weight`, in place of weights",
+    )
+
+    def of(self, crosstab: Crosstab) -> Floats:
+        """The weight of the records of every crosstab row, (row,)."""
+        group, labels = crosstab.group(self.by)
+        return np.array([self.weights[label_of(levels)] for levels in labels], dtype=np.float64)[group]
+
+
+def read_weights(path: Path, by: Sequence[str]) -> dict[str, str]:
+    """Weights by combination of levels, as texts. Raises `ValueError` if the file has other columns, or one row twice."""
+    weights: dict[str, str] = {}
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        if lacking := [name for name in (*by, COLUMN) if name not in (rows.fieldnames or ())]:
+            raise ValueError(f"no column '{lacking[0]}'")
+        for number, row in enumerate(rows, start=2):
+            label = label_of([row[name] for name in by])
+            if label in weights:
+                raise ValueError(f"line {number} has '{label:.80}' for the second time")
+            weights[label] = row[COLUMN]
+    return weights
+
+
+class ReplicateWeights(Frozen):
+    """Columns of replicate weights. Their names are `prefix` followed by 1, 2, … up to `number`, or by 001, 002, ….
+
+    The variance is V = scale Σ factor_r (θ_r − θ̂)², where θ_r is the estimate under replicate r. The kind gives the scale,
+    with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
+    """
+
+    kind: ReplicateKind = Field(description="replication method, which gives the scale")
+    prefix: str = Field(min_length=1, description="column names before the replicate's number")
+    number: int = Field(ge=2, le=10_000, description="number of replicates")
+    fay: float | None = Field(
+        default=None, gt=0, lt=1, description="Fay's k: factor on the weights of the half that a replicate leaves out"
+    )
+    scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
+    factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
+        default=None, description="a factor for each replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
+    )
+    centre: Literal["estimate", "mean"] = Field(default="estimate", description="θ̂: the estimate, or the replicates' mean")
+    df: float | None = Field(
+        default=None, gt=0, description="degrees of freedom; unset: rank of the replicate weights minus 1"
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if (self.fay is not None) != (self.kind == "fay"):
+            raise ValueError("fay: k goes with kind: fay, and only with it")
+        if self.kind in ("brr", "fay") and self.number % 4:
+            raise ValueError("balanced repeated replication has a multiple of 4 replicates")
+        if self.factors is not None and len(self.factors) != self.number:
+            raise ValueError("factors must be as many as replicates")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}{r}" for r in range(1, self.number + 1))
+
+    def number_of(self, name: str) -> int | None:
+        """The replicate's number in a column's name, which may have zeros before it; None if the name has none."""
+        digits = name.removeprefix(self.prefix) if name.startswith(self.prefix) else ""
+        return int(digits) if digits.isascii() and digits.isdigit() else None
+
+    def has(self, name: str) -> bool:
+        """True if the name is that of one of the replicates."""
+        return 1 <= (self.number_of(name) or 0) <= self.number
+
+    def columns_in(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The columns by number, as a file with these column names spells them."""
+        spelled = {number: name for name in names if (number := self.number_of(name)) is not None}
+        return tuple(spelled.get(number, name) for number, name in enumerate(self.columns, 1))
+
+    @property
+    def overall(self) -> float:
+        """The scale that the job states, or the default scale of the kind."""
+        r = float(self.number)
+        scales = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
+        return self.scale if self.scale is not None else scales.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
+
+
+def _stages(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+LARGEST_EFFECT = 100
+REFERENCE = "reference"
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"a number from 1 to {LARGEST_EFFECT}, not true or false")
+    return value
+
+
+def _in_range(value: float) -> float:
+    if not 1 <= value <= LARGEST_EFFECT:
+        raise ValueError(
+            f"from 1 to {LARGEST_EFFECT}: an effect below 1 would make standard errors smaller than the model's. If a "
+            "reported effect includes that of unequal weights, state the part that is due to clusters alone"
+        )
+    return value
+
+
+Effect = Annotated[float, BeforeValidator(_number), AfterValidator(_in_range)]
+
+
+class DesignEffect(Frozen):
+    """A public design effect, with the figures to which it applies. An omitted setting restricts nothing."""
+
+    effect: Effect = Field(description="the variance under the design over that of the same records without clusters")
+    statistics: tuple[StatisticName, ...] = Field(default=(), description="statistics to which it applies; unset: all")
+    outcome: ColumnName | None = Field(default=None, description="outcome to which it applies; unset: any")
+    by: tuple[ColumnName, ...] | None = Field(
+        default=None, description="the columns that cells are crossed by; []: all records; unset: any cell"
+    )
+
+    def fits(self, columns: frozenset[str], statistic: str, outcome: str | None) -> bool:
+        """True if the effect applies to this statistic of this outcome, in cells that are crossed by these columns."""
+        return (
+            (not self.statistics or statistic in self.statistics)
+            and self.outcome in (None, outcome)
+            and (self.by is None or frozenset(self.by) == columns)
+        )
+
+    @property
+    def in_words(self) -> str:
+        """Returns a text with the effect and the figures that it applies to."""
+        what = f"{', '.join(self.statistics) or 'every statistic'}{f' of {self.outcome}' if self.outcome else ''}"
+        cells = "in any cell" if self.by is None else f"by {', '.join(self.by)}" if self.by else "of all records"
+        return f"{self.effect:.3g} ({what}, {cells})"
+
+
+def _form_of(value: Any) -> str:
+    return REFERENCE if isinstance(value, str) else "list" if isinstance(value, list | tuple) else "number"
+
+
+DesignEffects: TypeAlias = Annotated[
+    Annotated[Effect, Tag("number")]
+    | Annotated[Literal["reference"], Tag(REFERENCE)]
+    | Annotated[tuple[DesignEffect, ...], Field(min_length=1), Tag("list")],
+    Discriminator(_form_of),
+]
+"""One number, the word `reference`, or a list. A figure takes the first entry of the list that fits it."""
+
+
+class Survey(Frozen):
+    """The survey's design. Without a weight column, every record has weight 1.
+
+    `fpc` names columns with population sizes. The first gives the number of PSUs (or records, without PSUs) in the
+    population of the design stratum. A second one gives the PSU's size, if records were sampled within PSUs.
+    """
+
+    weight: str | None = Field(default=None, description="column of the sampling weight; unset: all weights are 1")
+    design_strata: tuple[str, ...] = Field(default=(), description="columns whose combinations were sampled separately")
+    weights_constant_in: tuple[ColumnName, ...] = Field(
+        default=(),
+        exclude_if=lambda columns: not columns,
+        description="columns in each combination of which all records have one weight, as is public; "
+        "synthetic records of `tables` keep it so",
+    )
+    design_weights: DesignWeights | None = Field(
+        default=None,
+        exclude_if=lambda weights: weights is None,
+        description="the weight of every design stratum, as design documents publish it; `tables` then spends"
+        " nothing on weights",
+    )
+    psu: str | None = Field(default=None, description="column of the primary sampling unit; unset: each record is its own")
+    fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = Field(
+        default=(), description="columns with population sizes: units of the design stratum, then records of the PSU"
+    )
+    lonely_psu: Lonely = Field(
+        default="error",
+        description="a design stratum with one PSU: refuse it, add no variance, take that of the others, or "
+        "take deviations from the grand mean",
+    )
+    replicate_weights: ReplicateWeights | None = Field(
+        default=None, description="columns of replicate weights, in place of psu and fpc"
+    )
+    design_effect: DesignEffects | None = Field(
+        default=None,
+        description="public factor by which clusters increase sampling variances: a number, a list of effects"
+        " of which the first that fits a figure applies, or `reference`, to estimate it from the "
+        "reference",
+    )
+    population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
+
+    @property
+    def measured_weight(self) -> str | None:
+        """The column of the weight if its values are protected; None without weights, and where they are public."""
+        return self.weight if self.design_weights is None else None
+
+    @property
+    def one_weight_in(self) -> tuple[str, ...]:
+        """Columns in each of whose combinations all records have one weight, as the job states."""
+        return self.weights_constant_in if self.design_weights is None else self.design_weights.by
+
+    @property
+    def clustered(self) -> bool:
+        """True if errors of direct estimates come from PSUs or replicate weights. Models ignore both."""
+        return self.psu is not None or self.replicate_weights is not None
+
+    @property
+    def stated_effects(self) -> tuple[DesignEffect, ...]:
+        """Returns the design effects that the job states. The list is empty if the reference gives them."""
+        effects = self.design_effect
+        return (
+            effects if isinstance(effects, tuple) else (DesignEffect(effect=effects),) if isinstance(effects, float) else ()
+        )
+
+    @property
+    def effects_of_reference(self) -> bool:
+        """True if design effects are estimated from the reference."""
+        return self.design_effect == REFERENCE
+
+    @property
+    def lonely_record(self) -> Lonely:
+        """The rule for a design stratum with one synthetic record: `lonely_psu`, with `certainty` in place of `error`.
+
+        Under `certainty`, such a design stratum adds no variance.
+        """
+        return "certainty" if self.lonely_psu == "error" else self.lonely_psu

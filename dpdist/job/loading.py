@@ -20,8 +20,7 @@ from dpdist.core.errors import JobError, Problem, ProblemsError, suggestion
 from dpdist.core.files import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
-from dpdist.job.data import declared_levels, left_over, level_text, recode_of, recoded_weights
-from dpdist.job.design import COLUMN, read_weights
+from dpdist.job.data import COLUMN, declared_levels, left_over, level_text, read_weights, recode_of, recoded_weights
 from dpdist.job.specs import NO_MORE, PRESENT, Former, in_present_form
 from dpdist.job.tables import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated

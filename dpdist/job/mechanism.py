@@ -16,8 +16,7 @@ from pydantic import Field, model_validator
 
 from dpdist.core.errors import Problem
 from dpdist.job.budget import ReleaseBudget
-from dpdist.job.data import Column
-from dpdist.job.design import Survey
+from dpdist.job.data import Column, Survey
 from dpdist.job.families import samplers_of
 from dpdist.job.model import Model, Record, Sampler
 from dpdist.job.reference import Reference

@@ -22,9 +22,7 @@ from dpdist.job.budget import (
     Split,
     rho_of,
 )
-from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
-from dpdist.job.data import Column, Input, Keep, Recode
-from dpdist.job.design import Survey
+from dpdist.job.data import Column, Input, Keep, Recode, Survey
 from dpdist.job.families import MODELS, samplers_of
 from dpdist.job.hierarchies import Hierarchies, Nesting, nestings
 from dpdist.job.model import Diagnostics, Model, Outcome, Record, Runtime, Sampler
@@ -37,12 +35,58 @@ from dpdist.job.values import (
     ColumnName,
     Comparator,
     Frozen,
+    Measure,
     Name,
     Period,
     Sentence,
     at_most,
 )
 from dpdist.job.weights import WEIGHT_RULES
+from dpdist.job.yaml_lines import as_yaml
+
+FIRST_LINE = (
+    "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+)
+
+CALIBRATION_SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "description": "a file that `dpdist calibrate` wrote"}},
+}
+
+
+class Calibration(Frozen):
+    """Constants that `dpdist calibrate` tuned on an earlier period, for later periods of the same job."""
+
+    dataset: Name
+    period: Period = Field(description="of the reference that the constants were tuned on")
+    columns: dict[str, Column]
+    universe: tuple[Keep, ...]
+    survey: Survey
+    strata: tuple[str, ...]
+    outcome: Outcome
+    model: Model | None
+    mechanism: Mechanism
+    budget: ReleaseBudget
+    synthetic_sets: int
+    privacy_unit: PrivacyUnit | None = Field(default=None, exclude_if=lambda unit: unit is None)
+    referring: bool = Field(description="whether weights are fixed on a reference")
+    bound: float = Field(description="M of a clamp, or Δ* of a set")
+    measure: Measure
+    loss: float
+    tried: int
+    reference: dict[str, str | int | None] = Field(description="checksums, records and provenance of what was tuned on")
+    sha256: str = Field(default="", description="of the file, as found by the job that names it")
+
+    @property
+    def text(self) -> str:
+        """The file's text, as `load_calibration` reads it."""
+        return FIRST_LINE + as_yaml(self.model_dump(mode="json", exclude={"sha256"}))
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """The published part of a calibration. It lacks the mechanism, which the statement takes from the job."""
+        return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})
+
 
 BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys hold where this one says nothing"}
 

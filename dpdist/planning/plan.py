@@ -16,7 +16,7 @@ from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts, counted_an
 from dpdist.estimation.direct import Direct
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import DesignEffect, Job, StatisticName, budget_text
-from dpdist.job.design import LARGEST_EFFECT
+from dpdist.job.data import LARGEST_EFFECT
 from dpdist.job.hierarchies import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of

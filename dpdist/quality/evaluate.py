@@ -1,32 +1,372 @@
-"""For `release`: evaluates a release against direct estimates, in evaluation/<table>.parquet for the custodian."""
+"""Evaluates a release for the custodian: compares it with direct estimates, comparators and a simulation's truth."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import scipy
+from numpy.typing import NDArray
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.files import write_json
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
-from dpdist.core.records import Floats, Ints
-from dpdist.estimation.direct import Direct, totals
-from dpdist.job import Job
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints
+from dpdist.estimation.direct import (
+    Direct,
+    ReplicateSums,
+    SamplingDesign,
+    Totals,
+    degrees_of_freedom,
+    direct,
+    errors_given_sizes,
+    totals,
+)
+from dpdist.estimation.estimators import STATISTICS, Estimate, group_sums
+from dpdist.estimation.least_squares import consistent_table
+from dpdist.job import Comparator, Job, Statistic, StatisticName, Table, budget_text
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import CodedRecords
 from dpdist.planning.plan import Plan
-from dpdist.quality.compare import REFERRED, Yardstick, compare, reference_baselines
+from dpdist.privacy.cell_sums import CellBounds, figures_met, noise_scale, sensitivities
+from dpdist.privacy.guarantees import NoGuarantee, record_epsilon
+from dpdist.publish.printed_tables import rows_with
 from dpdist.quality.microdata import RecordCodes, microdata_measures
 from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators
+from dpdist.quality.verdict import without_error
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import SCRATCH, Workspace
 from dpdist.survey.census import design_of, records_as_they_came, replicate_sums, replicates_as_they_came
+from dpdist.survey.simulate import FIELDS, SEXES, Truth
+
+# Nothing is released. `guarantee_of` states what comparators would promise if they were released.
+UNPROTECTED = "an unprotected yardstick that promises nothing"
+
+
+def guarantee_of(job: Job, how: Comparator) -> str:
+    """Guarantee and cost of a comparator that fits no model. The class stands before the first comma or colon."""
+    if how == "laplace_finest":
+        budget = f"ε = {budget_text(job.budget.epsilon)}, {job.budget.adjacency}"
+        return f"strict, {budget}: noisy sums of base cells at public bounds"
+    if how == "reference_only" and not job.sizes_secret:
+        return "strict, ε = 0: of the current file it uses only the public sample sizes"
+    why = "the file's own sensitivities scale the noise"
+    if how == "laplace":
+        why = f"every figure is given the whole ε, and {why}"
+    elif how == "reference_only":
+        why = "it has the file's sample sizes, which this release keeps secret"
+    return f"{NoGuarantee.name}, {UNPROTECTED}: {why}"
+
+
+# Computes tables with Laplace noise as in the slides [T]: a comparator that guarantees nothing (METHODS §7).
+#
+# Noise is Laplace(Δ/ε), where the sensitivities Δ are computed on the file itself (`sensitivities`). With
+# `laplace`, every cell and statistic has the whole ε, as in the slides. With `laplace_composed`, ε is divided by the number
+# of figures that one record enters. `laplace_consistent` also makes counts and totals add up, by least squares and at no
+# cost. Its means are totals over counts, where the table has both.
+def noised(
+    estimates: Mapping[StatisticName, Floats],
+    sums: Totals,
+    cells: Cells,
+    epsilon: float,
+    how: Comparator,
+    key: Key,
+    table: str,
+    figures: int,
+) -> dict[StatisticName, Floats]:
+    """Returns direct estimates with Laplace noise; `estimates` holds counts, means and totals, (cell,) each.
+
+    `figures` is the number of figures that one record enters in the whole release.
+    """
+    share = 1.0 if how == "laplace" else float(figures)
+    scale = sensitivities(sums.sums.a, sums.weight, sums.product, cells)
+    rng = key.generator(f"compare {'laplace_composed' if how == 'laplace_consistent' else how}", table)
+    noisy = {
+        name: values + rng.laplace(0.0, share * scale[name] / epsilon, len(values)) if scale[name] > 0 else values
+        for name, values in estimates.items()
+    }
+    return consistent_table(noisy, cells) if how == "laplace_consistent" else noisy
+
+
+# - `laplace_finest`: noisy sums of base cells. Weights are clipped at a high quantile of the
+#   reference's weights, outcomes at their public bounds.
+# - `reference_only`: the current file's public sizes times the reference's means in base cells. Records of base cells that
+#   the reference lacks have the means of the others in the table's cell. Where it has none of these, there is no figure.
+QUANTILE = 0.99
+REFERRED = ("laplace_finest", "reference_only")
+ABSENT = "missing: the reference has no record in this cell"
+
+
+class ReferenceBaselines(NamedTuple):
+    """Σw and Σwy of every base cell under each comparator, (cell, 2). `row` is a crosstab row of each cell.
+
+    `size` has each cell's current records. `reference` is 0 in cells of which the reference has no record: `absent`.
+    """
+
+    row: Codes
+    size: Floats
+    absent: NDArray[np.bool_]
+    finest: Floats
+    reference: Floats
+
+    def figures(self, how: str, cells: Cells) -> dict[StatisticName, Floats]:
+        sums = self.finest if how == "laplace_finest" else self.reference
+        inside = self._inside(cells)
+        count, total = (inside @ sums[:, k] for k in range(2))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if how == "reference_only":
+                size, overlap = inside @ self.size, inside @ np.where(self.absent, 0.0, self.size)
+                grown = np.where(size == overlap, 1.0, np.where(overlap > 0, size / overlap, np.nan))
+                count, total = grown * count, grown * total
+            return {"count": count, "mean": total / count, "total": total}
+
+    def notes(self, how: str, cells: Cells, guarantee: str) -> list[str]:
+        """The guarantee, or the reason why a cell has no figure."""
+        without = ~np.isfinite(self.figures(how, cells)["count"]) if how == "reference_only" else np.zeros(len(cells), bool)
+        return [ABSENT if missing else guarantee for missing in without]
+
+    def _inside(self, cells: Cells) -> scipy.sparse.csc_array:
+        return cells.membership.tocsc()[:, self.row]
+
+
+def reference_baselines(
+    job: Job, crosstab: Crosstab, current: Iterable[Records], reference: Iterable[Records], key: Key
+) -> ReferenceBaselines:
+    """Computes both comparators. The records of both files have rows of the same crosstab."""
+    group, labels = crosstab.group(job.cell_columns)
+    cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
+    totals, weights = np.zeros((cells, 3)), []
+    for records in reference:
+        columns = (np.ones(len(records)), records.weight, records.weight * records.outcome)
+        totals += np.column_stack([group_sums(group[records.row], column, cells) for column in columns])
+        weights.append(records.weight)
+    size = group_sums(group, crosstab.count.astype(np.float64), cells)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = np.nan_to_num((size / totals[:, 0])[:, None] * totals[:, 1:], posinf=0.0)
+    bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
+    pairs = np.zeros((cells, 2))
+    for records in current:
+        units = bounds.pairs(np.minimum(records.weight, bounds.weight), records.outcome)
+        pairs += np.column_stack([group_sums(group[records.row], column, cells) for column in units.T])
+    noise = key.generator("compare laplace_finest", "all").laplace(
+        0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape
+    )
+    return ReferenceBaselines(row, size, totals[:, 0] == 0, bounds.sums(pairs + noise), scaled)
+
+
+NO_COMPARATOR = "missing: comparators have counts, means and totals"
+
+
+class Yardstick(NamedTuple):
+    """The input of an outcome's direct estimates: the records' sums, the design, and replicate weights if there are any.
+
+    `unclipped` has the sums before clipping. `seen` has the sums that the release uses: after clipping, if the job
+    clips.
+    """
+
+    unclipped: Totals
+    design: SamplingDesign
+    replicated: ReplicateSums | None
+    seen: Totals
+
+    def estimates(self, sums: Totals, crosstab: Crosstab, cells: Cells) -> dict[StatisticName, Estimate]:
+        return dict(zip(STATISTICS, direct(sums, crosstab, cells, self.design, self.replicated), strict=True))
+
+    def errors_given_sizes(self, crosstab: Crosstab, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
+        """Returns direct standard errors for fixed numbers of records in cells.
+
+        They are NaN if sizes are secret, or if replicate weights or PSUs describe the design.
+        """
+        errors = errors_given_sizes(self.unclipped, crosstab, cells, self.design)
+        if self.replicated is not None or secret:
+            errors = np.full_like(errors, np.nan)
+        return dict(zip(STATISTICS, errors, strict=True))
+
+
+def compare(
+    job: Job,
+    table: Table,
+    crosstab: Crosstab,
+    yardsticks: Mapping[str, Yardstick],
+    published: pd.DataFrame,
+    truth: Truth | None,
+    key: Key,
+    others: ReferenceBaselines | None = None,
+    fits: BaselineSums | None = None,
+    records: Direct | None = None,
+) -> pd.DataFrame:
+    """Returns a row for each cell and statistic: direct estimate, published figures, comparators, and their errors.
+
+    - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.
+      Where cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n`
+      leaves it out, since releases use these exact numbers (`estimation.direct.errors_given_sizes`).
+    - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
+      `clipping_error_in_se` is the distance between the two estimates.
+    - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
+      its published standard error, df and 90 % interval.
+    - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
+      direct_se; it is missing where direct_se is 0 or unknown. A `direct_se` that differs from 0 only by rounding is set to
+      0. Ratios are of absolute errors.
+    - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from
+      parameters, and `*_records` from synthetic records.
+
+    Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
+    """
+    cells = table.cells(crosstab)
+    outcomes = job.outcomes
+    first = yardsticks[outcomes[0]]
+    df = degrees_of_freedom(first.unclipped, crosstab, cells, first.design, first.replicated)
+    estimates = {name: yardstick.estimates(yardstick.unclipped, crosstab, cells) for name, yardstick in yardsticks.items()}
+    of_comparator = {
+        name: yardstick.errors_given_sizes(crosstab, cells, job.sizes_secret) for name, yardstick in yardsticks.items()
+    }
+    clipped = {name: yardstick.estimates(yardstick.seen, crosstab, cells) for name, yardstick in yardsticks.items()}
+    columns = _comparators(job, table, crosstab, cells, yardsticks, clipped, key, others, fits)
+    notes = {
+        f"{how}_note": fits.notes(cells)
+        if fits is not None and how in FITTED
+        else others.notes(how, cells, guarantee_of(job, how))
+        if others is not None and how in REFERRED
+        else guarantee_of(job, how)
+        for how in job.compare
+    }
+    frames = []
+    for statistic in table.statistics:
+        outcome, plain = statistic.variable or outcomes[0], statistic.plain
+        if plain:
+            estimate = estimates[outcome][statistic.name]
+        else:
+            assert records is not None
+            estimate = records.estimate(cells, statistic)
+        rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
+        rows["statistic"], rows["variable"] = statistic.label, statistic.about
+        rows["records"] = (cells.membership @ crosstab.count).astype(np.int64)
+        rows["direct"] = estimate.value
+        error = np.sqrt(estimate.variance)
+        rows["direct_se"] = np.where(without_error(estimate.value, error), 0.0, error)
+        rows["direct_se_given_n"] = of_comparator[outcome][statistic.name] if plain else np.nan
+        rows["direct_df"] = df
+        rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
+        rows["direct_clipped"] = clipped[outcome][statistic.name].value if plain else estimate.value
+        rows = rows.assign(**_published(published, statistic))
+        for name, figures in columns.items():
+            rows[name] = figures[outcome][statistic.name] if plain else np.nan
+        for name, texts in notes.items():
+            rows[name] = texts if plain else NO_COMPARATOR
+        true = None if truth is None or not plain else truth_in_cells(truth, job, table, crosstab, outcome)
+        rows["truth"] = np.nan if true is None else true[statistic.name]
+        frames.append(rows)
+    return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
+
+
+def _comparators(
+    job: Job,
+    table: Table,
+    crosstab: Crosstab,
+    cells: Cells,
+    yardsticks: Mapping[str, Yardstick],
+    clipped: Mapping[str, Mapping[StatisticName, Estimate]],
+    key: Key,
+    others: ReferenceBaselines | None,
+    fits: BaselineSums | None,
+) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
+    columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
+    for how in job.compare:
+        if fits is not None and how in FITTED:
+            columns[how] = {job.outcomes[0]: fits.figures(how, "parameters", cells)}
+            columns[f"{how}_records"] = {job.outcomes[0]: fits.figures(how, "records", cells)}
+        elif others is not None and how in REFERRED:
+            columns[how] = {job.outcomes[0]: others.figures(how, cells)}
+        else:
+            columns[how] = _noised(job, table, crosstab, cells, yardsticks, clipped, how, key)
+    return columns
+
+
+def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
+    """Published figures of a statistic: the default estimate with its error and interval, and the estimate from records."""
+    mine = published[rows_with(published, statistic)]
+    default = "parameters" if (mine["estimator"] == "parameters").any() else "records"
+    first, records = (mine[mine["estimator"] == name] for name in (default, "records"))
+    names = {"synthetic": "estimate", "synthetic_se": "standard_error"}
+    names |= {f"synthetic_{name}": name for name in ("df", "lower", "upper")}
+    figures: dict[str, Floats | float] = {name: first[column].to_numpy(dtype=float) for name, column in names.items()}
+    return figures | {"synthetic_records": records["estimate"].to_numpy(dtype=float) if len(records) else np.nan}
+
+
+def _noised(
+    job: Job,
+    table: Table,
+    crosstab: Crosstab,
+    cells: Cells,
+    yardsticks: Mapping[str, Yardstick],
+    estimates: Mapping[str, Mapping[StatisticName, Estimate]],
+    how: Comparator,
+    key: Key,
+) -> dict[str, dict[StatisticName, Floats]]:
+    """Noised statistics, by outcome. Counts are noised once, with the first outcome."""
+    figures = figures_met(crosstab, job.tables)
+    epsilon, by_outcome = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
+    for number, (outcome, estimate) in enumerate(estimates.items()):
+        plain = [s for s in table.statistics if s.plain]
+        wanted = [s.name for s in plain if s.variable == outcome or (s.variable is None and number == 0)]
+        outcome_key = key if number == 0 else key.child(f"outcome {number + 1}")
+        values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}
+        mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, outcome_key, table.name, figures)
+        count = next(iter(by_outcome.values()), mine).get("count")
+        if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                mine["mean"] = mine["total"] / count
+        by_outcome[outcome] = mine
+    return by_outcome
+
+
+def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFrame:
+    yardstick = rows["truth"].where(rows["truth"].notna(), rows["direct"])
+    error = rows["direct_se"].where(rows["direct_se"] > 0)
+    for column in ("synthetic", "synthetic_records", *compared):
+        rows[f"{column}_error"] = rows[column] - yardstick
+        rows[f"{column}_error_in_se"] = (rows[column] - rows["direct"]).abs() / error
+    rows["clipping_error_in_se"] = (rows["direct_clipped"] - rows["direct"]).abs() / error
+    for how in job.compare:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rows[f"synthetic_to_{how}"] = rows["synthetic_error"].abs() / rows[f"{how}_error"].abs()
+    return rows
+
+
+def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, outcome: str = "salary") -> dict[str, Floats]:
+    population = _population(truth, job, crosstab, outcome)
+    cells: Cells = table.cells(population[0])
+    count = cells.membership @ population[0].count.astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        total = cells.membership @ population[1]
+        return {"count": count, "mean": total / count, "total": total}
+
+
+def _population(truth: Truth, job: Job, crosstab: Crosstab, outcome: str) -> tuple[Crosstab, Floats]:
+    names = {"field": FIELDS, "sex": SEXES}
+    position = {name: {str(level): code for code, level in enumerate(levels)} for name, levels in crosstab.levels.items()}
+    universe = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
+    rows, totals, counts, total = [], [], [], truth.of(outcome)
+    for i, field in enumerate(FIELDS):
+        for j, sex in enumerate(SEXES):
+            levels_here = {"field": field, "sex": sex}
+            if all(levels_here[name] in values for name, values in universe.items()):
+                rows.append([position[name][levels_here[name]] for name in crosstab.levels])
+                counts.append(int(truth.count[i, j]))
+                totals.append(total[i, j])
+    assert set(crosstab.levels) <= set(names)
+    table = np.array(rows, dtype=np.int32).reshape(len(rows), len(crosstab.levels))
+    codes = {name: table[:, k] for k, name in enumerate(crosstab.levels)}
+    return Crosstab(codes, crosstab.levels, np.array(counts, dtype=np.int64), (), ()), np.array(totals)
+
 
 FILE = "microdata.json"
 MOST = 200_000

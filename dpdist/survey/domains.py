@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem, suggestion
 from dpdist.core.records import Level
-from dpdist.job.design import JOINED, label_of, read_weights
+from dpdist.job.data import JOINED, label_of, read_weights
 from dpdist.job.values import NUMBER
 from dpdist.survey.csv_file import guessed
 from dpdist.survey.findings import DECIMAL_TEXT

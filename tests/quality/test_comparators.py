@@ -13,7 +13,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, cross
-from dpdist.quality.compare import ABSENT, reference_baselines
+from dpdist.quality.evaluate import ABSENT, reference_baselines
 
 FRAME = Crosstab(
     {"field": np.array([0, 0, 1, 1], dtype=np.int32), "sex": np.array([0, 1, 0, 1], dtype=np.int32)},

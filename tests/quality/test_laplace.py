@@ -11,7 +11,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Crosstab, cross
 from dpdist.estimation.direct import direct, totals
 from dpdist.estimation.least_squares import LeastSquares, consistent, stacked
-from dpdist.quality.compare import noised
+from dpdist.quality.evaluate import noised
 
 LEVELS = {"field": ("arts", "law", "none"), "sex": ("f", "m")}
 

@@ -10,7 +10,7 @@ from dpdist.core.errors import suggestion
 from dpdist.core.records import TOTAL
 from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
-from dpdist.job.design import label_of
+from dpdist.job.data import label_of
 from dpdist.job.families import family_facts
 from dpdist.job.mechanism import Contradiction, listed, near_column
 from dpdist.job.presentation import ColumnText

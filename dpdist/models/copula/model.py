@@ -21,10 +21,9 @@ from dpdist.core.keys import Key, open_uniforms, uniforms_of
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Column, Job
-from dpdist.models.copula import expectations, fits, normal_scores
+from dpdist.models.copula import expectations, normal_scores
 from dpdist.models.copula.expectations import PRIOR, misfit
-from dpdist.models.copula.fits import FittedScores
-from dpdist.models.copula.normal_scores import PARTS, Kind, ScoredRecords, law_of, part_of, relative
+from dpdist.models.copula.normal_scores import PARTS, FittedScores, Kind, ScoredRecords, law_of, part_of, relative
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import UNIT, PredictorCells, grouped, weight_outcome_ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, SplinePrior, products
@@ -98,7 +97,7 @@ class Scores:
         for k in range(GROUPS):
             inside = group == k
             part = ScoredRecords(*(values[inside] for values in scored))
-            statistics.append(fits.sums(part, standing[inside], len(self.cells)))
+            statistics.append(normal_scores.sums(part, standing[inside], len(self.cells)))
             sums.append(np.column_stack([group_sums(part.cell, values[inside], len(self.cells)) for values in figures]))
         fitted = self._law(self.centre(_with_and_without(statistics)))
         shift = misfit(self.reference_facts, fitted, self.kind, self.outcome_bounds, _with_and_without(sums), prior)
@@ -154,10 +153,10 @@ class Scores:
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         on = alpha > 0
-        return fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
+        return normal_scores.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        return fits.covariance_of_sums(self.scored(records), alpha, len(self.cells))
+        return normal_scores.covariance_of_sums(self.scored(records), alpha, len(self.cells))
 
     def centre(self, statistics: Floats) -> Draws:
         """Posterior means of p, μ and β with √(SS/ν), for several sets of `statistics` (set, cell, statistic)."""

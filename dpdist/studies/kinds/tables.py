@@ -35,7 +35,7 @@ from dpdist.privacy.weights import NotReached
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
-from dpdist.quality.compare import noised
+from dpdist.quality.evaluate import noised
 from dpdist.sampling import facts, sampler_of
 from dpdist.studies.kinds.populations import (
     COVERAGE_TITLE,
