@@ -12,7 +12,7 @@ reference's records, sampling of the current file adds the variance S V/V_ref. S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,16 +29,6 @@ LARGEST_SCALE = 4.0
 """The reference's weights are multiplied by a factor between 1/4 and 4."""
 RELEASED = ("factors", "factor_errors", "variance_per_weight")
 """Released figures on weights beyond their public bound, where the job has a reference."""
-
-
-class WeightedRecords(Protocol):
-    """Records as this module needs them: outcomes (record, outcome) and weights (record,)."""
-
-    @property
-    def outcomes(self) -> Floats: ...
-
-    @property
-    def weight(self) -> Floats: ...
 
 
 class ReferenceWeights(NamedTuple):

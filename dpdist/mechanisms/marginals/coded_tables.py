@@ -30,7 +30,6 @@ from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.marginals.beyond_bound import (
     RELEASED,
     ReferenceWeights,
-    WeightedRecords,
     beyond,
     errors_of,
     extended,
@@ -51,7 +50,7 @@ from dpdist.mechanisms.marginals.fitting import (
     sums_in,
 )
 from dpdist.mechanisms.marginals.spec import levels_of, texts_of
-from dpdist.models.protocol import DesignEffectOf, Draws, ModelTable, Parameter
+from dpdist.models.protocol import DesignEffectOf, Draws, ModelTable, Parameter, ReferenceRecords
 from dpdist.models.public_model import LinearModel, design
 from dpdist.privacy.guarantees import record_epsilon
 
@@ -221,7 +220,7 @@ class CodedTables(LinearModel, ABC):
         """The same model, with these tables to be summed in a pass."""
         return replace(self, measured=keys)
 
-    def codes(self, records: WeightedRecords) -> Ints:
+    def codes(self, records: ReferenceRecords) -> Ints:
         """The position of the level of every record and column, (record, column)."""
         return self.coded(tuple(records.outcomes.T))
 

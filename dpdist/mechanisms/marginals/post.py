@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.job import Job
-from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights, WeightedRecords
+from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.marginals.coded_tables import CodedTables, Filling
 from dpdist.mechanisms.marginals.fitting import Marginal, ValueSums, positions
 from dpdist.mechanisms.marginals.sensitivity import (
@@ -37,7 +37,7 @@ from dpdist.mechanisms.marginals.sensitivity import (
 )
 from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS, CodedMarginals, candidates, forest
 from dpdist.mechanisms.parts import SUM_OF_V, WIDE, Figures, Words, cells_of
-from dpdist.models.protocol import Draws, ReleaseView
+from dpdist.models.protocol import Draws, ReferenceRecords, ReleaseView
 
 SAMPLED = (
     "Estimator `parameters`: simulated noise on the fitted tables, and samples of as many records as the sum of "
@@ -189,7 +189,7 @@ class Marginals(CodedTables):
         """Number of pairs of columns that are measured if the job names no tables."""
         return forest(candidates(self.sizes))
 
-    def learned(self, records: WeightedRecords, copied: pa.Table | None) -> ReferenceWeights:
+    def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> ReferenceWeights:
         """The reference's weights and positions of levels, for what lies beyond the weights' bound."""
         return ReferenceWeights(self.codes(records), records.weight)
 
