@@ -26,10 +26,9 @@ from dpdist.estimation.direct import ReplicateSums, SamplingDesign
 from dpdist.estimation.domains import replication
 from dpdist.estimation.estimators import crossed_products, replicate_df, summable
 from dpdist.job import Job, family_facts
-from dpdist.survey.checks import CheckedBatch, check
+from dpdist.survey.checks import CheckedBatch, Findings, Mask, check, recoded
 from dpdist.survey.csv_file import no_header
-from dpdist.survey.findings import Findings, Mask, causes, recoded
-from dpdist.survey.schema import check_replicates, check_schema, combined, needed_columns, replicates
+from dpdist.survey.schema import causes, check_replicates, check_schema, combined, needed_columns, replicates
 from dpdist.survey.source import Source
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")

@@ -17,8 +17,8 @@ from dpdist.core.errors import DataError, Problem, suggestion
 from dpdist.core.records import Level
 from dpdist.job.data import JOINED, label_of, read_weights
 from dpdist.job.values import NUMBER
+from dpdist.survey.checks import DECIMAL_TEXT
 from dpdist.survey.csv_file import guessed
-from dpdist.survey.findings import DECIMAL_TEXT
 from dpdist.survey.source import Source
 from dpdist.survey.statistical_file import StatisticalSource
 from dpdist.survey.typed_file import STATISTICAL, OneFile, decoded, is_number, is_text, plain_type, plain_values

@@ -29,8 +29,7 @@ from dpdist.models.protocol import StratumModel
 from dpdist.release import run
 from dpdist.runtime import tasks
 from dpdist.runtime.fit_address import Fit
-from dpdist.survey.checks import check
-from dpdist.survey.findings import Findings
+from dpdist.survey.checks import Findings, check
 from dpdist.survey.schema import needed_columns
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.job import Job
-from dpdist.survey.checks import CheckedBatch, check
-from dpdist.survey.findings import Batch, Findings, positions
+from dpdist.survey.checks import Batch, CheckedBatch, Findings, check, positions
 from dpdist.survey.schema import check_schema, needed_columns
 
 BASE: dict[str, Any] = {

@@ -21,7 +21,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.opening.verifying import problems
 from dpdist.survey.census import checked_batches
-from dpdist.survey.findings import Findings
+from dpdist.survey.checks import Findings
 from dpdist.survey.source import open_source
 
 JOB = """
