@@ -37,7 +37,7 @@ _SMALL = "parameters { real x; } model { target += std_normal_lpdf(x); }\n"
 def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
     """Compile programs into the cache, so that no run has to wait for a compiler (for container images)."""
     from dpdist.sampling import toolchain as stan
-    from dpdist.sampling.building import shipped_programs
+    from dpdist.sampling.toolchain import shipped_programs
 
     def act() -> None:
         for program in programs or list(shipped_programs()):
@@ -52,7 +52,7 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
     """Show toolchain, versions, compiler, cache, and which programs are compiled. Compiles nothing without --check."""
     from dpdist.core.this_process import available_memory
     from dpdist.sampling import toolchain as stan
-    from dpdist.sampling.building import cache_folder, compiles_at_once, shipped_programs
+    from dpdist.sampling.toolchain import cache_folder, compiles_at_once, shipped_programs
 
     def act() -> None:
         for package in ("cmdstanpy", "httpstan", "arviz"):

@@ -25,10 +25,9 @@ from dpdist.job import Diagnostics as DiagnosticLimits
 from dpdist.job import Program, Sampler, Toolchain
 from dpdist.models.protocol import Clamped, ClampedStan, Draws, Likelihood, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
-from dpdist.sampling.building import Executable, cache_folder
 from dpdist.sampling.samplers import Unconverged
 from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
-from dpdist.sampling.toolchain import executable
+from dpdist.sampling.toolchain import Executable, cache_folder, executable
 
 
 # R-hat is rank-normalised; ESS is the effective sample size. Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021),

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.job.loading import find_job
-from dpdist.sampling.building import shipped_programs
+from dpdist.sampling.toolchain import shipped_programs
 
 SOURCE = Path(__file__).parents[1] / "sampling" / "gaussian.stan"
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from dpdist.sampling.building import Executable
 from dpdist.sampling.stan import Chains, StanSettings, fit
-from dpdist.sampling.toolchain import executable
+from dpdist.sampling.toolchain import Executable, executable
 
 SOURCE = Path(__file__).with_name("gaussian.stan")
 

@@ -9,8 +9,7 @@ import pytest
 
 from dpdist.core.errors import JobError, ProgramError
 from dpdist.job.loading import find_job, load_job
-from dpdist.sampling.building import without_source
-from dpdist.sampling.toolchain import check_program
+from dpdist.sampling.toolchain import check_program, without_source
 
 SECRETS = "alpha,secret-1\nbeta,secret-2\ngamma,secret-3\n"
 JOB = "doctorates_pooling"

@@ -15,9 +15,8 @@ import pytest
 from filelock import FileLock
 
 from dpdist.core.errors import ProgramError, ToolchainError
-from dpdist.sampling import building, toolchain
-from dpdist.sampling.building import cached_build, find_program
-from dpdist.sampling.toolchain import executable, find_toolchain
+from dpdist.sampling import toolchain
+from dpdist.sampling.toolchain import cached_build, executable, find_program, find_toolchain
 
 SOURCE = Path(__file__).with_name("gaussian.stan")
 
@@ -34,9 +33,9 @@ def compiler(program, tmp_path, monkeypatch):
     script.chmod(0o755)
     monkeypatch.setenv("CXX", str(script))
     monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "cache"))
-    building.first_line.cache_clear()
+    toolchain.first_line.cache_clear()
     yield lambda: sum("-x c++" in line for line in log.read_text().splitlines())
-    building.first_line.cache_clear()
+    toolchain.first_line.cache_clear()
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_another_compiler_is_noticed(compiler, source, tmp_path):
     executable(source, "embedded")
     script = tmp_path / "cxx"
     script.write_text(script.read_text().replace("recording 1", "recording 2"))
-    building.first_line.cache_clear()
+    toolchain.first_line.cache_clear()
     executable(source, "embedded")
     assert compiler() == 2
 
@@ -139,17 +138,17 @@ def test_a_failed_build_leaves_nothing(tmp_path):
 
 
 def test_compiles_wait_for_memory(compiler, source, monkeypatch):
-    monkeypatch.setattr(building, "available_memory", lambda: 4 * 2**30)
-    assert building.compiles_at_once() == 1
+    monkeypatch.setattr(toolchain, "available_memory", lambda: 4 * 2**30)
+    assert toolchain.compiles_at_once() == 1
     waited = []
-    with FileLock(building.cache_folder() / "turn-0.lock") as lock:
+    with FileLock(toolchain.cache_folder() / "turn-0.lock") as lock:
         monkeypatch.setattr(time, "sleep", lambda seconds: (waited.append(seconds), lock.release()))
         executable(source, "embedded")
     assert waited
 
 
 def test_memory_is_known():
-    assert 2**20 < building.available_memory() < 2**63
+    assert 2**20 < toolchain.available_memory() < 2**63
 
 
 def test_a_program_that_does_not_compile_tells_stans_message_and_line(compiler, tmp_path):
@@ -211,11 +210,11 @@ def test_programs_built_before_need_no_compiler(compiler, source, taken_away):
 def test_other_programs_are_refused_without_one_and_leave_nothing(compiler, source, taken_away, ask):
     executable(source, "embedded")
     taken_away()
-    before = sorted(os.listdir(building.cache_folder()))
+    before = sorted(os.listdir(toolchain.cache_folder()))
     source.write_text(SOURCE.read_text() + "\n// changed\n")
     with pytest.raises(ToolchainError, match=r"(?s)no C\+\+ compiler.*gaussian\.stan.*dpdist stan build"):
         ask(source, "embedded")
-    assert sorted(os.listdir(building.cache_folder())) == before
+    assert sorted(os.listdir(toolchain.cache_folder())) == before
     source.write_text("parameters { real x }\n")
     with pytest.raises(ProgramError, match="line 1"):
         ask(source, "embedded")
@@ -233,7 +232,7 @@ def test_the_last_compiler_is_the_one_that_is_recorded(compiler, source, taken_a
     executable(source, "embedded")
     script = tmp_path / "cxx"
     script.write_text(script.read_text().replace("recording 1", "recording 2"))
-    building.first_line.cache_clear()
+    toolchain.first_line.cache_clear()
     second = executable(source, "embedded")
     taken_away()
     assert executable(source, "embedded") == second
@@ -271,7 +270,7 @@ def test_a_cache_that_cannot_be_made_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "file"))
     with pytest.raises(ToolchainError, match="DPDIST_CACHE"):
-        building.cache_folder()
+        toolchain.cache_folder()
 
 
 @pytest.fixture
