@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from dpdist.publish.opened import Release
     from dpdist.publish.series import series_of as series
     from dpdist.quality.calibrate import calibrate
-    from dpdist.release import publish, run
+    from dpdist.release import plan, publish, run, validate
     from dpdist.studies.file import load_study, parse_study
     from dpdist.studies.run import run as run_study
-    from dpdist.validating import plan, validate
 
 __all__ = [
     "AnalysisError",
@@ -82,12 +81,12 @@ _PLACES = {
     "parse_job": "job.loading:parse_job",
     "parse_study": "studies.file:parse_study",
     "period_differences": "publish.differences:period_differences",
-    "plan": "validating:plan",
+    "plan": "release:plan",
     "report": "cli.report:report",
     "run": "release:run",
     "run_study": "studies.run:run",
     "series": "publish.series:series_of",
-    "validate": "validating:validate",
+    "validate": "release:validate",
 }
 """Module and attribute of each public name. Names that are missing here are classes of errors, in `core.errors`."""
 

@@ -26,7 +26,7 @@ from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import Strict, record_epsilon
-from dpdist.runtime.fit_address import open_fit
+from dpdist.runtime.tasks import open_fit
 from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.census import place, take_census

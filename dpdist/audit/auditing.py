@@ -32,7 +32,7 @@ from dpdist.mechanisms.registry import AUDITS, mechanism_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict, record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
-from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.runtime.tasks import Fit, open_fit
 from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.tables import each_block, read_rows, read_table, write_table
 from dpdist.storage.workspace import GATHERED, MADE_AGAIN, NOISY_FRAME, Workspace

@@ -140,7 +140,7 @@ def size(
     """Print requests and limits of a job's workers, computed from its plan, as a patch for deploy/base (JSON is YAML)."""
     from dpdist.cli.manifests import worker_patch
     from dpdist.job.loading import load_job
-    from dpdist.validating import validate
+    from dpdist.release import validate
 
     guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
 
@@ -180,7 +180,7 @@ def manifests(
     from dpdist.core.files import write_text
     from dpdist.job.loading import freeze, resolve
     from dpdist.job.yaml_lines import flow
-    from dpdist.validating import validate
+    from dpdist.release import validate
 
     place = ManifestPlace(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
 

@@ -32,9 +32,9 @@ from dpdist.quality.predicted.alternatives import Alternative, described
 from dpdist.quality.predicted.alternatives import in_words as others_in_words
 from dpdist.quality.predicted.prediction import ErrorPrediction, number, with_epsilon
 from dpdist.quality.predicted.words import epsilon_for, in_words, worth
+from dpdist.release import cautions
 from dpdist.survey.checks import CLIPPED
 from dpdist.survey.reference_file import ReferenceFile
-from dpdist.validating import cautions
 
 CUSTODIAN = "confidential: for the custodian alone"
 

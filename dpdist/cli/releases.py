@@ -61,8 +61,8 @@ def validate(
             from dpdist.cli.loading import loaded
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
             from dpdist.ledger.charging import terms
-            from dpdist.validating import cautions
-            from dpdist.validating import validate as validate_job
+            from dpdist.release import cautions
+            from dpdist.release import validate as validate_job
 
             plan = validate_job(loaded(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)
@@ -111,7 +111,7 @@ def plan(
     from dpdist.quality.predicted.alternatives import alternatives
     from dpdist.quality.predicted.page import page
     from dpdist.quality.predicted.prediction import predicted
-    from dpdist.validating import validate as validate_job
+    from dpdist.release import validate as validate_job
 
     def act() -> None:
         if error is not None and not 0.0 < error < float("inf"):

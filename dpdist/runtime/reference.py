@@ -34,8 +34,7 @@ from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.fit_address import Address, Fit
-from dpdist.runtime.tasks import Outcome
+from dpdist.runtime.tasks import Address, Fit, Outcome
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.noise_once import noise_once

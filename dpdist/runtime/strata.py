@@ -14,9 +14,8 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.planning.blocks import seconds
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.runtime.reference import learn, learn_or_refuse
-from dpdist.runtime.tasks import Outcome, ProtectBin, ProtectOne, fit_error, protect_giant, released_by
+from dpdist.runtime.tasks import Fit, Outcome, ProtectBin, ProtectOne, fit_error, open_fit, protect_giant, released_by
 from dpdist.storage import arrays
 from dpdist.storage.store import withdraw
 from dpdist.storage.tables import gather, read_part, write_table

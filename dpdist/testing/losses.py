@@ -28,7 +28,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.release import run
 from dpdist.runtime import tasks
-from dpdist.runtime.fit_address import Fit
+from dpdist.runtime.tasks import Fit
 from dpdist.survey.checks import Findings, check
 from dpdist.survey.schema import needed_columns
 

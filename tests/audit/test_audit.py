@@ -27,7 +27,7 @@ from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out, sear
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.opening.results import Evaluations
 from dpdist.privacy.weights import search
-from dpdist.runtime.fit_address import open_fit
+from dpdist.runtime.tasks import open_fit
 from dpdist.storage.workspace import Workspace
 
 KEY, N, TARGET, DRAWS = Key(b"tests/evaluation/test_audit"), 120, 1.8, 300

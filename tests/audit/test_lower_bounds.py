@@ -39,7 +39,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import query as presets
 from dpdist.models.protocol import Improper
 from dpdist.privacy.guarantees import Concentrated
-from dpdist.runtime.fit_address import Fit
+from dpdist.runtime.tasks import Fit
 from dpdist.sampling import sampler_of
 
 MODELS = """

@@ -17,7 +17,7 @@ from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Measurement, Noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.runtime.fit_address import Fit
+from dpdist.runtime.tasks import Fit
 from dpdist.storage.workspace import Workspace
 
 JOB = """

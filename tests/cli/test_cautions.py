@@ -16,7 +16,7 @@ from dpdist.cli.main import app
 from dpdist.core.cautions import KINDS, Caution
 from dpdist.core.errors import DataError, FitError
 from dpdist.job.loading import parse_job
-from dpdist.validating import cautions
+from dpdist.release import cautions
 
 JOB = """
 dataset: tiny

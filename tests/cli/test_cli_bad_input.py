@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli.main import app
 from dpdist.ledger.charging import NOT_COUNTED
-from dpdist.validating import cautions
+from dpdist.release import cautions
 
 CANARY = 987654.321
 CANARY_LEVEL = "zxq-canary"

@@ -25,7 +25,7 @@ from dpdist.cli.main import app
 from dpdist.cli.manifests import worker_memory, worker_patch
 from dpdist.cli.scheduled import last_period
 from dpdist.job.loading import PERIOD, load_job
-from dpdist.validating import validate
+from dpdist.release import validate
 
 CUSTOM = "kubernetes.dask.org/v1"
 

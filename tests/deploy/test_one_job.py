@@ -21,7 +21,7 @@ from dpdist.cli import manifests
 from dpdist.cli.main import app
 from dpdist.cli.manifests import NANNY_BYTES, job_in_cluster, pick, tasks, worker_memory, worker_patch
 from dpdist.job.loading import SourcedKeys, load_job
-from dpdist.validating import validate
+from dpdist.release import validate
 
 IMAGE = f"registry.example/dpdist@sha256:{'a' * 64}"
 SHIPPED = DEPLOY / "overlays" / "release" / "job.yaml"

@@ -24,7 +24,7 @@ from campaign import (
 )
 
 from dpdist.runtime import tasks
-from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.runtime.tasks import Fit, open_fit
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.workspace import Workspace
 
@@ -146,7 +146,7 @@ TWIN = """
 import sys, time
 from pathlib import Path
 
-from dpdist.runtime.fit_address import open_fit
+from dpdist.runtime.tasks import open_fit
 from dpdist.runtime.tasks import ProtectBin
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.workspace import Workspace

@@ -25,8 +25,8 @@ from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job, Statistic
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
+from dpdist.release import validate
 from dpdist.survey.census import design_of, place, records_as_they_came, replicate_sums
-from dpdist.validating import validate
 
 
 def pay_survey() -> pd.DataFrame:

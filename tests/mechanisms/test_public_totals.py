@@ -13,7 +13,7 @@ import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
-from dpdist.validating import cautions
+from dpdist.release import cautions
 
 REFERENCE = "reference: {path: before.parquet}\n"
 ALL = "rake: [{by: [], totals: {Total: 250000}}]\n"

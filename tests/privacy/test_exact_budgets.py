@@ -13,7 +13,7 @@ from dpdist.core.progress import Event, without_sizes
 from dpdist.job.loading import parse_job
 from dpdist.job.values import LONGEST
 from dpdist.privacy.noise import LARGEST_SCALE, whole_gaussian, whole_laplace
-from dpdist.validating import plan
+from dpdist.release import plan
 
 JOB = """
 dataset: small

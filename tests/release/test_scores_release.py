@@ -14,7 +14,7 @@ import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.validating import cautions
+from dpdist.release import cautions
 
 JOB = """
 dataset: scored

@@ -165,7 +165,7 @@ from dpdist.cli import main
 
 class Told:
     def find_spec(self, name, *_):
-        if name == "dpdist.validating":
+        if name == "dpdist.release":
             os.kill(os.getpid(), signal.SIGTERM)
 
 sys.meta_path.insert(0, Told())

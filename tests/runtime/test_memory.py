@@ -30,10 +30,10 @@ from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.synthesis import synthesize
 from dpdist.runtime.dask_executor import Dask
 from dpdist.runtime.executors import executor
-from dpdist.runtime.fit_address import open_fit
 from dpdist.runtime.reference import store_records
 from dpdist.runtime.services import NANNY_BYTES
 from dpdist.runtime.strata import create_stores, protect_all
+from dpdist.runtime.tasks import open_fit
 from dpdist.storage.ownership import owned
 from dpdist.storage.tables import MAPPED, write_records
 from dpdist.storage.workspace import Identity, Workspace
