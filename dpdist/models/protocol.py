@@ -532,13 +532,6 @@ class LearnsFromRecords(Resampled, Protocol):
     vary within cells, which errors two releases share, and what a run costs, more than its records do.
     """
 
-    def predicted_errors(self, learned: Any) -> Sequence[ErrorsOfCells]:
-        """Predicted errors by table and statistic, margins included, without statistics that the model cannot predict.
-
-        Errors of other models are predicted by runs on public records (`quality.predicted`).
-        """
-        ...
-
     def with_donors(self, donors: Donors) -> Self:
         """The model with the reference's records."""
         ...
@@ -653,6 +646,18 @@ class ErrorsOfCells(NamedTuple):
     error: Floats
     alone: Floats
     freedom: Floats
+
+
+@runtime_checkable
+class PredictsErrors(StratumModel, Protocol):
+    """A model that predicts its release's errors from learned facts, before the current file is read.
+
+    Errors of other models are predicted by runs on public records (`quality.predicted`).
+    """
+
+    def predicted_errors(self, learned: Any) -> Sequence[ErrorsOfCells]:
+        """Predicted errors by table and statistic, margins included, without statistics that the model cannot predict."""
+        ...
 
 
 def facts_of(learned: object) -> Facts | None:

@@ -1,7 +1,7 @@
 """For plans in `cli`: predicts errors of a job's release at several ε, from public records alone.
 
 If a public file is known, the mechanism runs on replicates of it (`population`), or predicts its errors itself
-(`models.protocol.LearnsFromRecords`). Otherwise nothing is predicted, and `why` has the reason. Unknown figures are
+(`models.protocol.PredictsErrors`). Otherwise nothing is predicted, and `why` has the reason. Unknown figures are
 not replaced by others.
 
 An error is |published − direct estimate| over the direct estimate's standard error, as in the verdict of a run.
@@ -33,7 +33,7 @@ from dpdist.estimation.donors import AbsentRecords, PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import ErrorsOfCells, Improper, LearnsFromRecords, Spurious, StratumModel
+from dpdist.models.protocol import ErrorsOfCells, Improper, LearnsFromRecords, PredictsErrors, Spurious, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
@@ -351,11 +351,11 @@ def with_epsilon(job: Job, epsilon: Fraction) -> Job:
     return job.model_copy(update={"budget": budget, "reference": reference, "compare": (), "microdata": microdata})
 
 
-def by_formulas(model: StratumModel, job: Job) -> TypeGuard[LearnsFromRecords]:
+def by_formulas(model: StratumModel, job: Job) -> TypeGuard[PredictsErrors]:
     """True if errors follow from formulas of one model, and not from releases of replicates."""
     # Formulas know no design: its strata may fix counts.
     designed = job.strata or job.rake or job.survey.design_strata
-    return isinstance(model, LearnsFromRecords) and job.has_reference and not designed
+    return isinstance(model, PredictsErrors) and job.has_reference and not designed
 
 
 def _rows(
@@ -398,11 +398,12 @@ def _of_formulas(
         learned, every = None, None
         for tried in sorted(budgets, key=lambda item: item is not first):
             model = builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))
-            assert isinstance(model, LearnsFromRecords)
-            if learned is not None:
+            assert isinstance(model, PredictsErrors)
+            if learned is not None and isinstance(model, LearnsFromRecords):
                 of_tables = model.predicted_errors(model.relearned(learned))
             else:
-                model = model.with_history(history)
+                if isinstance(model, LearnsFromRecords):
+                    model = model.with_history(history)
                 sampler, current = sampler_of(tried, Path(folder)), int(crosstab.count.sum())
                 learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)
                 of_tables = model.predicted_errors(learned)
