@@ -102,7 +102,7 @@ def test_the_report_prints_what_is_protected_and_no_asymptotic_figure_like_a_str
     (guarantee,) = [line for line in lines if line.startswith("guarantee ")]
     protects = [line for line in lines if line.startswith(("protects ", "meant to protect "))]
     assert bool(protects) == (CLASSES[mechanism] != "none")
-    assert all(line.startswith("is to") == (CLASSES[mechanism] == "asymptotic") for line in protects)
+    assert all(line.startswith("meant") == (CLASSES[mechanism] == "asymptotic") for line in protects)
     shown = "y of one record; published without noise: table columns (region) and sample counts"
     assert all(shown in line for line in protects)
     assert ("ε = 12 " in guarantee) == (CLASSES[mechanism] in ("strict", "strict for exact draws"))
@@ -171,7 +171,7 @@ def test_publishing_again_gives_the_same_bytes(release: tuple[str, Path]) -> Non
 
 
 WRONG = [
-    ("censor_uw", {"column": ", missing: drop"}, "the number of records left by a rule"),
+    ("censor_uw", {"column": ", missing: drop"}, "the number of records left after"),
     ("censor_uw, fallback: pool", {}, "whether a fallback is taken depends on the records"),
     ("censor_uw, weights: linear", {}, "leaves every privacy weight at 1"),
     ("unweighted, weights: linear", {}, "leaves every privacy weight at 1"),

@@ -299,7 +299,7 @@ def test_where_none_is_good_enough_the_page_says_which_cells_are_off_and_what_to
     for direct, limit in ((10, "0.85"), (8, "0.75")):
         held = far.cells.assign(covered=[1.0] * 7 + [0.0] * 3, direct_covered=[1.0] * direct + [0.0] * (10 - direct))
         missed = advice(of(Trial(far.candidate, held, 0, 1.0)))
-        assert missed[0].endswith(f"intervals hold 0.70 of the truth, direct ones {direct / 10:.2f}; the limit is {limit}")
+        assert missed[0].endswith(f"intervals cover 0.70 of the truth, direct ones {direct / 10:.2f}; the limit is {limit}")
     assert advice(of(made_up("noisy", True, 1.4, 1.0)))[1] == NOISY
     assert advice(of(made_up("good", True, 0.3, 1.0))) == []
     assert "What to change" not in page(of(made_up("good", True, 0.3, 1.0)))
