@@ -41,7 +41,7 @@ from dpdist.publish.released import (
     Parameters,
     ReleasedObject,
     batches_of,
-    derived,
+    derive,
     of_run,
     public_frame,
     read_released,
@@ -346,7 +346,7 @@ def publish(
             if (folder / MANIFEST).exists():
                 refuse_unverified(folder, made_again=True)
             released = read_released(folder / "released")
-            released = released if job is None else derived(released, job_of(job))
+            released = released if job is None else derive(released, job_of(job))
             refuse_formats(released.job.dataset, released.job.presentation)
         charged = ChargedRun.of(space)
         on_a_verdict = (

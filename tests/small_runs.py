@@ -51,7 +51,7 @@ def run(name: str, job: Said, inputs: Path, workspace: Path, drawn: list[Drawn] 
         dpdist.run(parsed(rooted(PUBLIC | job, inputs)), workspace)
 
 
-def captured(name: str, job: Said, inputs: Path, workspace: Path) -> losses.Captured:
+def captured(name: str, job: Said, inputs: Path, workspace: Path) -> losses.CapturedStratum:
     """A stratum of a small job, before it is protected."""
     with named(name):
-        return losses.captured(parsed(rooted(job, inputs)), workspace)
+        return losses.capture(parsed(rooted(job, inputs)), workspace)

@@ -244,7 +244,7 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
     """
     with Workspace.opened(workspace) as space, private(), single_threaded():
         refuse_unfinished(space, listener)
-        return _attacked(space, holdout, listener)
+        return _attack(space, holdout, listener)
 
 
 def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
@@ -254,7 +254,7 @@ def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> 
         raise WorkspaceError(str(workspace), "synthetic records tell more than is claimed", where)
 
 
-def _attacked(space: Workspace, holdout: Input, listener: Listener) -> Confidential[pd.DataFrame]:
+def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidential[pd.DataFrame]:
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fit = open_fit(space, space.read_key(), strata["fit"].iloc[0])
     job = fit.job

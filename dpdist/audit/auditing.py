@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import scipy
 
-from dpdist.audit.likelihood_ratios import NeighbourQueries, NotAdded, compared
+from dpdist.audit.likelihood_ratios import NeighbourQueries, NotAdded, compare
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -79,7 +79,7 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0, alarm: float = AL
     width = max(near.shape[1], far.shape[1])
     if not width:
         return 0.0
-    near, far = (filled(side.tolist(), width) for side in (near, far))
+    near, far = (pad(side.tolist(), width) for side in (near, far))
     half = len(near) // 2
     one, other = _scores(near, far, half)
     return bound_of_scores(one, other, half, delta, alarm)
@@ -164,10 +164,10 @@ def releases(
 
 
 def of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
-    return filled([list(numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
+    return pad([list(numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
 
 
-def filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
+def pad(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
     """Pads rows with 0 to one length. Runs that choose different tables release different numbers of figures."""
     padded = np.zeros((len(rows), max(least, *map(len, rows))))
     for row, values in zip(padded, rows, strict=True):
@@ -306,7 +306,7 @@ def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Neighb
     learned = fit.learned(stratum) if fit.job.has_reference else None
     others = (neighbour(fit.job, records, which) for which in tried)
     try:
-        pairs = compared(fit.job, fit.fitted(stratum), learned, fit.sampler, records, others)
+        pairs = compare(fit.job, fit.fitted(stratum), learned, fit.sampler, records, others)
     except (NotAdded, Improper, NotReached):
         return tried[0], None
     return max(zip(tried, pairs, strict=True), key=lambda candidate: candidate[1].distance)
@@ -383,7 +383,7 @@ def audit(
     alone.
     """
     with Workspace.opened(workspace) as space, private():
-        return _audited(space, records, all_rules, listener)
+        return _audit(space, records, all_rules, listener)
 
 
 def _audits(spec: type[MechanismSpec]) -> bool:
@@ -429,7 +429,7 @@ def refuse_unfinished(space: Workspace, listener: Listener) -> None:
             tick(1)
 
 
-def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
+def _audit(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
     workspace, bounds = space.place, space.confidential / "bounds.parquet"
     refuse_unfinished(space, listener)
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
@@ -451,7 +451,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
             tables, left_out = list[pd.DataFrame](), 0
             for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
                 largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=[("stratum", "==", label)])
-                which = _chosen(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
+                which = _choose_records(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
                 try:
                     tables.append(_of_stratum(fits[name], number, rule, which).assign(stratum=label))
                 except (Improper, NotReached, _TooLarge):
@@ -487,7 +487,7 @@ def _sums_audited(
             learned = fit.learned(number) if job.has_reference else None
             others = (neighbour(job, file, record) for record in which)
             try:
-                losses = [pair.loss for pair in compared(job, fit.fitted(number), learned, fit.sampler, file, others)]
+                losses = [pair.loss for pair in compare(job, fit.fitted(number), learned, fit.sampler, file, others)]
             except (NotAdded, Improper, NotReached):
                 continue
             finally:
@@ -528,7 +528,7 @@ def _of_stratum(fit: Fit, stratum: int, rule: str, which: Ints) -> pd.DataFrame:
     return losses.disclose_to_custodian()
 
 
-def _chosen(largest: Floats, records: int, rng: np.random.Generator) -> Ints:
+def _choose_records(largest: Floats, records: int, rng: np.random.Generator) -> Ints:
     """Positions of the records to leave out: half have the largest bounds, the others are random."""
     order = np.argsort(-largest, kind="stable")
     riskiest, others = order[: (records + 1) // 2], order[(records + 1) // 2 :]

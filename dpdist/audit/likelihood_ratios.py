@@ -256,7 +256,7 @@ class NeighbourQueries:
         return ratios
 
 
-def compared(
+def compare(
     job: Job, model: StratumModel, learned: Learned, sampler: PosteriorSampler, near: Records, neighbours: Iterable[Records]
 ) -> list[NeighbourQueries]:
     """Runs the mechanism on the near file, and on each neighbour along the near file's path.

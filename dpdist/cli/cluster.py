@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.console import guarded, out
+from dpdist.cli.console import out, run_command
 from dpdist.core.errors import JobError, Problem
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def certs(
             out.print(str(certificate), markup=False)
         out.print(f"Keep {folder / AUTHORITY} where no machine of the cluster reads it.", markup=False)
 
-    guarded(act)
+    run_command(act)
 
 
 @app.command()
@@ -100,7 +100,7 @@ def scheduler(
     """Run the scheduler until SIGTERM. It stores nothing: after a restart, drivers submit their tasks again."""
     from dpdist.runtime import services
 
-    guarded(lambda: services.serve_scheduler(host, port, tls, http, as_json))
+    run_command(lambda: services.serve_scheduler(host, port, tls, http, as_json))
 
 
 @app.command()
@@ -120,7 +120,7 @@ def worker(
     """Run one worker (one process, one thread) until SIGTERM. If it loses the scheduler, it looks for it again."""
     from dpdist.runtime import services
 
-    guarded(
+    run_command(
         lambda: services.serve_worker(
             scheduler, tls, host, port, name, _bytes(memory), as_json, http=http, patience=patience
         )
@@ -142,7 +142,7 @@ def size(
     from dpdist.job.loading import load_job
     from dpdist.release import validate
 
-    guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
+    run_command(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
 
 
 @app.command()
@@ -196,7 +196,7 @@ def manifests(
             write_text(job_file, content)
         print(text(objects, head(plan.job, resolved, place, job_file)), end="")
 
-    guarded(act)
+    run_command(act)
 
 
 def _bytes(size: str | None) -> int | None:

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from typer.core import TyperGroup
 
-from dpdist.core.errors import DpdistError, escaped
+from dpdist.core.errors import DpdistError, escape
 from dpdist.core.this_process import collect_from_here
 from dpdist.runtime.interrupts import as_interrupt
 
@@ -28,7 +28,7 @@ class Escaping(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(escaped(segment.text), segment.style)
+            yield segment if segment.control else Segment(escape(segment.text), segment.style)
 
 
 out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft_wrap=True, highlight=False)
@@ -46,7 +46,7 @@ def answer(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
-def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = "") -> None:
+def run_command(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = "") -> None:
     """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last object.
 
     `afterwards` is RESUMES for a command that keeps its work, and ANEW for a long one that does not. Other commands pass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.console import JsonAnswer, answer, guarded, out
+from dpdist.cli.console import JsonAnswer, answer, out, run_command
 from dpdist.core.errors import DpdistError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def diff(
         if differing:
             raise typer.Exit(1)
 
-    guarded(act, as_json=as_json)
+    run_command(act, as_json=as_json)
 
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
@@ -143,4 +143,4 @@ def series(
             out.print(f"note: {note}", markup=False)
         out.print(f"Next: open {to / 'index.html'}", markup=False)
 
-    guarded(act, as_json=as_json)
+    run_command(act, as_json=as_json)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dpdist.cli.console import guarded, out
+from dpdist.cli.console import out, run_command
 from dpdist.cli.design_columns import NONE, DesignColumns, Options, chosen_design
 from dpdist.core.errors import JobError, Problem, suggestion
 from dpdist.core.files import sha256, write_text
@@ -96,7 +96,7 @@ def init(
         tables = _tables(table, by, to)
         chosen = _reference(public, reference, asks)
         _refuse_paths(file, (public, chosen), to)
-        written = {path: _written(path) for path in (file, public, chosen) if path is not None}
+        written = {path: _detect_format(path) for path in (file, public, chosen) if path is not None}
         sources = {path: open_file(path, how) for path, how in written.items()}
         columns = _columns(sources, file, codebook_file)
         shown = public or chosen
@@ -146,7 +146,7 @@ def init(
         remedy = f"{left_open} TODO line{'s' * (left_open > 1)} to fill or confirm; then" if left_open else "read it; then"
         out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
 
-    guarded(act)
+    run_command(act)
 
 
 def public_weights(
@@ -344,15 +344,15 @@ def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dic
     return {"path": os.path.relpath(there, job.parent.resolve()), **how}
 
 
-def _written(path: Path) -> TextFile:
+def _detect_format(path: Path) -> TextFile:
     """Detects encoding and separator of a CSV file; the result is empty for UTF-8 with commas."""
     from dpdist.job import TextFile
-    from dpdist.survey.csv_file import UNREAD, CsvFormat, guessed
+    from dpdist.survey.csv_file import UNREAD, CsvFormat, guess_format
 
     if path.suffix.lower() not in (".csv", ".gz"):
         return TextFile()
     try:
-        settings = guessed(path)._asdict()
+        settings = guess_format(path)._asdict()
     except UNREAD:  # reading the file reports the error
         return TextFile()
     return TextFile(**{name: value for name, value in settings.items() if value != CsvFormat._field_defaults[name]})
@@ -365,7 +365,7 @@ def show(
     from dpdist.job.loading import find_job
     from dpdist.job.yaml_lines import read_yaml
 
-    guarded(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
+    run_command(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
 
 
 def explain(
@@ -389,7 +389,7 @@ def explain(
         for line in (f"{code}, given {stage}", *kind.shown):
             out.print(line, markup=False)
 
-    guarded(act)
+    run_command(act)
 
 
 def schema() -> None:
@@ -404,4 +404,4 @@ def schema() -> None:
                 print(refusal, file=sys.stderr)
         print(json.dumps(Job.model_json_schema(), indent=2))
 
-    guarded(act)
+    run_command(act)

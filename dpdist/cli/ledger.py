@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dpdist.cli.console import JsonAnswer, answer, guarded, out
+from dpdist.cli.console import JsonAnswer, answer, out, run_command
 from dpdist.core.errors import DpdistError, JobError, Problem
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def init(
             book.limit(dataset, cast(Class, cls), limits)
             out.print(f"limits of {dataset}, {cls}: {_in_words(limits)}", markup=False)
 
-    guarded(act)
+    run_command(act)
 
 
 @app.command()
@@ -76,7 +76,7 @@ def show(ledger: Place, as_json: JsonAnswer = False) -> None:
         for page in accounts:
             _print(page)
 
-    guarded(act, as_json=as_json)
+    run_command(act, as_json=as_json)
 
 
 @app.command()
@@ -97,14 +97,14 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = Fa
         if wrong:
             raise typer.Exit(1)
 
-    guarded(act, as_json=as_json)
+    run_command(act, as_json=as_json)
 
 
 @app.command()
 def export(ledger: Place, as_json: JsonAnswer = False) -> None:
     """Print every entry: as CSV, or with --json as a list of complete entries, one a line, each with its SHA-256."""
     from dpdist.ledger.book import Ledger
-    from dpdist.ledger.pages import exported
+    from dpdist.ledger.pages import to_csv
 
     def act() -> None:
         entries = Ledger(ledger).entries()
@@ -112,9 +112,9 @@ def export(ledger: Place, as_json: JsonAnswer = False) -> None:
             lines = [json.dumps({**entry.content, "sha256": entry.sha256}, ensure_ascii=False) for entry in entries]
             print("[\n" + ",\n".join(lines) + "\n]")
         else:
-            print(exported(entries), end="")
+            print(to_csv(entries), end="")
 
-    guarded(act, as_json=as_json)
+    run_command(act, as_json=as_json)
 
 
 def _receipt(place: str) -> Receipt:

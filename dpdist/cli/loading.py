@@ -16,7 +16,7 @@ from dpdist.survey.schema import missing_column
 from dpdist.survey.source import open_file
 
 
-def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
+def read_job(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
     """Reads and checks the job. Raises `JobError`.
 
     If the job is refused for a column, the names of the file's columns are read. The problem then states that the file has

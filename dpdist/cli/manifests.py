@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from dpdist.core.errors import JobError, Problem, escaped
+from dpdist.core.errors import JobError, Problem, escape
 from dpdist.job import Job
 from dpdist.job.loading import SourcedKeys
 from dpdist.job.yaml_lines import as_yaml, documents, written_documents
@@ -74,19 +74,19 @@ def apply(patch: dict[str, Any], objects: Objects) -> None:
     if patch.get("$patch") == "delete":
         del objects[target]
     else:
-        objects[target] = _patched(objects[target], patch)
+        objects[target] = _patch(objects[target], patch)
 
 
-def _patched(old: Any, new: Any, name: str = "") -> Any:
+def _patch(old: Any, new: Any, name: str = "") -> Any:
     """Merges a patch by kustomize's rules: mappings by key, null deletes, known lists by the key of their entries."""
     if isinstance(old, dict) and isinstance(new, dict):
         result = {k: v for k, v in old.items() if k not in new}
-        result |= {k: _patched(old.get(k), v, k) for k, v in new.items() if v is not None}
+        result |= {k: _patch(old.get(k), v, k) for k, v in new.items() if v is not None}
         return result
     if isinstance(old, list) and isinstance(new, list) and name in LISTS:
         key, by_name = LISTS[name], {entry[LISTS[name]]: entry for entry in old}
         for entry in new:
-            by_name[entry[key]] = _patched(by_name.get(entry[key], {}), entry)
+            by_name[entry[key]] = _patch(by_name.get(entry[key], {}), entry)
         return list(by_name.values())
     return copy.deepcopy(new)
 
@@ -406,7 +406,7 @@ def head(job: Job, resolved: SourcedKeys, place: ManifestPlace, job_file: Path |
         lines.append(f"- in the claim dpdist-input, {JOB}, which is the file {job_file.name}")
     if not place.in_bucket:
         lines.append("- for the claim dpdist-workspace, storage with ReadWriteMany, hard links and locks across nodes")
-    return "".join(f"# {escaped(line)}\n" for line in lines)
+    return "".join(f"# {escape(line)}\n" for line in lines)
 
 
 def job_bytes(objects: Objects) -> int:

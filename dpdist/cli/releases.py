@@ -29,8 +29,8 @@ from dpdist.cli.console import (
     WorkspaceFolder,
     answer,
     best_effort,
-    guarded,
     out,
+    run_command,
 )
 from dpdist.cli.listening import listening
 from dpdist.core.cautions import described
@@ -58,13 +58,13 @@ def validate(
 
     def act() -> None:
         with listening(quiet, as_json, answers=True) as listener:
-            from dpdist.cli.loading import loaded
+            from dpdist.cli.loading import read_job
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
             from dpdist.ledger.charging import terms
             from dpdist.release import cautions
             from dpdist.release import validate as validate_job
 
-            plan = validate_job(loaded(job, settings, input), input, listener)
+            plan = validate_job(read_job(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)
             cautions_found = cautions(plan)
         if as_json:
@@ -77,7 +77,7 @@ def validate(
             for caution in cautions_found:
                 out.print(f"caution: {caution} [{caution.code}]", markup=False)
 
-    guarded(act, show_values, as_json, ANEW)
+    run_command(act, show_values, as_json, ANEW)
 
 
 def plan(
@@ -105,7 +105,7 @@ def plan(
     show_values: ShowValues = False,
 ) -> None:
     """Show guarantee, cost and predicted errors of a run beforehand. Nothing is spent."""
-    from dpdist.cli.loading import loaded
+    from dpdist.cli.loading import read_job
     from dpdist.cli.plan_text import needed_text, plan_json, plan_text
     from dpdist.core.files import write_text
     from dpdist.quality.predicted.alternatives import alternatives
@@ -123,7 +123,7 @@ def plan(
                 job, [Problem("--open", "with --for-error there is one figure, and no page", "one of both", remedy)]
             )
         with listening(quiet=False, as_json=as_json, answers=True) as listener:
-            checked = validate_job(loaded(job, settings, input), input, listener)
+            checked = validate_job(read_job(job, settings, input), input, listener)
             if error is not None:
                 needed = needed_text(checked, error, table, listener, public)
             else:
@@ -145,7 +145,7 @@ def plan(
         if opened:
             typer.launch(written.as_uri())
 
-    guarded(act, show_values, as_json, afterwards=ANEW)
+    run_command(act, show_values, as_json, afterwards=ANEW)
 
 
 def run(
@@ -174,7 +174,7 @@ def run(
 ) -> None:
     """Protect and publish: spends the job's budget. If the run is killed, the same command resumes it."""
     from dpdist.cli import report as reporting
-    from dpdist.cli.loading import loaded
+    from dpdist.cli.loading import read_job
     from dpdist.cli.observing import observed
     from dpdist.job.loading import in_path
     from dpdist.release import run as run_job
@@ -183,7 +183,7 @@ def run(
         folder = workspace
         with listening(quiet, as_json) as shown, observed(lambda: folder, log, metrics, shown, traces) as listener:
             of_period = schedule.settings_of(job, settings, period, scheduled, workspace, input)
-            placed: Job = cluster.placed(loaded(job, of_period, input), scheduler, tls)
+            placed: Job = cluster.placed(read_job(job, of_period, input), scheduler, tls)
             folder = in_path(workspace, placed.period, "--workspace", job)
             file = input and Path(in_path(str(input), placed.period, "--input", job))
             heard = schedule.Heard(listener)
@@ -209,8 +209,8 @@ def run(
             ended.append(REFUSED)
 
     ended = list[int]()
-    guarded(act, show_values, as_json, RESUMES)
-    if ended:  # after `guarded`, which would say that the run failed
+    run_command(act, show_values, as_json, RESUMES)
+    if ended:  # after `run_command`, which would say that the run failed
         raise typer.Exit(REFUSED)
 
 
@@ -238,7 +238,7 @@ def publish(
         elif not quiet:
             out.print(f"{'Held' if public.held else 'Published again'}: {public}", markup=False)
 
-    guarded(act, as_json=as_json, afterwards=RESUMES)
+    run_command(act, as_json=as_json, afterwards=RESUMES)
 
 
 def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
@@ -310,7 +310,7 @@ def report(
         out.print(f"{path} (confidential)", markup=False)
         typer.launch(path.as_uri())
 
-    guarded(act)
+    run_command(act)
 
 
 def status(workspace: WorkspaceFolder, as_json: JsonAnswer = False) -> None:
@@ -322,4 +322,4 @@ def status(workspace: WorkspaceFolder, as_json: JsonAnswer = False) -> None:
         facts = read_status(workspace)
         answer(facts) if as_json else out.print(facts_text(status_lines(facts)))
 
-    guarded(act, as_json=as_json)
+    run_command(act, as_json=as_json)

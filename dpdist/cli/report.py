@@ -126,7 +126,7 @@ def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
 
 def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     statement = _statement(space)
-    verdict, evaluation = _evaluated(space, statement) if confidential else ([], [])
+    verdict, evaluation = _evaluation(space, statement) if confidential else ([], [])
     parts: list[RenderableType] = [
         *verdict,
         Text(f"{statement['dataset']} {statement['period']}", style="bold"),
@@ -153,7 +153,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     return Group(*parts, *evaluation)
 
 
-def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
+def _evaluation(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
     from dpdist.cli.custodian import evaluation_text, verdict_head
     from dpdist.quality.report_page import material_of, overall_verdict
 

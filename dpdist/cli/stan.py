@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dpdist.cli.console import err, guarded, out
+from dpdist.cli.console import err, out, run_command
 from dpdist.core.errors import ToolchainError, install
 from dpdist.core.progress import Event
 
@@ -44,7 +44,7 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
             executable = stan.executable(program, cast(stan.ToolchainName, toolchain), _tell)
             out.print(f"{executable.program}: {executable.path}", markup=False)
 
-    guarded(act)
+    run_command(act)
 
 
 @app.command()
@@ -69,7 +69,7 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
         if check:
             _line("check", _drawn(cast(stan.ToolchainName, toolchain)))
 
-    guarded(act)
+    run_command(act)
 
 
 def _drawn(toolchain: stan.ToolchainName) -> str:

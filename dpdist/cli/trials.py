@@ -17,8 +17,8 @@ from dpdist.cli.console import (
     Replicates,
     Settings,
     StudyFile,
-    guarded,
     out,
+    run_command,
 )
 from dpdist.cli.listening import listening
 from dpdist.core.errors import JobError, Problem, WorkspaceError
@@ -119,7 +119,7 @@ def audit(
             remedy = "write dpdist audit WORKSPACE, or dpdist audit --black-box JOB --neighbours FILE FILE"
             raise JobError("audit", [Problem("WORKSPACE", fault, "", remedy)])
 
-    guarded(act, as_json=as_json, afterwards=ANEW)
+    run_command(act, as_json=as_json, afterwards=ANEW)
 
 
 def calibrate(
@@ -163,7 +163,7 @@ def calibrate(
                 markup=False,
             )
 
-    guarded(act, show_values=True, as_json=as_json, afterwards=ANEW)
+    run_command(act, show_values=True, as_json=as_json, afterwards=ANEW)
 
 
 def study(
@@ -196,7 +196,7 @@ def study(
         elif not quiet:
             out.print(f"Summary, replicates and page: {folder / 'index.html'}", markup=False)
 
-    guarded(act, show_values=True, as_json=as_json, afterwards=RESUMES)
+    run_command(act, show_values=True, as_json=as_json, afterwards=RESUMES)
 
 
 def rehearse(
@@ -256,4 +256,4 @@ def rehearse(
             out.print(f"not judged: {rehearsal.unjudged}", markup=False)
         out.print(f"{to / 'index.html'}, {to / RECOMMENDED}", markup=False)
 
-    guarded(act, show_values=True, as_json=as_json, afterwards=RESUMES)
+    run_command(act, show_values=True, as_json=as_json, afterwards=RESUMES)

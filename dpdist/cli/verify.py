@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpdist.cli.console import RESUMES, JsonAnswer, answer, err, guarded, out
+from dpdist.cli.console import RESUMES, JsonAnswer, answer, err, out, run_command
 from dpdist.cli.listening import listening
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
@@ -28,12 +28,12 @@ def verify(
     A line names each advisory on the release: a fault of the version that made it. It does not change the exit code.
     """
     from dpdist.core.minisign import PublicKey
-    from dpdist.opening.verifying import advised, public_of, verified
+    from dpdist.opening.verifying import advised, public_of, verify_folder
 
     def act() -> None:
         public = public_of(folder)
         with listening(quiet=as_json or not err.file.isatty()) as listener:
-            wrong, derived, unchecked = verified(public, None if key is None else PublicKey.named(key), listener)
+            wrong, derived, unchecked = verify_folder(public, None if key is None else PublicKey.named(key), listener)
         which, faults = {} if wrong else _which(public), advised(public)
         if wrong:
             derived, unchecked = "", []
@@ -52,7 +52,7 @@ def verify(
         if wrong:
             raise typer.Exit(1)
 
-    guarded(act, as_json=as_json)
+    run_command(act, as_json=as_json)
 
 
 def _which(public: Path) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def sign(
         sign_folder(public_of(folder), secret)
         out.print(f"signed by {secret.public.name}: {public_of(folder)}", markup=False)
 
-    guarded(act)
+    run_command(act)
 
 
 def keygen(
@@ -102,7 +102,7 @@ def keygen(
         write_text(public, secret.public.text)
         out.print(f"secret key (guard it): {file}\npublic key {secret.public.name}: {public}", markup=False)
 
-    guarded(act)
+    run_command(act)
 
 
 def approve(
@@ -138,4 +138,4 @@ def approve(
         by = "" if secret is None else f" by {secret.public.name}"
         out.print(f"approved{by}, published: {where}", markup=False)
 
-    guarded(act, afterwards=RESUMES)
+    run_command(act, afterwards=RESUMES)

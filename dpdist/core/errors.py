@@ -328,7 +328,7 @@ def control(text: str) -> str | None:
     return _written(character) if character else None
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """The text with control characters written out. Newlines and tabs stay."""
     return _CONTROL.sub(_written, text)
 

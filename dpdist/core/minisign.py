@@ -59,7 +59,7 @@ class PublicKey:
     def parse(cls, text: str) -> PublicKey:
         """Reads a key from the text of a file, or from its line of 56 characters. Raises `SignatureError`."""
         lines = [line for line in text.splitlines() if line.strip()]
-        raw = _decoded(lines[-1].strip() if lines else "", 42)
+        raw = _decode(lines[-1].strip() if lines else "", 42)
         if raw is None or raw[:2] != PLAIN:
             raise SignatureError("no public key of minisign's", "give the file that `dpdist keygen` or minisign wrote")
         return cls(raw[2:10], raw[10:])
@@ -78,7 +78,7 @@ class PublicKey:
 
     def check(self, data: bytes, signature: str) -> str:
         """Returns the signed comment. Raises `SignatureError` unless the signature is of `data` and by this key."""
-        raw, comment, global_signature = _parsed(signature)
+        raw, comment, global_signature = _parse(signature)
         if raw[2:10] != self.number:
             fault = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
             raise SignatureError(fault, "take the key of whoever should have signed")
@@ -124,7 +124,7 @@ class SecretKey:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             raise SignatureError(f"{path}: cannot be read ({type(error).__name__})", "check the path") from None
-        raw = _decoded(lines[1].strip() if len(lines) > 1 else "", 158)
+        raw = _decode(lines[1].strip() if len(lines) > 1 else "", 158)
         if raw is None or raw[:2] != PLAIN:
             raise SignatureError(f"{path}: no secret key of minisign's", "make one: dpdist keygen FILE")
         if raw[2:4] != _NO_PASSWORD:
@@ -161,16 +161,16 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data).digest()
 
 
-def _parsed(signature: str) -> tuple[bytes, str, bytes]:
+def _parse(signature: str) -> tuple[bytes, str, bytes]:
     lines = signature.split("\n")
     if len(lines) >= 4 and lines[0].startswith(_UNTRUSTED) and lines[2].startswith(_TRUSTED):
-        raw, global_signature = _decoded(lines[1], 74), _decoded(lines[3], 64)
+        raw, global_signature = _decode(lines[1], 74), _decode(lines[3], 64)
         if raw is not None and global_signature is not None and raw[:2] in (PLAIN, HASHED):
             return raw, lines[2].removeprefix(_TRUSTED), global_signature
     raise SignatureError("no signature of minisign's", "sign the folder again, or restore it from a copy")
 
 
-def _decoded(text: str, size: int) -> bytes | None:
+def _decode(text: str, size: int) -> bytes | None:
     """Decodes base64 strictly: spare bits must be 0, so that every sequence of bytes has one text only."""
     try:
         raw = base64.b64decode(text, validate=True)

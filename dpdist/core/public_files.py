@@ -122,7 +122,7 @@ def _finite(text: str) -> float:
     raise ValueError(f"{text} is no finite number")
 
 
-def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
+def check_files(folder: Path, part: str = "", *others: str) -> frozenset[str]:
     """Checks files of a public folder against its manifest, and returns their names.
 
     They are the files `others` and the files of the subfolder `part`; without `part`, they are all files. The folder must
@@ -151,7 +151,7 @@ def refuse_format(name: str, stated: object, newest: int) -> None:
 
 
 def verified_files(folder: Path) -> frozenset[str]:
-    """Names of the files of a release. Raises `DamagedFile`, as `vouched` does, where there is `all_damage` of any kind."""
+    """Names of the files of a release. Raises `DamagedFile`, as `check_files` does, if there is damage of any kind."""
     if damage := all_damage(folder):
         raise _first_of(damage)
     return frozenset(read_object(folder, MANIFEST)["files"])

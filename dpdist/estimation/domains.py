@@ -24,7 +24,7 @@ from dpdist.estimation.estimators import (
     Variable,
     crossed_products,
     df_in_cells,
-    linearised,
+    linearised_variance,
     met_units,
     of_sums,
     replicate_df,
@@ -129,7 +129,9 @@ def total(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats
         again = (domains @ (sample.replicates * outcome[:, None])).T
         return _estimates(sample, domains, value, sample.replication.variance(value, again))
     variable = Variable.of_records(np.zeros(len(outcome)), sample.weight * outcome)
-    return _estimates(sample, domains, value, linearised(variable, zeros, ones, domains, sample.psu, sample.stages))
+    return _estimates(
+        sample, domains, value, linearised_variance(variable, zeros, ones, domains, sample.psu, sample.stages)
+    )
 
 
 def mean(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
@@ -152,7 +154,9 @@ def ratio(sample: DesignSample, domains: scipy.sparse.csr_array, numerator: Floa
             again = (next(parts) / next(parts)).T
             return _estimates(sample, domains, value, sample.replication.variance(value, again))
     variable = Variable.of_records(sample.weight * denominator, sample.weight * numerator)
-    return _estimates(sample, domains, value, linearised(variable, value, bottom, domains, sample.psu, sample.stages))
+    return _estimates(
+        sample, domains, value, linearised_variance(variable, value, bottom, domains, sample.psu, sample.stages)
+    )
 
 
 def quantile(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:

@@ -88,7 +88,7 @@ class Variable(NamedTuple):
         return cls(a, b, a * a, a * b, b * b)
 
 
-def stratified(
+def stratified_variance(
     total: Floats, squares: Floats, cell: Codes | Ints, stratum: Codes | Ints, stage: Stage, cells: int
 ) -> Floats:
     """First-stage variance (cell,) from Σ_p t and Σ_p t² of every pair of a cell and a stratum that share records, (pair,).
@@ -119,7 +119,7 @@ def stratified(
     return by_cell
 
 
-def linearised(
+def linearised_variance(
     variable: Variable, ratio: Floats, scale: Floats, membership: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages
 ) -> Floats:
     """Variance (cell,) of Σ (b − R a)/D over a cell's rows; `ratio` is R and `scale` is D, (cell,) each.
@@ -154,7 +154,9 @@ def _of_parts(met: scipy.sparse.coo_array, parts: Floats, squares: Floats, psu: 
         present = np.bincount(group, minlength=len(between))
         # Σ t² is summed as deviations from the stratum's mean, so that it is exactly 0 where PSUs do not differ.
         between_squares = _sums(group, (t - mean[group]) ** 2, len(between)) + (n - present) * mean**2 + total**2 / n
-        by_cell = stratified(total, between_squares, between // len(stages.first.size), stratum, stages.first, cells)
+        by_cell = stratified_variance(
+            total, between_squares, between // len(stages.first.size), stratum, stages.first, cells
+        )
         if stages.second is not None:
             second = Stage(stages.second.size, stages.second.fraction, "certainty")
             share = stages.first.fraction[stages.stratum[unit]]
@@ -301,14 +303,16 @@ def counts_and_means(sums: PsuSums, crosstab: Crosstab, cells: Cells, stage: Sta
         return group_sums(cell, values, len(cells))
 
     count = over_cells(pair.a)
-    count_variance = stratified(pair.a, pair.aa, cell, design_stratum, stage, len(cells))
+    count_variance = stratified_variance(pair.a, pair.aa, cell, design_stratum, stage, len(cells))
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = over_cells(pair.b) / count
         ratio, scale = mean[cell], count[cell]
         total = (pair.b - ratio * pair.a) / scale
         squares = (pair.bb - 2.0 * ratio * pair.ab + ratio**2 * pair.aa) / scale**2
-    mean_variance = np.where(count > 0, stratified(total, squares, cell, design_stratum, stage, len(cells)), np.nan)
-    product_variance = stratified(pair.b, pair.bb, cell, design_stratum, stage, len(cells))
+    mean_variance = np.where(
+        count > 0, stratified_variance(total, squares, cell, design_stratum, stage, len(cells)), np.nan
+    )
+    product_variance = stratified_variance(pair.b, pair.bb, cell, design_stratum, stage, len(cells))
     return (Estimate(count, count_variance), Estimate(mean, mean_variance), Estimate(over_cells(pair.b), product_variance))
 
 
@@ -332,9 +336,9 @@ def clustered_counts_and_means(crosstab_row: Codes, psu: Codes, sums: PsuSums, s
     averaged = Variable(sums.a, sums.b, sums.aa, sums.ab, sums.bb)
     added = Variable(nothing, sums.b, nothing, nothing, sums.bb)
     return (
-        Estimate(count, linearised(counted, zeros, ones, membership, psu, stages)),
-        Estimate(mean, np.where(count > 0, linearised(averaged, mean, count, membership, psu, stages), np.nan)),
-        Estimate(total, linearised(added, zeros, ones, membership, psu, stages)),
+        Estimate(count, linearised_variance(counted, zeros, ones, membership, psu, stages)),
+        Estimate(mean, np.where(count > 0, linearised_variance(averaged, mean, count, membership, psu, stages), np.nan)),
+        Estimate(total, linearised_variance(added, zeros, ones, membership, psu, stages)),
     )
 
 

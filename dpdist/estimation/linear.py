@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import TOTAL, Cells, Floats, Ints
-from dpdist.estimation.estimators import Stage, stratified
+from dpdist.estimation.estimators import Stage, stratified_variance
 from dpdist.job import Statistic
 
 ENTRIES = 4_000_000
@@ -367,7 +367,7 @@ def variance(
     else:
         left, dense = _residuals(shares, times, *calibrated), into.toarray()
         total, square = (left @ dense).reshape(-1), (left**2 @ dense).reshape(-1)
-    return stratified(total, square, pairs // strata, pairs % strata, stage, shares.shape[0])
+    return stratified_variance(total, square, pairs // strata, pairs % strata, stage, shares.shape[0])
 
 
 def _residuals(shares: scipy.sparse.csr_array, times: Floats, margins: Floats, weight: Floats) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import TOTAL, Cells, Crosstab, Floats, cross
-from dpdist.estimation.estimators import Estimate, Figures, PsuSums, Stage, group_sums, stratified
+from dpdist.estimation.estimators import Estimate, Figures, PsuSums, Stage, group_sums, stratified_variance
 from dpdist.job import Job
 
 ROUNDS = 1_000
@@ -66,7 +66,7 @@ def factors(weights: Floats, margins: Sequence[Margin]) -> Floats:
         if distance.max(initial=0.0) < MET:
             return factor.reshape(weights.shape)
     for k in np.flatnonzero(distance >= MET):
-        factor[k] *= _solved(flat[k] * factor[k], margins)
+        factor[k] *= _solve(flat[k] * factor[k], margins)
     return factor.reshape(weights.shape)
 
 
@@ -76,7 +76,7 @@ def _ratio(margin: Margin, weights: Floats) -> Floats:
         return np.where(now > 0, margin.totals / now, 1.0)
 
 
-def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
+def _solve(weights: Floats, margins: Sequence[Margin]) -> Floats:
     """Solves for the factors of one set of weights, (row,), by minimising Σ w exp(x'λ) − t'λ, which is convex in λ.
 
     x is the margins' matrix, t are the totals, and a row's factor is exp(x'λ). Proportional fitting is slow if few rows
@@ -155,4 +155,4 @@ def _variance(p: Floats, q: Floats, sums: PsuSums, crosstab: Crosstab, stage: St
     group = (np.arange(cells)[:, None] * strata + crosstab.design_stratum).reshape(-1)
     pairs = np.arange(cells * strata)
     sum_t, sum_tt = (group_sums(group, values.reshape(-1), cells * strata) for values in (total, squares))
-    return stratified(sum_t, sum_tt, pairs // strata, pairs % strata, stage, cells)
+    return stratified_variance(sum_t, sum_tt, pairs // strata, pairs % strata, stage, cells)

@@ -42,7 +42,7 @@ SECTIONS, WIDTH = 120, 8.0
 @lru_cache(maxsize=256)
 def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
     """An ε for which ρ-zCDP implies (ε, δ)-differential privacy, rounded up."""
-    return _rounded(max(least_epsilon(float(rho), float(delta)), 1e-9), up=True)
+    return _round(max(least_epsilon(float(rho), float(delta)), 1e-9), up=True)
 
 
 def least_epsilon(rho: float, delta: float) -> float:
@@ -57,7 +57,7 @@ def rho_of(epsilon: Fraction, delta: Fraction) -> Fraction:
     loss = -log(float(delta))
     plain = sqrt(loss + float(epsilon)) - sqrt(loss)
     most = -_least(lambda a: (_rest(a, loss) - float(epsilon)) / (1.0 + a), sqrt(loss) / plain)
-    return _rounded(most, up=False)
+    return _round(most, up=False)
 
 
 def _rest(a: float, loss: float) -> float:
@@ -78,7 +78,7 @@ def _least(of: Callable[[float], float], guess: float) -> float:
     return of(exp((low + high) / 2.0))
 
 
-def _rounded(value: float, up: bool) -> Fraction:
+def _round(value: float, up: bool) -> Fraction:
     """Rounds up or down to DIGITS significant digits, by at least one unit of the last digit."""
     unit = Fraction(10) ** (floor(log10(value)) - DIGITS + 1)
     places = Fraction(value) / unit

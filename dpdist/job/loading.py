@@ -23,7 +23,7 @@ from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.data import COLUMN, declared_levels, left_over, level_text, read_weights, recode_of, recoded_weights
 from dpdist.job.specs import NO_MORE, PRESENT, Former, in_present_form
 from dpdist.job.tables import written_place
-from dpdist.job.validation import keys_of_earlier_form, validated
+from dpdist.job.validation import keys_of_earlier_form, validate_content
 from dpdist.job.values import MINISIGN, NAME, PATTERNS
 from dpdist.job.yaml_lines import Keys, Lines, Where, dotted, mapping, place, read_yaml, value
 
@@ -89,7 +89,7 @@ class SourcedKeys:
         for setting in settings:
             names, new = _setting(setting, self.source)
             where = _positions(keys, names)
-            keys = _replaced(keys, where, new, 0, self.source)
+            keys = _replace(keys, where, new, 0, self.source)
             for below in [path for path in lines if path[: len(where)] == where]:
                 del lines[below]
             lines |= {where[:k]: SET for k in range(1, len(where) + 1) if where[:k] not in lines}
@@ -207,7 +207,7 @@ def freeze(resolved: SourcedKeys) -> Job:
         name, base = resolved.base
         keys |= {"extends": {"path": name, "differs": tuple(map(dotted, differences(base, resolved.keys, ())))}}
     try:
-        job = validated(Job, keys, source, lines, JobError)
+        job = validate_content(Job, keys, source, lines, JobError)
     except JobError as error:
         raise JobError(source, [*error.problems, *resolved.to_do]) from None
     against = dict.fromkeys(_as_written(fault, keys).problem(lines) for fault in contradictions(job))
@@ -256,7 +256,7 @@ def load_calibration(path: Path) -> Calibration:
     no_mapping = Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one")
     keys, lines = mapping(text, str(path), JobError, no_mapping)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return validated(Calibration, keys | {"sha256": digest}, str(path), lines, JobError)
+    return validate_content(Calibration, keys | {"sha256": digest}, str(path), lines, JobError)
 
 
 def to_do(text: str) -> tuple[Problem, ...]:
@@ -388,7 +388,7 @@ def _positions(keys: Any, names: Where) -> Where:
     return where
 
 
-def _replaced(content: Any, where: Where, new: Any, depth: int, source: str) -> Any:
+def _replace(content: Any, where: Where, new: Any, depth: int, source: str) -> Any:
     """The content with a new value at a path; for a list, at a position from 0.
 
     Missing mappings on the way are added. None removes a key.
@@ -400,11 +400,11 @@ def _replaced(content: Any, where: Where, new: Any, depth: int, source: str) -> 
         if not isinstance(key, int) or key >= len(content):
             fault, allowed = f"the list has no '{key}'", f"a position, from 0 to {len(content) - 1}"
             raise _refusal(source, here, fault, allowed, "set the whole list", (SET,))
-        return [_replaced(item, where, new, depth + 1, source) if i == key else item for i, item in enumerate(content)]
+        return [_replace(item, where, new, depth + 1, source) if i == key else item for i, item in enumerate(content)]
     if content is not None and not isinstance(content, dict):
         fault = f"a value that has no key '{key}' within it"
         raise _refusal(source, here, fault, "a mapping of keys", f"set {dotted(here)} itself", (SET,))
-    below = _replaced((content or {}).get(key), where, new, depth + 1, source)
+    below = _replace((content or {}).get(key), where, new, depth + 1, source)
     remaining = {name: part for name, part in (content or {}).items() if name != key or below is not None}
     return remaining | ({key: below} if below is not None else {})
 

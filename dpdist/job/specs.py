@@ -154,9 +154,7 @@ class _ByName:
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.with_info_plain_validator_function(
-            _validated, serialization=core_schema.simple_ser_schema("any")
-        )
+        return core_schema.with_info_plain_validator_function(_validate, serialization=core_schema.simple_ser_schema("any"))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return handler(_union(*SPECS.every().values()).core_schema)
@@ -166,7 +164,7 @@ Mechanism = Annotated[MechanismSpec, _ByName()]
 """The mechanism of a job: one of dpdist's specifications, or a plug-in's."""
 
 
-def _validated(value: Any, info: ValidationInfo) -> MechanismSpec:
+def _validate(value: Any, info: ValidationInfo) -> MechanismSpec:
     if isinstance(value, Mapping) and (former := value.get("name")) in FORMER:
         value = SPECS[FORMER[former]].of_former(value)
     name = value.name if isinstance(value, MechanismSpec) else value.get("name") if isinstance(value, Mapping) else None

@@ -23,7 +23,7 @@ from dpdist.job.yaml_lines import Lines, Where, dotted, place
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def validated(
+def validate_content(
     schema: type[Schema], keys: dict[str, Any], source: str, lines: Lines, refusal: type[ProblemsError]
 ) -> Schema:
     """The content as a frozen object. Raises `refusal` with every problem, its line and what is allowed."""

@@ -102,7 +102,7 @@ class _OfItsRule:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_wrap_validator_function(
-            _validated, handler(source), serialization=core_schema.simple_ser_schema("any")
+            _validate, handler(source), serialization=core_schema.simple_ser_schema("any")
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class _OfItsRule:
         return handler(core_schema.union_schema([*schemas]) if len(schemas) > 1 else schema)
 
 
-def _validated(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def _validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     rule = value.rule if isinstance(value, Weights) else value.get("rule") if isinstance(value, Mapping) else None
     section = Weights
     if isinstance(rule, str) and rule not in WEIGHT_RULES:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dpdist.core.errors import Problem, ProblemsError, escaped
+from dpdist.core.errors import Problem, ProblemsError, escape
 
 Keys = dict[str, Any]
 """A mapping as a YAML file has it, before validation."""
@@ -116,7 +116,7 @@ def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Pro
 
     `otherwise` is the problem to report if the text is not a mapping.
     """
-    content, node = _loaded(text, source, refusal)
+    content, node = _load(text, source, refusal)
     if not isinstance(content, dict) or node is None:
         raise refusal(source, [otherwise])
     return content, {where: f"line {line}" for where, line in _lines(node, ())}
@@ -124,10 +124,10 @@ def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Pro
 
 def value(text: str, source: str, refusal: type[ProblemsError]) -> Any:
     """The value in YAML text, of any type; None for empty text."""
-    return _loaded(text, source, refusal)[0]
+    return _load(text, source, refusal)[0]
 
 
-def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, yaml.Node | None]:
+def _load(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, yaml.Node | None]:
     """The value of YAML text, and its nodes. Raises `refusal` for text that is too long, is no YAML, or has a key twice."""
     if len(text) > MOST_TEXT:
         fault, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
@@ -212,8 +212,8 @@ def _unreadable(node: yaml.Node) -> Problem | None:
         line = int(node.start_mark.line) + 1
         if id(node) not in size:
             size[id(node)] = -1
-            if isinstance(node, yaml.ScalarNode) and escaped(node.value) != node.value:
-                fault = f"a control character in '{escaped(node.value):.80}'"
+            if isinstance(node, yaml.ScalarNode) and escape(node.value) != node.value:
+                fault = f"a control character in '{escape(node.value):.80}'"
                 problems.append(_not_yaml(fault, "delete it", line))
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
             inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in pairs for part in pair]

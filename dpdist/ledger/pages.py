@@ -136,7 +136,7 @@ def pages(entries: Sequence[Entry]) -> list[Page]:
     return found_pages
 
 
-def exported(entries: Sequence[Entry]) -> str:
+def to_csv(entries: Sequence[Entry]) -> str:
     """The entries as CSV."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

@@ -230,7 +230,7 @@ class NegativeBinomialMixture(OutcomeModel):
         of_kind = [
             limited_negative_binomial_mean(theta["mean"], size, self.outcome_bounds) for size in theta["dispersion"].T
         ]
-        return self.per_row(mixed(theta["share"], *of_kind)[:, None])
+        return self.per_row(mix(theta["share"], *of_kind)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         mean, share = theta["mean"][:, None], theta["share"][:, None]
@@ -238,7 +238,7 @@ class NegativeBinomialMixture(OutcomeModel):
             np.asarray(scipy.stats.nbinom.cdf(np.floor(value), size[:, None], size[:, None] / (mean + size[:, None])))
             for size in theta["dispersion"].T
         ]
-        return self.within_bounds(mixed(share, *of_kind), value)
+        return self.within_bounds(mix(share, *of_kind), value)
 
     @property
     def program(self) -> str:
@@ -273,6 +273,6 @@ class NegativeBinomialMixture(OutcomeModel):
             yield Tile(np.arange(low, low + len(y)), values, magnitude.max(axis=1))
 
 
-def mixed(share: Floats, first: Floats, second: Floats) -> Floats:
+def mix(share: Floats, first: Floats, second: Floats) -> Floats:
     """The figure of both kinds together."""
     return np.asarray(share * first + (1.0 - share) * second)

@@ -27,7 +27,7 @@ from dpdist.job.reference import ReleaseReference
 from dpdist.mechanisms.parts import Measurements, measured_of
 from dpdist.mechanisms.registry import number_of_queries, proof_of
 from dpdist.privacy.claims import numbers_of
-from dpdist.privacy.proof import ROUNDING, UnitLoss, rederived
+from dpdist.privacy.proof import ROUNDING, UnitLoss, rederive
 
 PROOF, MEASUREMENTS = "released/proof.json", "measurements.parquet"
 FIGURES = ("guarantee", "adjacency", "neighbours", "records_of_unit", "total")
@@ -74,7 +74,7 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
         return Rederivation(faults, "", [])
     if not due["queries"]:
         return Rederivation([], "nothing is promised, and nothing was derived", [])
-    again = rederived(record)
+    again = rederive(record)
     faults, hidden = _noise(public, job, due["queries"], number_of_queries(job))
     faults = [*_less(statement, again), *faults]
     holds = [] if due["holds"] == "for every file" else [CLAIM.format(due["holds"], due["guarantee"])]
@@ -96,7 +96,7 @@ def _of_former(
         return Rederivation([DamagedFile("released/job.json", fault, "a mechanism of that version")], "", [])
     if faults := list(_unlike_figures(record, due)):
         return Rederivation(faults, "", [])
-    again = rederived(record)
+    again = rederive(record)
     derived, queries = _words(again, statement, len(record["queries"])), record["queries"]
     faults = [*_less(statement, again), *_noise(public, job, queries, len(queries), former=True)[0]]
     return Rederivation(faults, derived, [OF_FORMER.format(job.mechanism), DRAWN, MOVED, RECORDS])

@@ -149,7 +149,7 @@ def open_log_lik(workspace: str | Path) -> xr.Dataset:
     if not space.store.names(space.log_lik):
         remedy = "run the job, with record: {log_lik: always}"
         raise WorkspaceError(str(workspace), "it keeps no log-likelihood tensor", remedy)
-    return _loaded(space, space.log_lik, "offset", "length")
+    return _load(space, space.log_lik, "offset", "length")
 
 
 def open_posterior(workspace: str | Path) -> xr.Dataset:
@@ -178,10 +178,10 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
     if not space.store.names(space.posterior):
         remedy = "open that of a mechanism that samples one, as weighted"
         raise WorkspaceError(str(workspace), "it keeps no posterior", remedy)
-    return _loaded(space, space.posterior, group=arrays.GROUPS["final"])
+    return _load(space, space.posterior, group=arrays.GROUPS["final"])
 
 
-def _loaded(space: Workspace, path: Path, *others: str, group: str | None = None) -> xr.Dataset:
+def _load(space: Workspace, path: Path, *others: str, group: str | None = None) -> xr.Dataset:
     """Opens a store, or a group of it, and loads its coordinates and the named arrays."""
     require("xarray", "a lazy dataset of draws")
     import xarray as xr

@@ -320,11 +320,11 @@ class Verification(NamedTuple):
 
 
 def problems(public: Path, key: PublicKey | None = None) -> list[str]:
-    """Lists problems, one line each: see `verified`."""
-    return verified(public, key).problems
+    """Lists problems, one line each: see `verify_folder`."""
+    return verify_folder(public, key).problems
 
 
-def verified(public: Path, key: PublicKey | None = None, listener: Listener = silent) -> Verification:
+def verify_folder(public: Path, key: PublicKey | None = None, listener: Listener = silent) -> Verification:
     """Verifies a folder: files changed, missing or added, wrong claims, files that do not follow from released/, and
     whether the key signed it.
 

@@ -113,10 +113,10 @@ def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows
     again = [replicate_sums(job, reference.source, census.crosstab, j) for j in range(len(job.outcomes))]
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         records = place(job.by_record, reference.source, census, Path(folder), tick)
-        return compared(job, census.crosstab, records, reference.row >= 0, design, again)
+        return compare(job, census.crosstab, records, reference.row >= 0, design, again)
 
 
-def compared(
+def compare(
     job: Job,
     crosstab: Crosstab,
     records: Records,

@@ -163,7 +163,7 @@ def publishing_bytes(job: Job, crosstab: Crosstab, model: StratumModel) -> int:
     numbers = laws * strata * sum(parameter.size for parameter in model.parameters)
     cells = max((_cells(job, by, margins) for by, margins in ((t.by, t.margins) for t in job.tables)), default=0)
     numbers += outcomes * (OF_ROW * rows + OF_CELL * cells)
-    sampled = SAMPLED_BYTES * int(_sampled(job, crosstab).sum()) if isinstance(model, Recentred) else 0
+    sampled = SAMPLED_BYTES * int(_synthetic_sample(job, crosstab).sum()) if isinstance(model, Recentred) else 0
     return process + NUMBER * numbers + STRATUM_BYTES * strata + sampled
 
 
@@ -171,7 +171,7 @@ def _cells(job: Job, by: tuple[str, ...], margins: bool) -> int:
     return prod(len(job.columns[name].levels or ()) + margins for name in by)
 
 
-def _sampled(job: Job, crosstab: Crosstab) -> Floats:
+def _synthetic_sample(job: Job, crosstab: Crosstab) -> Floats:
     """Records of the synthetic sample in every crosstab row, (row,), as `publish.refit` takes them."""
     if job.sizes_secret:
         return np.full(len(crosstab), float(LARGEST))

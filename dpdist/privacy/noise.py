@@ -29,7 +29,7 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
 
     Sums of whole numbers are exact in float64. The scale b is rounded up to float64.
     """
-    return _drawn("laplace", scale, size)
+    return _draw("laplace", scale, size)
 
 
 def whole_gaussian(scale: Fraction, size: int) -> Floats:
@@ -37,10 +37,10 @@ def whole_gaussian(scale: Fraction, size: int) -> Floats:
 
     Δ is the L2 sensitivity (Canonne, Kamath & Steinke 2020), and σ is rounded up to float64.
     """
-    return _drawn("gaussian", scale, size)
+    return _draw("gaussian", scale, size)
 
 
-def _drawn(law: Literal["laplace", "gaussian"], scale: Fraction, size: int) -> Floats:
+def _draw(law: Literal["laplace", "gaussian"], scale: Fraction, size: int) -> Floats:
     if scale <= 0:
         raise ValueError("a noise scale must be greater than 0")
     if scale > LARGEST_SCALE:

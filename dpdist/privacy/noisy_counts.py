@@ -112,7 +112,7 @@ def noisy_crosstab(job: Job, crosstab: Crosstab, measured: Sequence[Floats]) -> 
     estimates = _upward(layers_of(job), measured, noise_name(job))
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
     for below in estimates[1:]:
-        total = _whole(_projected(below.reshape(len(total), -1), total), total).reshape(-1)
+        total = _whole(_project(below.reshape(len(total), -1), total), total).reshape(-1)
     sampled = crosstab.sampled if job.drawn_is_public else None
     return replace(crosstab, count=_from_tree(job, crosstab, total), sampled=sampled)
 
@@ -154,7 +154,7 @@ def _variance(level: Level, law: NoiseName) -> float:
     return scale**2 if law == "gaussian" else float(1.0 / (np.cosh(1.0 / scale) - 1.0))
 
 
-def _projected(values: Floats, total: Ints) -> Floats:
+def _project(values: Floats, total: Ints) -> Floats:
     """The nearest rows that are at least 0 and sum to their totals, (cell, part)."""
     falling = -np.sort(-values, axis=1)
     above = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, values.shape[1] + 1)

@@ -1,7 +1,7 @@
 """The proof record of a release, which `opening` checks: its queries, distances, laws and scales of noise, loss.
 
 The record follows from the job and from the queries behind promise, charge and rounds, and so reveals nothing of the
-confidential file. `rederived` needs only the record, and the formulas that it states. Losses of queries add up. The k
+confidential file. `rederive` needs only the record, and the formulas that it states. Losses of queries add up. The k
 records of a unit lose k times the ε of one record, or k² times its ρ.
 """
 
@@ -108,7 +108,7 @@ class UnitLoss(NamedTuple):
         return one, other
 
 
-def rederived(record: Mapping[str, Any]) -> UnitLoss:
+def rederive(record: Mapping[str, Any]) -> UnitLoss:
     """The loss that follows from the queries of a proof record."""
     queries, most = record["queries"], int(record["records_of_unit"])
     gaussian = any(query["law"] == "discrete_gaussian" for query in queries)

@@ -32,7 +32,7 @@ from dpdist.publish.standard_errors import (
     noise_variances,
     normal_variance,
     raked,
-    simulated,
+    simulate_errors,
 )
 
 # A published variance is T = V + N (`standard_errors`): V by the sample, N by noise and by errors of the reference. Both
@@ -146,7 +146,7 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
             break
     else:
         return None
-    spreads = [simulated(pair[k], lambda _: None).spreads for k in (later, earlier)]
+    spreads = [simulate_errors(pair[k], lambda _: None).spreads for k in (later, earlier)]
     if spreads[0] is None or spreads[1] is None:
         return None
     return SharedErrors(pair[later], pair[earlier], drawn, (spreads[0], spreads[1]), reversed=later == 1)

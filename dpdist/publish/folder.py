@@ -30,7 +30,7 @@ from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import PrintedTable, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
-from dpdist.publish.standard_errors import simulated
+from dpdist.publish.standard_errors import simulate_errors
 from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import expectations, synthesize
@@ -107,10 +107,10 @@ def publish(
     unchanged. `by_batch` does the work of batches of strata.
     """
     with single_threaded():  # whoever publishes: sums that threads share have other last digits
-        _published(released, public, listener, unfit, by_batch)
+        _publish(released, public, listener, unfit, by_batch)
 
 
-def _published(released: ReleasedObject, public: Path, listener: Listener, unfit: str, by_batch: ByBatch) -> None:
+def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: str, by_batch: ByBatch) -> None:
     building = aside(public)
     if building.exists():
         shutil.rmtree(building)
@@ -195,7 +195,7 @@ def grounds_of(
     else:
         by_outcome = [expectations(released, j) for j in range(len(outcomes))]
     with stage(listener, "standard errors", strata) as tick:
-        spread, laws_of_strata = simulated(released, tick, by_batch)
+        spread, laws_of_strata = simulate_errors(released, tick, by_batch)
     grounds = {
         name: Grounds(by_outcome[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)
     }

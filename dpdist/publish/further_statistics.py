@@ -250,7 +250,7 @@ def further_intervals(material: Material, cells: Cells, statistic: Statistic) ->
     parameters = _from_parameters(material, figures) if defined else None
     intervals = {} if parameters is None else {"parameters": parameters.interval}
     intervals["records"] = _from_records(material, figures, parameters)
-    return {name: _limited(material, figures, interval) for name, interval in intervals.items()}
+    return {name: _limit(material, figures, interval) for name, interval in intervals.items()}
 
 
 def _from_parameters(material: Material, figures: StatisticFigures) -> FurtherEstimate:
@@ -337,7 +337,7 @@ def _column(material: Material, figures: StatisticFigures) -> Column | None:
     return material.released.job.outcome_columns.get(figures.base.variable or "")
 
 
-def _limited(material: Material, figures: StatisticFigures, interval: Interval) -> Interval:
+def _limit(material: Material, figures: StatisticFigures, interval: Interval) -> Interval:
     """Cuts limits to the figure's possible range. Limits of whole-number quantiles are rounded outwards."""
     released, base = material.released, figures.base
     low, top = base.kind.limits

@@ -69,7 +69,7 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
             if not statistic.plain or outcome not in grounds:
                 continue
             if outcome not in by_outcome:
-                by_outcome[outcome] = predicted(released, table, cells, grounds[outcome], within.get(outcome))
+                by_outcome[outcome] = predict_errors(released, table, cells, grounds[outcome], within.get(outcome))
             ratios = by_outcome[outcome][STATISTICS.index(statistic.name)]
             far = {cells.labels[k]: min(round(float(ratios[k]), 2), MOST) for k in np.flatnonzero(ratios > FAR)}
             if far:
@@ -77,7 +77,7 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
     return by_table
 
 
-def predicted(
+def predict_errors(
     released: ReleasedObject, table: Table, cells: Cells, grounds: Grounds, within: Within | None = None
 ) -> list[Floats]:
     """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN if unknown.

@@ -139,7 +139,7 @@ class Ratings(NamedTuple):
     printed: NDArray[np.bool_]
 
 
-def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Ratings:
+def rate(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Ratings:
     """Rates figures (row, column). `statistics` has the statistics of one group of columns; all groups have them in this
     order.
     """
@@ -147,10 +147,10 @@ def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, e
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = errors / np.abs(values)
     if rules.cv is not None:
-        grade = np.maximum(grade, _graded(cv, rules.cv))
+        grade = np.maximum(grade, _grade(cv, rules.cv))
     for j, name in enumerate(statistics):
         if name in rules.margin:
-            grade[:, j] = np.maximum(grade[:, j], _graded(margins[:, j], rules.margin[name]))
+            grade[:, j] = np.maximum(grade[:, j], _grade(margins[:, j], rules.margin[name]))
     shown = np.ones(values.shape, dtype=bool)
     if rules.minimum is not None:
         shown = ~(_counts(statistics, values) < rules.minimum)
@@ -159,7 +159,7 @@ def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, e
     return Ratings(np.array(["", *FLAGS])[grade + 1], shown)
 
 
-def _graded(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:
+def _grade(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:
     """Position in FLAGS of every figure's measure of error, −1 where the measure is unknown."""
     grade = (measure > thresholds.caution).astype(int) + (measure > thresholds.unreliable)
     return np.where(np.isnan(measure), -1, grade)
@@ -382,7 +382,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
     columns = _columns(text, spec, groups, value)
-    quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
+    quality = rate(text.quality, [column.statistic.name for column in columns], value, error, margin)
     value, margin, error, lower, upper = (
         np.where(quality.printed, figures, np.nan) for figures in (value, margin, error, lower, upper)
     )

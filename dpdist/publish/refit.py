@@ -140,10 +140,10 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     try:
         search = key.child("search")
         redraw = redrawing(model, min(SEARCH_DRAWS, released.job.sampler.draws), lambda: search.generator("posterior"))
-        fits = _fitted(released, model, theta, crosstab_row, key, redraw)
+        fits = _fit_twice(released, model, theta, crosstab_row, key, redraw)
         if isinstance(model, Untrimmed):
             law = model.untrimmed(theta, fits.weighted, fits.unweighted)
-            fits = _fitted(released, model, law, crosstab_row, key, redraw)
+            fits = _fit_twice(released, model, law, crosstab_row, key, redraw)
         noise = key.generator("centres").standard_normal((DRAWS, *fits.statistics.shape))
         redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, fits.statistics, noise))
         plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), fits.plain, noise))
@@ -181,7 +181,9 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
 
 
-def _fitted(released: ReleasedObject, model: Recentred, law: Draws, crosstab_row: Codes, key: Key, redraw: Redraw) -> Fits:
+def _fit_twice(
+    released: ReleasedObject, model: Recentred, law: Draws, crosstab_row: Codes, key: Key, redraw: Redraw
+) -> Fits:
     """Draws a sample under a law, searches its privacy weights as the job does, and fits it with and without them.
 
     Calls with the same key use the same random numbers, whatever the law.

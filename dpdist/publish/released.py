@@ -19,7 +19,7 @@ from dpdist.core.confidential import refuse_confidential
 from dpdist.core.errors import JobError, Problem, WorkspaceError
 from dpdist.core.files import replaced, version_of, write_json, write_text
 from dpdist.core.keys import Key
-from dpdist.core.public_files import MANIFEST, DamagedFile, read_object, vouched
+from dpdist.core.public_files import MANIFEST, DamagedFile, check_files, read_object
 from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats
 from dpdist.estimation.crosstab_table import crosstab_table, read_crosstab, read_job
 from dpdist.estimation.donors import (
@@ -238,7 +238,7 @@ class ReleasedObject:
         return model.recall(self.sets[set][self.crosstab.stratum_labels[stratum]])
 
 
-def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
+def derive(released: ReleasedObject, job: Job) -> ReleasedObject:
     """The release with another job's presentation and tables, which cost nothing to change.
 
     Raises `JobError` if any other key differs, if a table cannot be made from the release, or if a table that gates
@@ -421,7 +421,7 @@ def read_released(folder: Path) -> ReleasedObject:
 def refuse_changed(public: Path, part: str = "") -> None:
     """Raises `WorkspaceError` unless files of a public folder, or of a part of it, match its manifest."""
     try:
-        vouched(public, part)
+        check_files(public, part)
     except DamagedFile as error:
         raise _unfit(public, error) from None
 

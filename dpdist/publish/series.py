@@ -23,7 +23,7 @@ from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.publish.differences import FIGURES, OF_A_FIGURE, period_differences
 from dpdist.publish.opened import Release
-from dpdist.publish.printed_tables import rated, shown_rows
+from dpdist.publish.printed_tables import rate, shown_rows
 from dpdist.publish.tables import NUMBERS
 
 GRADE, CHANGED = "grade", ("before", "after")
@@ -113,7 +113,7 @@ class Series:
                 rows = _printed(period, name)
                 parts.append(rows.assign(period=period.name, table=name, release=period.id))
         order = ["period", "table", *by, *OF_A_FIGURE, *NUMBERS, "suppressed", GRADE, "release"]
-        return _joined(parts, order)
+        return _join(parts, order)
 
     @cached_property
     def changes(self) -> pd.DataFrame:
@@ -139,7 +139,7 @@ class Series:
                 rows = shown.merge(differences[name], on=[*self.by(name), *OF_A_FIGURE])
                 parts.append(rows.assign(period_before=before.name, period_after=after.name, table=name))
         order = ["period_before", "period_after", "table", *by, *OF_A_FIGURE, *FIGURES]
-        return _joined(parts, order), notes
+        return _join(parts, order), notes
 
     @property
     def notes(self) -> list[str]:
@@ -163,7 +163,7 @@ class Series:
         return [*notes, *self._compared[1]]
 
 
-def _joined(parts: Sequence[pd.DataFrame], order: Sequence[str]) -> pd.DataFrame:
+def _join(parts: Sequence[pd.DataFrame], order: Sequence[str]) -> pd.DataFrame:
     if not parts:
         return pd.DataFrame({name: pd.Series(dtype=object) for name in order})
     joined: pd.DataFrame = pd.concat([part.reindex(columns=list(order)) for part in parts], ignore_index=True)
@@ -226,7 +226,7 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
     pairs = list(zip(shown["statistic"], abouts, strict=True))
     for key, kind in kinds.items():
         at = np.array([k for k, pair in enumerate(pairs) if pair == key], dtype=np.int64)
-        flags = rated(rules, [kind], *(figures[at][:, None] for figures in (value, error, margin))).flags
+        flags = rate(rules, [kind], *(figures[at][:, None] for figures in (value, error, margin))).flags
         grades[at] = flags[:, 0]
     graded: pd.DataFrame = shown.assign(**{GRADE: np.where(np.isnan(value), "", grades)})
     return graded

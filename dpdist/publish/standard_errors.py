@@ -112,7 +112,7 @@ class ErrorSources(NamedTuple):
     laws: list[Laws | None] | None
 
 
-def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here) -> ErrorSources:
+def simulate_errors(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here) -> ErrorSources:
     """Laws and spreads of a release. `by_batch` does the work of the batches.
 
     Where tables have counts, means and totals alone, batches return sums over cells, and no rows stay in memory. Public
@@ -127,7 +127,7 @@ def simulated(released: ReleasedObject, tick: Callable[[int], None], by_batch: B
             by_stratum += laws_of_batch
             parts.append(part)
             tick(len(batch))
-        return ErrorSources(_joined(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
+        return ErrorSources(_join(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
     sums = dict[tuple[CellsKey, int], _BatchSums]()
     for batch, of_tables in zip(batches, by_batch(sums_over_cells, released, batches), strict=True):
         for key, result in of_tables.items():
@@ -177,7 +177,7 @@ def laws_of(released: ReleasedObject, strata: range, noise_alone: bool = False) 
     """Laws of some strata. A stratum without a fit has None."""
     counts = recounts(released)
     with np.errstate(all="ignore"):
-        return [_simulated(released, stratum, counts, noise_alone) or refitted(released, stratum) for stratum in strata]
+        return [_simulate(released, stratum, counts, noise_alone) or refitted(released, stratum) for stratum in strata]
 
 
 def laws_and_spreads(released: ReleasedObject, batch: range) -> tuple[list[Laws | None], list[list[LawSpread]]]:
@@ -256,7 +256,7 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
         return None
     batches = batches_of(released.crosstab)
     parts = [_spreads_of(released, batch, by_stratum[batch.start : batch.stop]) for batch in batches]
-    return _joined(released, by_stratum, batches, parts)
+    return _join(released, by_stratum, batches, parts)
 
 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
@@ -283,7 +283,7 @@ def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | No
     return by_outcome
 
 
-def _joined(
+def _join(
     released: ReleasedObject,
     by_stratum: Sequence[Laws | None],
     batches: Sequence[range],
@@ -303,7 +303,7 @@ def _joined(
         by_name = {name: raked(spread, released, rake) for name, spread in distinct.items()}
         by_outcome = [[by_name[id(spread)] for spread in outcome_spreads] for outcome_spreads in by_outcome]
     return [
-        Spreads(tuple(outcome_spreads), _recounted(released, by_stratum, outcome))
+        Spreads(tuple(outcome_spreads), _recount(released, by_stratum, outcome))
         for outcome, outcome_spreads in enumerate(by_outcome)
     ]
 
@@ -318,7 +318,7 @@ def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequen
     return joined
 
 
-def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:
+def _recount(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:
     """Draws under simulated noise on sample counts; None if these counts are exact."""
     if not released.job.noisy_crosstab:
         return None
@@ -472,7 +472,7 @@ def normal_variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * NORMAL_90)) ** 2)
 
 
-def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None, noise_alone: bool = False) -> Laws | None:
+def _simulate(released: ReleasedObject, stratum: int, counts: Floats | None, noise_alone: bool = False) -> Laws | None:
     """Laws of a model whose parameters can be simulated directly; None for other models."""
     model, label = released.model(stratum), released.crosstab.stratum_labels[stratum]
     if not isinstance(model, Resampled):

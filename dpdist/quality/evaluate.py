@@ -392,10 +392,10 @@ def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Ge
     published = pq.read_table(space.newest / "synthetic" / "set-1.parquet", columns=list(plan.job.components))
     columns = [published[name].to_numpy().astype(np.float64) for name in plan.job.outcomes]
     weights = published[plan.job.survey.weight].to_numpy() if plan.job.survey.weight else np.ones(len(published))
-    return microdata_measures(_coded(model, codes, weight), _coded(model, model.coded(columns), weights, rng), rng)
+    return microdata_measures(_encode(model, codes, weight), _encode(model, model.coded(columns), weights, rng), rng)
 
 
-def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> RecordCodes:
+def _encode(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> RecordCodes:
     coded = RecordCodes(codes, model.sizes, weight)
     return coded if rng is None or len(weight) <= MOST else coded.take(rng.permutation(len(weight))[:MOST])
 
@@ -403,7 +403,7 @@ def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Gene
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
     """Compares published figures with direct estimates, with comparators, and with the truth of a simulated survey."""
     job, crosstab, source = plan.job, plan.crosstab, plan.source
-    fits = _fitted(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
+    fits = _fit_comparators(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:
         yardsticks = {}
         for j, outcome in enumerate(job.outcomes):
@@ -441,7 +441,7 @@ def _records(space: Workspace, plan: Plan) -> Direct:
     return Direct.of(job, plan.crosstab, design_of(job, plan.census), passes, replicates)
 
 
-def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> BaselineSums:
+def _fit_comparators(space: Workspace, plan: Plan, key: Key, listener: Listener) -> BaselineSums:
     """Fits the job's comparators that are models. They have a separate key for random numbers."""
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,

@@ -172,7 +172,7 @@ def fit_comparators(
     missing[beyond] = BEYOND
     for figures in sums.values():
         figures[:, :, beyond], figures[:, :, crosstab.count == 0] = np.nan, 0.0
-    return BaselineSums(_raked(job, crosstab, sums, missing), missing, _note(arm, bool((positive < crosstab.count).any())))
+    return BaselineSums(_rake(job, crosstab, sums, missing), missing, _note(arm, bool((positive < crosstab.count).any())))
 
 
 def _sets(
@@ -213,7 +213,7 @@ def _crosstab_of(crosstab: Crosstab, which: NDArray[np.bool_], count: NDArray[np
     return Crosstab(codes, crosstab.levels, count[which], crosstab.strata, crosstab.design_strata)
 
 
-def _raked(
+def _rake(
     job: Job, crosstab: Crosstab, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
 ) -> Mapping[tuple[str, str], Floats]:
     """Rakes estimates to the job's public totals. If they cannot be met, `missing` gets the reason."""

@@ -21,7 +21,7 @@ from dpdist.estimation.donors import CELL
 from dpdist.job import Job
 from dpdist.publish.noisy_figures import FILE
 from dpdist.publish.released import ReleasedObject
-from dpdist.quality.report_parts import thinned
+from dpdist.quality.report_parts import thin
 from dpdist.quality.summary import verdicts
 from dpdist.quality.verdict import Verdict
 from dpdist.storage.tables import each_block, read_table
@@ -106,7 +106,7 @@ class ReportMaterial:
     @cached_property
     def records(self) -> PlottedRecords:
         """At most MOST_DRAWN records, evenly spread over the file."""
-        which = thinned(int(self.crosstab.count.sum()), MOST_DRAWN)
+        which = thin(int(self.crosstab.count.sum()), MOST_DRAWN)
         # indexed by number, because a view of a slice would keep its whole block in memory
         parts = [block.take(np.arange(len(block))[which]) for block in each_block(self.space.records)]
         outcomes = [np.concatenate(values) for values in zip(*(part.outcomes.T for part in parts), strict=True)]
@@ -117,7 +117,7 @@ class ReportMaterial:
 def evenly_spread(path: Path, columns: Sequence[str]) -> pa.Table:
     """At most MOST_DRAWN rows of a Parquet file, evenly spread. The file is read in parts."""
     with pq.ParquetFile(path) as file:
-        step, start, parts = thinned(file.metadata.num_rows, MOST_DRAWN).step, 0, []
+        step, start, parts = thin(file.metadata.num_rows, MOST_DRAWN).step, 0, []
         for batch in batches(file, columns):
             parts.append(batch.take(pa.array(np.arange(-start % step, batch.num_rows, step))))
             start += batch.num_rows

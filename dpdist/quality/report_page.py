@@ -372,7 +372,7 @@ class JudgedTables(NamedTuple):
     unjudged: list[str]
 
 
-def judged(space: Workspace, release: ReleasedObject) -> JudgedTables:
+def read_evaluations(space: Workspace, release: ReleasedObject) -> JudgedTables:
     """Reads the evaluations of the published tables.
 
     Raises `WorkspaceError` if no folder has an evaluation.
@@ -435,9 +435,9 @@ def write_report(material: ReportMaterial) -> Path:
     parts, verdict = list(sections(material)), overall_verdict(material)
     looked = [] if "acceptance" in material.statement else [LOOKED]
     parts[0].sentences[:0] = [*verdict.sentences, *looked]
-    html = _rendered(material, parts, verdict)
+    html = _render(material, parts, verdict)
     while (excess := len(html.encode()) - HEAVIEST) >= 0 and _lighter(parts, excess):
-        html = _rendered(material, parts, verdict)
+        html = _render(material, parts, verdict)
     with private():
         write_text(space.report, html)
     return space.report
@@ -469,7 +469,7 @@ def material_of(space: Workspace) -> ReportMaterial:
     space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
     release = read_released(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
-    judged_tables = judged(space, release)
+    judged_tables = read_evaluations(space, release)
     return ReportMaterial(space, release, judged_tables.tables, statement, judged_tables.unjudged)
 
 
@@ -484,7 +484,7 @@ def _lighter(parts: list[Section], excess: int) -> bool:
     return removed > 0
 
 
-def _rendered(material: ReportMaterial, parts: list[Section], verdict: Overall) -> str:
+def _render(material: ReportMaterial, parts: list[Section], verdict: Overall) -> str:
     job, template = (
         material.job,
         environment("dpdist.quality", "dpdist.publish.writers").get_template("report.html"),

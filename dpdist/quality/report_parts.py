@@ -124,7 +124,7 @@ def axis(name: str, *values: Floats) -> Axis:
     return Axis(name, low, high if high > low else low + 1.0, log)
 
 
-def thinned(number: int, most: int = MOST_POINTS) -> slice:
+def thin(number: int, most: int = MOST_POINTS) -> slice:
     """A slice with at most `most` of `number` positions, evenly spread."""
     return slice(0, None, max(1, -(-number // most)))
 
@@ -138,7 +138,7 @@ def scatter(name: str, x: Axis, y: Axis, points: Mapping[str, tuple[Floats, Floa
         parts += _frame(x, y, x0, width, number == 0)
         parts.append(_text(x0 + width / 2, 14, group, "middle"))
         finite = np.isfinite(across) & np.isfinite(up)
-        which = thinned(int(finite.sum()))
+        which = thin(int(finite.sum()))
         px, py = x0 + width * x.position(across[finite][which]), _up(y.position(up[finite][which]))
         path = "".join(f"M{a:.0f} {b:.0f}h0" for a, b in zip(px.tolist(), py.tolist(), strict=True))
         parts.append(f'<path class="points g{number}" d="{path}"/>')

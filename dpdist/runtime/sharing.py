@@ -32,7 +32,7 @@ class WorkPiece(Generic[R]):
     """Name of the folder of this work. A process opens it once."""
 
     def __call__(self, number: int) -> tuple[int, R]:
-        result: R = _work(self.place, self.name)(unpickled(self.place, self.name, _file(number)))
+        result: R = _work(self.place, self.name)(unpickle(self.place, self.name, _file(number)))
         return number, result
 
     def unit(self, number: int) -> dict[str, int | str]:
@@ -86,7 +86,7 @@ def store(space: Workspace, name: str, values: dict[str, Any]) -> None:
     space.store.keep([folder / file for file in values])
 
 
-def unpickled(place: str, name: str, file: str) -> Any:
+def unpickle(place: str, name: str, file: str) -> Any:
     """A value that `store` has stored in the workspace at this place."""
     space = _space(place, name)
     path = folder_of(space, name) / file
@@ -116,7 +116,7 @@ def _space(place: str, name: str) -> Workspace:
 
 @lru_cache(maxsize=1)
 def _work(place: str, name: str) -> Callable[[Any], Any]:
-    work: Callable[[Any], Any] = unpickled(place, name, "work")
+    work: Callable[[Any], Any] = unpickle(place, name, "work")
     return work
 
 
@@ -196,5 +196,5 @@ class StoredRelease(Generic[P]):
 
 @lru_cache(maxsize=1)
 def _texts(place: str, name: str, batch: int) -> list[Mapping[str, str]]:
-    texts: list[Mapping[str, str]] = unpickled(place, name, f"{batch:06d}")
+    texts: list[Mapping[str, str]] = unpickle(place, name, f"{batch:06d}")
     return texts

@@ -52,7 +52,7 @@ class IssuedCertificate(NamedTuple):
 def passing_certificates() -> IssuedCertificate:
     """Makes the certificates of one run on one machine. They stay in memory, and the authority's key is thrown away."""
     authority, key = _authority("dpdist run", *_ALWAYS)
-    certificate, private = _signed("run", ROLES["worker"], authority, key, *_ALWAYS)
+    certificate, private = _sign("run", ROLES["worker"], authority, key, *_ALWAYS)
     return IssuedCertificate(_pem(authority), _pem(certificate), _key_text(private))
 
 
@@ -76,7 +76,7 @@ def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = F
         ) from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     for role, usage in ROLES.items():
-        certificate, private = _signed(role, usage, trusted[0], key, *_from_now(days))
+        certificate, private = _sign(role, usage, trusted[0], key, *_from_now(days))
         write_text(folder / role / CA, "".join(map(_pem, trusted)))
         write_text(folder / role / CERTIFICATE, _pem(certificate))
         _write_key(folder / role / PRIVATE_KEY, private)
@@ -121,7 +121,7 @@ def _authority(title: str, begins: datetime, ends: datetime) -> tuple[x509.Certi
     return certificate, key
 
 
-def _signed(
+def _sign(
     role: str,
     usage: tuple[x509.ObjectIdentifier, ...],
     authority: x509.Certificate,

@@ -164,7 +164,7 @@ def write_draws(path: Path, fit: str, batch: int, draws: Sequence[Draws]) -> Non
         values = np.stack([each.values[name] for each in draws], axis=1)
         padding = [(0, 0), (0, strata - len(draws)), *[(0, 0)] * (values.ndim - 2)]
         padded = np.pad(values, padding, constant_values=np.nan)
-        chunk = _encoded(padded.reshape(chains, -1, *padded.shape[1:]))
+        chunk = _encode(padded.reshape(chains, -1, *padded.shape[1:]))
         _write_file(array / _draws_chunk(batch, values.ndim - 2), chunk)
 
 
@@ -186,7 +186,7 @@ def log_lik_chunks(chains: int, chunk: int, values: Floats, record: Ints) -> Ite
         padding = (0, max(0, start + chunk - len(record)))
         part = slice(start, start + chunk)
         tensor = np.pad(by_chain[..., part], ((0, 0), (0, 0), padding), constant_values=np.nan)
-        yield _encoded(tensor), _encoded(np.pad(record[part], padding, constant_values=-1))
+        yield _encode(tensor), _encode(np.pad(record[part], padding, constant_values=-1))
 
 
 def write_shards(path: Path, shard: int, chunks: Mapping[int, tuple[bytes, bytes]], size: int) -> list[Path]:
@@ -213,7 +213,7 @@ def _shard_of(chunks: Mapping[int, bytes], size: int) -> bytes:
     return b"".join([*chunks.values(), table, value(table).to_bytes(4, "little")])
 
 
-def _encoded(values: Floats | Ints) -> bytes:
+def _encode(values: Floats | Ints) -> bytes:
     """A chunk as its array encodes it."""
     from numcodecs.blosc import Blosc
     from numcodecs.zstd import Zstd

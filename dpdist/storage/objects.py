@@ -335,7 +335,7 @@ class Lease:
             if lease is None:
                 return None
             if seen is not None and lease.tag != seen:
-                raise self._held(_parsed(lease.data))
+                raise self._held(_parse(lease.data))
             seen = lease.tag
             time.sleep(BEAT / 3)
         return seen
@@ -362,14 +362,14 @@ class Lease:
         A repeated put may have been refused only because the first one succeeded, so the lease itself is read.
         """
         lease = self._objects.get(self._name)
-        return lease.tag if lease is not None and _parsed(lease.data).get("token") == self._token else None
+        return lease.tag if lease is not None and _parse(lease.data).get("token") == self._token else None
 
     def _text(self) -> bytes:
         content = {"host": socket.gethostname(), "process": os.getpid(), "token": self._token, "beats": self._beats}
         return json.dumps(content).encode()
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parse(data: bytes) -> dict[str, Any]:
     try:
         content = json.loads(data)
     except ValueError:

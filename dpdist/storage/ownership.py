@@ -34,7 +34,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
     Raises `WorkspaceError` if the workspace belongs to another job or input, if another run uses it, if it cannot be
     written, or if the job or input differ from those of the run to replay.
     """
-    replayed = _replayed(replay, identity) if replay is not None else None
+    replayed = _replay(replay, identity) if replay is not None else None
     today = ONE_DAY if study else datetime.now(UTC).date().isoformat()
     date = replayed[0].date if replayed else today
     _refuse_foreign_folder(space)
@@ -203,7 +203,7 @@ def _sweep(space: Workspace) -> None:
                 Path(path, name).unlink()
 
 
-def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
+def _replay(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
     parent, _, name = str(replay if is_url(replay) else Path(replay).absolute()).rstrip("/").rpartition("/")
     source = Workspace.of_place(parent or "/")
     if name != "confidential" or not source.store.take(source.key) or (other := source.read_identity()) is None:

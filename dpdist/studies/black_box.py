@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import scipy
 
-from dpdist.audit.auditing import ALARM, MOST_CLAIMED, filled, numbers
+from dpdist.audit.auditing import ALARM, MOST_CLAIMED, numbers, pad
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import DataError, JobError, Problem, WorkspaceError
 from dpdist.core.keys import Key
@@ -273,7 +273,7 @@ def loss_between(
         for number, figures in workers.map(task, range(len(sides))):
             released[number] = figures
             tick(1)
-    table = filled(released)
+    table = pad(released)
     taught, guessed = table[:runs], table[runs:]
     right, guesses = learn_rule(taught[::2], taught[1::2]).guesses(guessed, sides[runs:])
     bound, p = bound_of_guesses(right, guesses, runs, delta), p_value(right, guesses, runs, claimed, delta)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpdist.core.errors import Problem, StudyError, suggestion
 from dpdist.job.loading import find_shipped
-from dpdist.job.validation import validated
+from dpdist.job.validation import validate_content
 from dpdist.job.yaml_lines import mapping, read_yaml
 from dpdist.studies.kinds.coded_files import CodedFiles
 from dpdist.studies.kinds.guarantees import GuaranteesKind
@@ -91,7 +91,7 @@ def parse_study(text: str, source: str = "study") -> Study:
         problem = Problem("kind", f"no kind of study '{name}'", ", ".join(KINDS), remedy, 1, (lines[("kind",)],))
         raise StudyError(source, [problem])
     kind = KINDS[name]
-    study: Study = validated(kind.settings, keys, source, lines, StudyError)
+    study: Study = validate_content(kind.settings, keys, source, lines, StudyError)
     problems = [
         Problem(f"mechanisms.{place}", fault, "what a release of this family may say", remedy, 1, (line,))
         for place, fault, remedy in kind.refusals(study)

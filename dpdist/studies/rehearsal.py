@@ -31,7 +31,7 @@ from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import as_yaml
 from dpdist.privacy import noisy_counts
 from dpdist.publish.writers.page import environment
-from dpdist.quality.predicted.replicates import cached
+from dpdist.quality.predicted.replicates import load_or_make
 from dpdist.runtime.executors import Executor, Serial, executor
 from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
@@ -78,7 +78,7 @@ class Results:
                 return pd.DataFrame({"refused": [in_one_line(error)]})
             return tried.cells.assign(suppressed=tried.suppressed, seconds=tried.seconds)
 
-        stored = cached(digest([self.identity, candidate.label, current, draw]), rows, self.folder)
+        stored = load_or_make(digest([self.identity, candidate.label, current, draw]), rows, self.folder)
         if "refused" in stored:
             raise DpdistError(str(stored["refused"].iloc[0]))
         cells = stored.drop(columns=["suppressed", "seconds"])
@@ -147,17 +147,17 @@ def rehearse(
     ):
         runs = Runs(folder, Results(stored, digest(identity)), out / CSV, workers)
         findings = run_trials(job, thirds, public_reference(job, public), runs, listener, chains)
-        return _written(job, source.name, thirds, findings, out, listener)
+        return _write(job, source.name, thirds, findings, out, listener)
 
 
-def _written(job: Job, name: str, thirds: Thirds, findings: TrialFindings, out: Path, listener: Listener) -> Rehearsal:
+def _write(job: Job, name: str, thirds: Thirds, findings: TrialFindings, out: Path, listener: Listener) -> Rehearsal:
 
     caution = small(findings.trials[0].candidate, thirds)
     rehearsal = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
     with stage(listener, "page", 1) as tick:
         write_text(out / CSV, _csv(rehearsal.trials))
         write_text(out / CONFIRMATION, _csv([trial for trial in findings.confirmed.values() if trial is not None]))
-        write_text(out / RECOMMENDED, recommended(rehearsal, out))
+        write_text(out / RECOMMENDED, write_recommended(rehearsal, out))
         write_text(out / PAGE, page(rehearsal))
         tick(1)
     return rehearsal
@@ -310,7 +310,7 @@ def small(best: Candidate, thirds: Thirds) -> str:
     return "; ".join(map(str, noisy_counts.cautions(by_record, noisy_counts.count_small(by_record, crosstab))))
 
 
-def recommended(rehearsal: Rehearsal, out: Path) -> str:
+def write_recommended(rehearsal: Rehearsal, out: Path) -> str:
     """The job with the recommended mechanism, as a file in `out`, with its own input and reference."""
     best, job = rehearsal.best, rehearsal.job
     terms: dict[str, Any] = {"dataset": job.dataset, "period": job.period}

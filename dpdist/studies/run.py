@@ -23,7 +23,7 @@ from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Frozen
 from dpdist.job.loading import find_shipped
-from dpdist.job.validation import validated
+from dpdist.job.validation import validate_content
 from dpdist.job.yaml_lines import mapping, read_yaml
 from dpdist.publish.writers.page import environment
 from dpdist.runtime.executors import executor
@@ -247,7 +247,7 @@ def load(name: str | Path) -> Study | Overview:
     """Reads a study, or an overview: a file with the key `studies`. Raises `StudyError`."""
     path = find_shipped(name, "studies", StudyError)
     keys, lines = mapping(read_yaml(path, StudyError), str(path), StudyError, NOT_A_MAPPING)
-    return validated(Overview, keys, str(path), lines, StudyError) if "studies" in keys else load_study(path)
+    return validate_content(Overview, keys, str(path), lines, StudyError) if "studies" in keys else load_study(path)
 
 
 class StudyPart(NamedTuple):

@@ -27,7 +27,7 @@ from dpdist.survey.schema import (
     number_remedy,
     replicates,
 )
-from dpdist.survey.typed_file import ELSEWHERE_NULLS, decoded, is_text, plain_values
+from dpdist.survey.typed_file import ELSEWHERE_NULLS, decode, is_text, plain_values
 
 SHOWN = 3
 Mask = NDArray[np.bool_]
@@ -191,7 +191,7 @@ def recoded(batch: pa.RecordBatch, recode: Recode, text_only: bool) -> pa.Record
     for place, name in enumerate(batch.schema.names):
         if not (merges := recode.get(name)):
             continue
-        values, sources = decoded(batch.column(place)), list(merges)
+        values, sources = decode(batch.column(place)), list(merges)
         plain = whole_as_levels(values, sources) if text_only else values
         position = positions(plain, sources, exact=not text_only)
         targets = pa.array([None if target is None else level_text(target) for target in merges.values()], pa.string())

@@ -102,7 +102,7 @@ UTF8 = CsvFormat()
 """How CSV files are written by default."""
 
 
-def guessed(path: Path) -> CsvFormat:
+def guess_format(path: Path) -> CsvFormat:
     """Guesses encoding and separator of a CSV file, from its bytes and its first line. Raises what `UNREAD` lists."""
     encoding = "utf-8"
     if (fault := _undecoded(path, "utf-8")) is not None:
@@ -118,7 +118,7 @@ def misread(path: Path, written: CsvFormat = UTF8) -> Problem | None:
     try:
         if (fault := _undecoded(path, written.encoding)) is not None:
             places, finding = (f"line {fault.line}",), f"bytes that are not {shown}"
-            likely = fault.likely if written.encoding == "utf-8" else guessed(path).encoding
+            likely = fault.likely if written.encoding == "utf-8" else guess_format(path).encoding
             return Problem("file", finding, f"text in {shown}", _add(path, "encoding", likely), 1, places)
         header = _header(path, written.encoding)
     except UNREAD:

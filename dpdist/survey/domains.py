@@ -18,10 +18,10 @@ from dpdist.core.records import Level
 from dpdist.job.data import JOINED, label_of, read_weights
 from dpdist.job.values import NUMBER
 from dpdist.survey.checks import DECIMAL_TEXT
-from dpdist.survey.csv_file import guessed
+from dpdist.survey.csv_file import guess_format
 from dpdist.survey.source import Source
 from dpdist.survey.statistical_file import StatisticalSource
-from dpdist.survey.typed_file import STATISTICAL, OneFile, decoded, is_number, is_text, plain_type, plain_values
+from dpdist.survey.typed_file import STATISTICAL, OneFile, decode, is_number, is_text, plain_type, plain_values
 
 MOST_LEVELS = 200
 MOST_CODES = 10_000
@@ -132,7 +132,7 @@ def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
     """Columns that are a finer or coarser form of column `first`, so that crossing adds no cells."""
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
     for batch in source.batches([first, *pairs]) if pairs else ():
-        columns = {name: decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
+        columns = {name: decode(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
         for other, met in pairs.items():
             distinct = pa.table({"a": columns[first], "b": columns[other]}).group_by(["a", "b"]).aggregate([])
             met |= set(zip(*distinct.to_pydict().values(), strict=True))
@@ -258,7 +258,7 @@ def column_labels(path: Path) -> dict[str, str]:
 def _lines(path: Path) -> list[dict[str, str]]:
     """Raises `DataError`."""
     try:
-        written = guessed(path)
+        written = guess_format(path)
         with path.open(encoding=written.decoding, newline="") as file:
             reader = csv.DictReader(file, delimiter=written.separator)
             rows = [(reader.line_num, row) for row in reader]

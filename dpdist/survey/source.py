@@ -28,7 +28,7 @@ from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import PARQUET, kind_by_content
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
-from dpdist.survey.typed_file import FORMATS, STATISTICAL, OneFile, decoded, is_number, is_text, plain_type, unreadable
+from dpdist.survey.typed_file import FORMATS, STATISTICAL, OneFile, decode, is_number, is_text, plain_type, unreadable
 
 PLACES = {
     "parquet": "dpdist.survey.source:ParquetSource",
@@ -229,7 +229,7 @@ class ParquetFolder(OneFile):
                 raise unreadable(self.name, fault, "store the column with one type in all files")
 
     def _column(self, file: OneFile, path_keys: Keys, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        stored = decoded(batch.column(field.name)) if field.name in batch.schema.names else None
+        stored = decode(batch.column(field.name)) if field.name in batch.schema.names else None
         if field.name not in path_keys:
             return pc.cast(stored, field.type)
         value = pa.scalar(path_keys[field.name], pa.string()).cast(field.type)

@@ -71,7 +71,7 @@ def plain_values(values: pa.Array) -> pa.Array:
     return _without_missing(values if values.type == plain else pc.cast(values, plain))
 
 
-def decoded(values: pa.Array) -> pa.Array:
+def decode(values: pa.Array) -> pa.Array:
     """Plain values without a dictionary."""
     plain = plain_values(values)
     return plain.dictionary_decode() if pa.types.is_dictionary(plain.type) else plain
@@ -79,7 +79,7 @@ def decoded(values: pa.Array) -> pa.Array:
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with plain values, decoded."""
-    return pa.record_batch([decoded(values) for values in batch.columns], names=batch.schema.names)
+    return pa.record_batch([decode(values) for values in batch.columns], names=batch.schema.names)
 
 
 def _plain_dictionary(values: pa.DictionaryArray) -> pa.Array:

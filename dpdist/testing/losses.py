@@ -96,7 +96,7 @@ class Seen(Exception):
     """Raised in place of the rest of a release, once its first stratum is known."""
 
 
-def captured(job: Job, workspace: Path) -> CapturedStratum:
+def capture(job: Job, workspace: Path) -> CapturedStratum:
     """Runs a small job up to its first stratum, and keeps the inputs of its mechanism."""
     cases = list[CapturedStratum]()
 

@@ -35,7 +35,7 @@ from dpdist.testing.losses import (
     AnsweredQueries,
     CapturedStratum,
     answered,
-    captured,
+    capture,
     exactly,
     neighbours,
     overspent,
@@ -281,7 +281,7 @@ def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any],
     for sets, (weighted, column_of_weight), outcome, (by, strata) in product((2, 1), weights, FAMILIES, cells):
         columns = {column: COLUMNS[column] for column in (*by, outcome)} | column_of_weight
         if wide:
-            columns = {column: _widened(declared) for column, declared in columns.items()}
+            columns = {column: _widen(declared) for column, declared in columns.items()}
         yield {
             "dataset": "small",
             "publish": "always",
@@ -300,7 +300,7 @@ def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any],
         }
 
 
-def _widened(column: dict[str, Any]) -> dict[str, Any]:
+def _widen(column: dict[str, Any]) -> dict[str, Any]:
     """A column with wider public bounds, except bounds 0 and 1, which limit the outcome itself."""
     low, high = column.get("bounds", (0, 1))
     return column if high <= 1 else column | {"bounds": [low / WIDENED, high * WIDENED]}
@@ -326,11 +326,11 @@ def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
     lacking = [f"{name}: it has no {member}" for member in MEMBERS if not hasattr(mechanism, member)]
     if lacking:
         return lacking
-    lines = [*_registered(name, mechanism), *(line for job in jobs for line in _promised(name, mechanism, job))]
+    lines = [*_register(name, mechanism), *(line for job in jobs for line in _promised(name, mechanism, job))]
     return list(dict.fromkeys(lines))
 
 
-def _registered(name: str, mechanism: Any) -> Iterator[str]:
+def _register(name: str, mechanism: Any) -> Iterator[str]:
     if name not in SPECS.every():
         yield f"{name}: no job can name it: write the place of its specification into PLACES in dpdist/job/specs.py"
     if mechanism.scope not in SCOPES:
@@ -461,7 +461,7 @@ def _lines(
 
 
 def _lines_of_noise(name: str, job: Job, folder: Path) -> Iterator[str]:
-    case = captured(job, folder / "first")
+    case = capture(job, folder / "first")
     for check in (problems_of_scale, problems_of_answers, problems_of_stated_noise) if job.strict else ():
         yield from check(name, case)
     drawn = {query.noise.law for query in answered(case, case.records, exactly()).queries}
@@ -474,7 +474,7 @@ def _lines_of_wide(name: str, job: Job, folder: Path) -> list[str]:
     """Faults: neighbours cost too much under wide public bounds.
     They may cost little, because a mechanism's clipping can be narrow.
     """
-    faults = overspent(name, captured(job, folder)) if job.strict else []
+    faults = overspent(name, capture(job, folder)) if job.strict else []
     return [f"{line}, for values beyond the small survey's bounds too" for line in faults]
 
 

@@ -12,7 +12,7 @@ from options import Option, bases, farthest, joined, option, tried
 from test_lower_bounds_of_all import OF_CODES, claimed, files
 
 from dpdist.audit.auditing import bound_of_scores
-from dpdist.audit.likelihood_ratios import FileRequests, LossMeter, NeighbourQueries, NotAdded, compared
+from dpdist.audit.likelihood_ratios import FileRequests, LossMeter, NeighbourQueries, NotAdded, compare
 from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.job import NoiseName
@@ -109,7 +109,7 @@ def test_sums_drawn_within_their_range_are_attacked_at_their_exact_ratio() -> No
             for query in model.queries  # type: ignore[attr-defined]
         )
         scaled = replace(model, queries=stated)  # type: ignore[type-var]
-        (found,) = compared(job, scaled, None, sampler, near, [base])
+        (found,) = compare(job, scaled, None, sampler, near, [base])
         bound = bound_of_scores(*found.scores(DRAWS, half), half, alarm=1e-4)
         assert least < bound <= found.distance <= most
         assert (found.distance > 1.0) == (part == 2)

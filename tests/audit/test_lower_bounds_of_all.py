@@ -21,7 +21,7 @@ import pytest
 from options import SECRET, claim_of_sums, farthest, halved, option
 
 from dpdist.audit.auditing import bound_of_scores
-from dpdist.audit.likelihood_ratios import NeighbourQueries, compared
+from dpdist.audit.likelihood_ratios import NeighbourQueries, compare
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import SPECS, Job, epsilon_of
@@ -170,7 +170,7 @@ def files(name: str) -> NeighbourQueries:
     job, near = of_codes(name), OF_CODES[name].file()
     model = builder_of(job).build(job, Crosstab({}, {}, np.array([len(near)]), (), ()), slice(0, 1))
     far = near.take(np.arange(len(near) - 1))
-    (found,) = compared(job, model, None, sampler_of(job, None), near, [far])  # type: ignore[arg-type]
+    (found,) = compare(job, model, None, sampler_of(job, None), near, [far])  # type: ignore[arg-type]
     return found
 
 

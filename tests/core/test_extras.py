@@ -99,7 +99,7 @@ def test_extremes_are_the_same_with_numba_and_without(records: int, draws: int, 
     features, table = rng.normal(size=(6, records)), rng.normal(size=(6, draws))
     features[0] = 1.0
     compiled = tiles.extremes(features, table)
-    monkeypatch.setattr(tiles, "_scanner", lambda: tiles._multiplied)
+    monkeypatch.setattr(tiles, "_scanner", lambda: tiles._multiply)
     size = np.abs(features).T @ np.abs(table).max(axis=1)
     for one, other in zip(compiled, tiles.extremes(features, table), strict=True):
         assert (np.abs(one - other) <= tiles.ROUNDING * size).all()

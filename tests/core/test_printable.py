@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.console import Escaping
 from dpdist.cli.main import app
-from dpdist.core.errors import control, escaped
+from dpdist.core.errors import control, escape
 from dpdist.publish.folder import for_spreadsheets
 
 ATTACK = "\x1b[2J\x1b]0;owned\x9b31m"
@@ -41,15 +41,15 @@ def test_what_is_printed_has_no_control_character() -> None:
 
 @given(st.text())
 def test_an_escaped_text_has_none_left_and_a_plain_one_stays(text: str) -> None:
-    once = escaped(text)
+    once = escape(text)
     assert control(once.replace("\n", "").replace("\t", "")) is None
-    assert escaped(once) == once
+    assert escape(once) == once
     assert once == text or any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in text)
 
 
 @pytest.mark.parametrize("text", ["Orléans", "北京", "עברית", "نص", "a\u00a0b", "né(e)", "🙂"])
 def test_letters_of_any_language_are_no_control_characters(text: str) -> None:
-    assert (control(text), escaped(text)) == (None, text)
+    assert (control(text), escape(text)) == (None, text)
 
 
 def test_an_error_that_quotes_a_job_drives_no_terminal(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpdist.core.errors import JobError, Problem, escaped
+from dpdist.core.errors import JobError, Problem, escape
 from dpdist.job.loading import load_job
 
 pytestmark = pytest.mark.quick
@@ -51,7 +51,7 @@ def test_every_message_has_a_remedy_in_our_words_and_no_control_character(path: 
     for each in problems(path):
         assert each.remedy
         assert not RAW.search(each.text()), each
-        assert escaped(each.text()) == each.text()
+        assert escape(each.text()) == each.text()
 
 
 def test_the_check_sees_words_of_the_library() -> None:

@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Acceptance
 from dpdist.mechanisms.modips.post import Moments, Sanitized, limited_normal_mean
-from dpdist.mechanisms.modips.query import clamped, summing, truncated
+from dpdist.mechanisms.modips.query import clamp_sums, draw_truncated, summing
 from dpdist.mechanisms.modips.sensitivity import scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -149,12 +149,12 @@ def test_candidates_leave_the_truncated_law_exactly(total: int, high: int, b: fl
     """All candidates by their probabilities: what is kept has the truncated law. Control: clamped sums have not."""
     every = np.arange(-3000, 3001, dtype=float)
     sums, low, top = np.full(len(every), float(total)), np.zeros(len(every)), np.full(len(every), float(high))
-    weight, drawn = np.exp(-np.abs(every) / b), truncated(sums, every[:, None], low, top)
+    weight, drawn = np.exp(-np.abs(every) / b), draw_truncated(sums, every[:, None], low, top)
     kept = ~np.isnan(drawn)
     found = np.bincount(drawn[kept].astype(int), weights=weight[kept], minlength=high + 1)
     assert found / found.sum() == pytest.approx(law(total, b, high, "bounded"), rel=1e-9)
     assert weight[kept].sum() > 0.35 * weight.sum()
-    set_to_ends = np.bincount(clamped(sums + every, low, top).astype(int), weights=weight, minlength=high + 1)
+    set_to_ends = np.bincount(clamp_sums(sums + every, low, top).astype(int), weights=weight, minlength=high + 1)
     assert np.abs(set_to_ends / set_to_ends.sum() - found / found.sum()).max() > 0.01
 
 

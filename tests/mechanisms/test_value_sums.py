@@ -25,7 +25,7 @@ from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.coded_tables import means_of
-from dpdist.mechanisms.marginals.fitting import ValueSums, fit, positions, tilted
+from dpdist.mechanisms.marginals.fitting import ValueSums, fit, positions, tilt
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums
 from dpdist.mechanisms.marginals.sensitivity import moved_counts
@@ -139,14 +139,14 @@ def test_a_tilted_table_has_its_sum_and_total_and_the_shape_of_a_tilt(mean: floa
     """By its definition: logarithms of the change are a straight line over positions. Sums beyond reach are put near it."""
     rng, u = np.random.default_rng(3), positions(range(30))
     counts = rng.gamma(1.0, 5.0, (2, 30))
-    found = tilted(counts, u, mean * counts.sum(axis=1))
+    found = tilt(counts, u, mean * counts.sum(axis=1))
     np.testing.assert_allclose(found.sum(axis=1), counts.sum(axis=1))
     np.testing.assert_allclose(found @ u / found.sum(axis=1), mean, atol=2e-6)
     if abs(mean) < 0.9:
         line = np.log(found / counts)
         np.testing.assert_allclose(np.diff(line, 2, axis=1), 0.0, atol=1e-6)
     empty = np.zeros((1, 30))
-    assert np.array_equal(tilted(empty, u, np.zeros(1)), empty)
+    assert np.array_equal(tilt(empty, u, np.zeros(1)), empty)
 
 
 @pytest.mark.parametrize("seed", range(8))

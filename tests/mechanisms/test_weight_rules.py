@@ -71,7 +71,7 @@ def sample_of(release: ReleasedObject) -> tuple[Any, Records, Key]:
     key = release.seed.child("test")
     rows, _ = rerun._subsample(release, own)
     redraw = redraw_of(release, model, key.child("search"))
-    fits = rerun._fitted(release, model, release.theta(model, 0, 0), rows, key, redraw)
+    fits = rerun._fit_twice(release, model, release.theta(model, 0, 0), rows, key, redraw)
     return model, fits.records, key.child("search")
 
 

@@ -24,7 +24,7 @@ from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex
 from dpdist.mechanisms.marginals.post import Marginals
-from dpdist.mechanisms.marginals.query import TableAndValueSums, chosen, scores
+from dpdist.mechanisms.marginals.query import TableAndValueSums, choose_tree, scores
 from dpdist.mechanisms.marginals.sensitivity import choice_scale, moved_counts, table_scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -207,7 +207,7 @@ def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
     exact = TableAndValueSums(model.measuring(model.candidates)).sums(own)
     margins = list(model.fitted(released(job(said=""), own, quiet=True)[1]).margins)
     lifted = np.array([0.0, 1e15, 0.0])
-    rounds = chosen(model, margins, exact, count(1))
+    rounds = choose_tree(model, margins, exact, count(1))
     first = next(rounds)
     second = rounds.send(first.under(lifted))
     assert (first.noise.size, second.noise.size) == (3, 2)

@@ -19,7 +19,7 @@ from dpdist.core.records import Crosstab, Floats
 from dpdist.estimation.direct import SamplingDesign
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.planning.goodness_of_fit import FEWEST_JUDGED, GoodnessOfFit, compared
+from dpdist.planning.goodness_of_fit import FEWEST_JUDGED, GoodnessOfFit, compare
 
 JOB = """
 dataset: gated
@@ -93,7 +93,7 @@ def judged(rows: pd.DataFrame, said: Job) -> GoodnessOfFit:
     crosstab = Crosstab({name: distinct[:, k].astype(np.int32) for k, name in enumerate(codes)}, levels, count, (), ())
     y, w = (rows[name].to_numpy()[order] for name in ("salary", "weight"))
     records = Records(np.arange(len(rows)), row.reshape(-1).astype(np.int32), y, w, np.full(len(rows), -1, dtype=np.int32))
-    return compared(said, crosstab, records, np.ones(len(crosstab), dtype=bool), SamplingDesign(), [None])
+    return compare(said, crosstab, records, np.ones(len(crosstab), dtype=bool), SamplingDesign(), [None])
 
 
 @pytest.mark.parametrize("edits", [(), TILTED], ids=["sanitized", "tilted"])

@@ -16,7 +16,7 @@ import dpdist
 from dpdist.publish import released
 from dpdist.publish.folder import grounds_of, publish
 from dpdist.publish.released import ByBatch, Parameters, ReleasedObject, batches_of, read_released, run_here, write_released
-from dpdist.publish.standard_errors import Spreads, simulated, spreads, variances
+from dpdist.publish.standard_errors import Spreads, simulate_errors, spreads, variances
 
 JOB = (
     doctorates(8000, 800, 3)
@@ -68,7 +68,7 @@ def test_sums_over_batches_have_the_standard_errors_of_all_rows(
         return [of_figure for one in cells for of_figure in variances(release, one, grounds.expected, found)]
 
     def over_batches(by_batch: ByBatch = run_here) -> list[np.ndarray]:
-        (found,) = simulated(release, lambda _: None, by_batch).spreads or ()
+        (found,) = simulate_errors(release, lambda _: None, by_batch).spreads or ()
         assert found.by_cells is not None
         return errors(found)
 

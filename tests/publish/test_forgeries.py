@@ -24,7 +24,7 @@ from small_runs import run, write_inputs
 from test_verify import vouch
 
 from dpdist.core.public_files import MANIFEST
-from dpdist.opening.verifying import verified
+from dpdist.opening.verifying import verify_folder
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 
@@ -233,7 +233,7 @@ def public(releases: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("name", [PACKAGE, HISTOGRAMS, SECRET, MODIPS, DRAWS, CELLS])
 def test_control_releases_are_whole_and_say_what_nothing_confirms(name: str, public: Callable[[str], Path]) -> None:
-    found = verified(public(name))
+    found = verify_folder(public(name))
     assert found.problems == []
     listed = {line.partition(":")[0] for line in found.unchecked}
     assert listed >= {"released/job.json", PROMISE, "released/frame.parquet", "released/seed", SET, MANIFEST}
@@ -247,7 +247,7 @@ def test_a_forgery_is_refused(how: str, public: Callable[[str], Path]) -> None:
     forge(folder)
     if "manifest" not in how:
         vouch(folder)
-    assert verified(folder).problems != []
+    assert verify_folder(folder).problems != []
 
 
 def moved(value: Any) -> Any:
@@ -276,7 +276,7 @@ def test_a_forgery_that_is_published_again_is_named(how: str, public: Callable[[
     forge(folder)
     vouch(folder)
     publish(read_released(folder / "released"), folder)
-    found = verified(folder)
+    found = verify_folder(folder)
     assert (folder / MANIFEST).read_bytes() != before
     assert found.problems == []
     assert any(line.startswith(f"{file}:") for line in found.unchecked)
@@ -291,17 +291,17 @@ def test_shares_above_the_budget_are_refused_though_all_else_follows(
     edited(SET, whole_parts)(folder)
     vouch(folder)
     publish(read_released(folder / "released"), folder)
-    assert any("of query 'sums of residuals by tables' cells'" in line for line in verified(folder).problems)
+    assert any("of query 'sums of residuals by tables' cells'" in line for line in verify_folder(folder).problems)
 
 
 def test_a_folder_of_other_versions_is_compared_and_each_difference_is_named(public: Callable[[str], Path]) -> None:
     folder = public(CELLS)
     stated = json.loads((folder / MANIFEST).read_text())["versions"]
     vouch(folder, versions=stated | {"dpdist": "0.1.7"})
-    assert verified(folder).problems == []
+    assert verify_folder(folder).problems == []
     table = first(folder, "tables/*.parquet")
     rows(table, times("estimate", 3.0))(folder)
     vouch(folder)
-    found = verified(folder)
+    found = verify_folder(folder)
     assert found.problems == []
     assert any(line.startswith(f"that {table} is as here") for line in found.unchecked)

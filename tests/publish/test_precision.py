@@ -15,7 +15,7 @@ from dpdist.core.records import cross
 from dpdist.models.lognormal.conjugate import draws_of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import redrawing
-from dpdist.publish.refit import _fitted, _subsample
+from dpdist.publish.refit import _fit_twice, _subsample
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import composition, spreads
 from dpdist.publish.synthesis import expectations, synthesize
@@ -62,10 +62,10 @@ def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(rel
         """Of the weighted fit's Σ from θ's, less what the sample itself adds: the unweighted fit's from its law's."""
         return float(np.abs(np.log(np.sqrt(np.diag(fits.weighted["covariance"][0])) / size)).max())
 
-    first = _fitted(release, model, theta, rows, key, redraw)
+    first = _fit_twice(release, model, theta, rows, key, redraw)
     law = model.untrimmed(theta, first.weighted, first.unweighted)
     assert (np.diag(law["covariance"][0]) > np.diag(theta["covariance"][0])).all(), "tails that were trimmed come back"
-    second = _fitted(release, model, law, rows, key, redraw)
+    second = _fit_twice(release, model, law, rows, key, redraw)
     assert distance(first) > 0.05
     assert distance(second) < 0.5 * distance(first)
     alike = model.untrimmed(theta, first.unweighted, first.unweighted)

@@ -17,7 +17,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Quality
-from dpdist.publish.printed_tables import rated
+from dpdist.publish.printed_tables import rate
 
 RULES = """
 presentation:
@@ -57,13 +57,13 @@ def test_flags_are_those_of_a_hand_made_table() -> None:
     values = np.array([[100.0, 10.0, 40.0, 10.0], [60.0, -10.0, 60.0, np.nan]])
     errors = np.array([[15.0, 0.1, 8.0, 0.1], [30.0, 4.0, np.nan, np.nan]])
     margins = np.array([[24.7, 1.5, 13.2, 0.2], [49.3, 0.5, np.nan, np.nan]])
-    found = rated(said, ["count", "mean", "count", "mean"], values, errors, margins)
+    found = rate(said, ["count", "mean", "count", "mean"], values, errors, margins)
     assert found.flags.tolist() == [
         ["reliable", "caution", "caution", "reliable"],
         ["unreliable", "unreliable", "", ""],
     ]
     assert found.printed.tolist() == [[True, True, False, False], [True, True, True, True]]
-    hidden = rated(said.model_copy(update={"hide_unreliable": True}), ["count", "mean"] * 2, values, errors, margins)
+    hidden = rate(said.model_copy(update={"hide_unreliable": True}), ["count", "mean"] * 2, values, errors, margins)
     assert hidden.printed.tolist() == [[True, True, False, False], [False, False, True, True]]
 
 

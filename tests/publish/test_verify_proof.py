@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
-from dpdist.opening.verifying import problems, verified
+from dpdist.opening.verifying import problems, verify_folder
 
 COUNTED = JOB.replace("{name: tables", "{name: perturbed_histogram, bins: 5").replace("survey: {weight: weight}\n", "")
 COUNTED = COUNTED.replace("by: [field, sex]", "by: [field]").replace("  sex: {levels: [f, m]}\n", "")
@@ -185,7 +185,7 @@ def test_a_record_with_other_words_is_the_same(public: Path) -> None:
     of_query(name="sums")(public)
     vouch(public)
     assert problems(public) == []
-    assert any(line.startswith(f"words of {PROOF}") for line in verified(public).unchecked)
+    assert any(line.startswith(f"words of {PROOF}") for line in verify_folder(public).unchecked)
 
 
 def test_a_release_without_a_record_is_one_of_an_earlier_version(public: Path) -> None:

@@ -20,7 +20,7 @@ from dpdist.job import Runtime
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
 from dpdist.runtime.executors import Serial
-from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, recommended, rehearse, small
+from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, rehearse, small, write_recommended
 from dpdist.studies.rehearsal_thirds import FileThirds, beside_truth, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COARSEN,
@@ -192,9 +192,11 @@ def test_small_counts_that_a_run_refuses_are_told(tmp_path: Path, rehearsed: tup
     assert told.startswith("1 of 4 published sample counts are below 3, 0 of them of one record")
     made = rehearsed[1]
     assert made.caution == ""
-    assert all("Caution" not in text for text in (page(made), recommended(made, tmp_path)))
+    assert all("Caution" not in text for text in (page(made), write_recommended(made, tmp_path)))
     assert all(
-        "1 of 4" in text for made in [made._replace(caution=told)] for text in (page(made), recommended(made, tmp_path))
+        "1 of 4" in text
+        for made in [made._replace(caution=told)]
+        for text in (page(made), write_recommended(made, tmp_path))
     )
 
 
@@ -333,10 +335,10 @@ def test_what_is_not_good_enough_is_not_called_recommended(rehearsed: tuple[Path
     folder, made = rehearsed
     bad = made._replace(findings=made.findings._replace(good=False))
     good = made._replace(findings=made.findings._replace(good=True))
-    for text in (page(bad), recommended(bad, folder / "out")):
+    for text in (page(bad), write_recommended(bad, folder / "out")):
         assert "None is good enough; the least bad is: " in text
         assert "Recommended: " not in text
-    assert all("Recommended: " in text for text in (page(good), recommended(good, folder / "out")))
+    assert all("Recommended: " in text for text in (page(good), write_recommended(good, folder / "out")))
 
 
 def test_a_mechanism_is_as_good_as_its_worst_statistic() -> None:

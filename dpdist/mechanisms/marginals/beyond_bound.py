@@ -74,7 +74,7 @@ def beyond(reference: ReferenceWeights, cell: Ints, clipped: Floats, cap: float)
     return Beyond(factor, np.sqrt(spread / of_cell * (1.0 / now + 1.0 / of_cell)) / factor)
 
 
-def extended(theta: Draws, tables: Sequence[Beyond], reference: ReferenceWeights, cap: float) -> Draws:
+def extend(theta: Draws, tables: Sequence[Beyond], reference: ReferenceWeights, cap: float) -> Draws:
     """Adds ρ and its error for all tables, one after another, to the released parameters."""
     factors, errors = (np.concatenate([table[k] for table in tables])[None] for k in (0, 1))
     heaviest = np.array([[max(cap, reference.heaviness)]])

@@ -32,7 +32,7 @@ from dpdist.mechanisms.marginals.beyond_bound import (
     ReferenceWeights,
     beyond,
     errors_of,
-    extended,
+    extend,
     factors_of,
     has_reference,
     largest_factor,
@@ -272,7 +272,7 @@ class CodedTables(LinearModel, ABC):
         cap, keys, fitted = self.weights[1], self.keys_of(theta), self.fitted(theta)
         near = reference.scaled(fitted.total / self.count, cap)
         tables = [beyond(near, self.cell(near.codes, key), fitted.table(key).ravel(), cap) for key in keys]
-        return extended(theta, tables, near, cap)
+        return extend(theta, tables, near, cap)
 
     def errors_beyond(self, theta: Draws, key: Marginal) -> tuple[Floats, Floats]:
         """Relative errors of a table's counts from sampling and from drift beyond the bound, shaped as the table."""

@@ -58,7 +58,7 @@ def wanted_sum(counts: Floats, precision: float, sums: Sequence[ValueSums], u: F
     return np.clip(mean, -OUTERMOST * total, OUTERMOST * total)
 
 
-def tilted(counts: Floats, u: Floats, wanted: Floats) -> Floats:
+def tilt(counts: Floats, u: Floats, wanted: Floats) -> Floats:
     """Counts (row, level) p e^(λu) of at least 0, with the sum `wanted` (row,); each row's total stays."""
     total = counts.sum(axis=1)
     if not (total > 0.0).any():
@@ -213,7 +213,7 @@ class Rows(NamedTuple):
         """The table with these sums."""
         rows = np.moveaxis(table, self.axis, -1)
         rows = rows * _ratio(self.total, rows.sum(axis=1))[:, None]
-        return np.moveaxis(tilted(rows, self.u, self.wanted), -1, self.axis)
+        return np.moveaxis(tilt(rows, self.u, self.wanted), -1, self.axis)
 
     def towards_independence(self, part: float) -> Rows:
         """The sums, moved by a part of the distance towards the sums under independent columns."""
@@ -278,7 +278,7 @@ def agreed_margins(
         margin, of_column = onto_simplex(mean, total), [value for value in sums if value.column == column]
         if of_column:
             u = of_column[0].u
-            margin = tilted(margin, u, wanted_sum(mean, sum(weight.values()), of_column, u, total))
+            margin = tilt(margin, u, wanted_sum(mean, sum(weight.values()), of_column, u, total))
         margins.append(margin)
     return margins
 
@@ -315,13 +315,13 @@ def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] 
     start = (1.0 - LEAST_MIXED) * start + alone
     for part in TOWARDS if rows else ():
         moved = [row.towards_independence(part) for row in rows]
-        table = _scaled(start, margins, moved, CLOSE_SUMS)
+        table = _scale(start, margins, moved, CLOSE_SUMS)
         if _off(table, margins, moved) <= WITHIN * total:
-            return _scaled(table, margins, (), CLOSE)
-    return _scaled(start, margins, (), CLOSE)
+            return _scale(table, margins, (), CLOSE)
+    return _scale(start, margins, (), CLOSE)
 
 
-def _scaled(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], close: float) -> Floats:
+def _scale(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], close: float) -> Floats:
     """The table scaled in turns to the sums of rows and to margins, until it is within `close` of all."""
     total = margins[0].sum()
     for _ in range(ROUNDS):

@@ -156,7 +156,7 @@ def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
     return np.array(values)
 
 
-def chosen(
+def choose_tree(
     model: Marginals, margins: list[Floats], exact: Floats, numbers: count[int]
 ) -> Generator[Choice, Any, tuple[Marginal, ...]]:
     """Chooses the pairs of a tree, and returns them in the order of columns.
@@ -366,7 +366,7 @@ def along_tree(model: CodedTables) -> Generator[Pass | Choice | Measurement, Any
         pairs = model.candidates
         if model.chooses:
             exact = yield Pass(TableSums(model.measuring(pairs)), "sum")
-            pairs = yield from chosen(model, list(fitted.margins), exact, numbers)
+            pairs = yield from choose_tree(model, list(fitted.margins), exact, numbers)
         of_pairs = yield from measured(model, pairs, numbers)
         sums, keys = np.concatenate([sums, of_pairs]), (*first, *pairs)
     return model.with_noisy_values(model.released(keys, sums), values)

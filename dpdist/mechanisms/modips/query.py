@@ -46,15 +46,15 @@ class TruncatedNoise(NamedTuple):
         return self.low, self.high
 
     def under(self, noise: Floats) -> Floats:
-        return truncated(self.sums, noise.reshape(len(self.sums), CANDIDATES), self.low, self.high)
+        return draw_truncated(self.sums, noise.reshape(len(self.sums), CANDIDATES), self.low, self.high)
 
 
-def clamped(noisy: Floats, low: Floats, high: Floats) -> Floats:
+def clamp_sums(noisy: Floats, low: Floats, high: Floats) -> Floats:
     """Noisy sums, (sum,), set to the nearest end of their range where they lie outside."""
     return np.clip(noisy, low, high)
 
 
-def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
+def draw_truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
     """Draws of the law truncated to [low, high], (sum,), from candidates (sum, candidate); NaN if all were refused.
 
     Raises `OutsideDomain` for a sum outside its range, because the support of the draws would then reveal it.
@@ -190,7 +190,7 @@ class ModipsMechanism(NoisySums[Settings, Sanitized]):
         sums = yield Pass(summing(model), "sum")
         defined, numbers, drawn = Defined.by_content(model), count(1), list[Draws]()
         for number in range(0, job.synthetic_sets, settings.nested):
-            noisy = yield from _sanitized(model, sums, defined, numbers)
+            noisy = yield from _sanitize(model, sums, defined, numbers)
             for inner in range(settings.nested):
                 theta = yield Sample(noisy, "release", number + inner + 1, model)
                 drawn.append(theta)
@@ -204,7 +204,7 @@ def _repeated(job: Job, settings: Settings) -> Repetition | None:
     return Repetition(settings.noises(job), "sanitizations", "; their sets follow by post-processing")
 
 
-def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:
+def _sanitize(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:
     """All sums under noise, within the public ranges of the sums, (sum,)."""
     answers = np.empty_like(sums)
     for (start, stop), query in zip(model.parts, model.queries, strict=True):
@@ -212,7 +212,7 @@ def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[
         low, high = (ends[part] for ends in model.domain)
         if model.truncation == "clamped":
             noisy = yield defined.sums(sums[part], query, next(numbers))
-            answers[part] = clamped(noisy, low, high)
+            answers[part] = clamp_sums(noisy, low, high)
             continue
         answers[part], stated = np.nan, query.once
         while np.isnan(answers[part]).any():

@@ -109,7 +109,7 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
     sums = yield Pass(CellCounts(model), "sum")
     numbers, drawn = count(1), []
     for _ in range(sets):
-        selected = yield from _selected(model, sums, numbers)
+        selected = yield from _select(model, sums, numbers)
         tree = model.tree(selected)
         stated = layer_counts(model.scale, len(tree.sizes))
         noisy = yield Defined.by_content((model, selected)).sums(model.layered(tree, sums), stated, next(numbers))
@@ -117,7 +117,7 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
     return released_sets(recorder, drawn, epsilon, cells=float(model.cells))
 
 
-def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
+def _select(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
     """The attributes, selected under noise, that split the nodes of every layer but the last; empty if the job names
     them.
     """

@@ -83,10 +83,10 @@ def weighting(model: Lognormal, records: Records, steps: Weighings, draws: int, 
 
     Raises `Improper` or `NotReached`.
     """
-    return run_rounds(_searched(model, steps), model, ExactSampler(draws), key, stratum, [records])
+    return run_rounds(_search(model, steps), model, ExactSampler(draws), key, stratum, [records])
 
 
-def _searched(model: Lognormal, steps: Weighings) -> Generator[Pass | Sample, Any, Weighting]:
+def _search(model: Lognormal, steps: Weighings) -> Generator[Pass | Sample, Any, Weighting]:
     steps_done, _ = yield from fits(model, steps)
     alpha = yield Pass(_LastWeights(), "concat")
     return Weighting(alpha, steps_done[-1], model.log_evidence(steps_done[-1].statistics))

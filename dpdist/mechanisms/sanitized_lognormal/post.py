@@ -33,8 +33,8 @@ from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     InvertedFit,
     ReferenceMoments,
+    clip_eigenvalues,
     fit,
-    limited,
     moved_by,
     noise_errors,
     sampling_errors,
@@ -260,7 +260,7 @@ class SanitizedLognormal(PublicModel):
         """Means of cells and covariances of logarithms, from shifts (draw, cell, 2) and stretches (draw, 2, 2)."""
         root = np.linalg.inv(theta["whitening"][0])
         means = theta["reference"][0] + REACH * shift @ root.T
-        bent = root @ limited(stretch)
+        bent = root @ clip_eigenvalues(stretch)
         return draws_of(means, bent @ bent.swapaxes(-1, -2))
 
 

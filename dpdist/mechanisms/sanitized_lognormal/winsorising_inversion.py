@@ -86,7 +86,7 @@ def fit(
 ) -> InvertedFit:
     """Fits δ and T; `count` is the current file's public sizes (cell,), and `noise` the variances of the moments' noise."""
     n, x = float(count.sum()), whitening.residuals
-    within = _winsorised(x)
+    within = _winsorise(x)
     sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, whitening.records))
     noisy = np.repeat(noise[0] / count[:, None] ** 2, 2, axis=1)
     location = moments.location / count[:, None]
@@ -139,7 +139,7 @@ def _shrunken(fit: InvertedFit, values: Floats) -> Floats:
     return np.asarray(common + fit.own_weight * (values - common))
 
 
-def limited(stretch: Floats) -> Floats:
+def clip_eigenvalues(stretch: Floats) -> Floats:
     """T (…, 2, 2) with its eigenvalues clipped to their public range."""
     values, vectors = np.linalg.eigh(stretch)
     return np.asarray((vectors * np.clip(values, *STRETCH)[..., None, :]) @ vectors.swapaxes(-1, -2))
@@ -154,11 +154,11 @@ def _solve(
         moved = x @ stretch
         pending, met = location.copy(), np.zeros(3)
         for k, cell_shift in enumerate(shift):
-            within = _winsorised(moved + cell_shift)
+            within = _winsorise(moved + cell_shift)
             pending[k] -= within.mean(axis=0)
             met += share[k] * _terms(within).mean(axis=0)
         before, shift = shift, np.clip(shift + pending @ rate.T, -LARGEST_SHIFT, LARGEST_SHIFT)
-        old, stretch = stretch, limited(stretch + _symmetric(bend @ (scatter - met)))
+        old, stretch = stretch, clip_eigenvalues(stretch + _symmetric(bend @ (scatter - met)))
         if max(np.abs(shift - before).max(), np.abs(stretch - old).max()) < DONE:
             break
     return shift, stretch
@@ -167,14 +167,14 @@ def _solve(
 def _slopes(x: Floats) -> tuple[Floats, Floats]:
     """Derivatives at the reference: of δ by mean winsorised location, (2, 2), and of T's entries by scatter, (3, 3)."""
     steps = STEP * np.eye(2)
-    location = [(_winsorised(x + e) - _winsorised(x - e)).mean(axis=0) / (2.0 * STEP) for e in steps]
+    location = [(_winsorise(x + e) - _winsorise(x - e)).mean(axis=0) / (2.0 * STEP) for e in steps]
     entries = [_symmetric(STEP * e) for e in np.eye(3)]
-    ends = [[_terms(_winsorised(x @ (np.eye(2) + sign * e))).mean(axis=0) for sign in (1.0, -1.0)] for e in entries]
+    ends = [[_terms(_winsorise(x @ (np.eye(2) + sign * e))).mean(axis=0) for sign in (1.0, -1.0)] for e in entries]
     scatter = [(high - low) / (2.0 * STEP) for high, low in ends]
     return np.linalg.inv(np.array(location).T), np.linalg.inv(np.array(scatter).T)
 
 
-def _winsorised(x: Floats) -> Floats:
+def _winsorise(x: Floats) -> Floats:
     """Points shortened to length 1 where they are longer, (record, 2)."""
     return np.asarray(x / np.maximum(1.0, np.hypot(x[:, 0], x[:, 1]))[:, None])
 

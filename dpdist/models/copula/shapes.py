@@ -231,9 +231,9 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
     size = np.bincount(number, minlength=len(present)).astype(np.float64)
     # A few records in a heavy tail can dominate a mean, so scores are compared too.
     z = of_outcomes(values).scores(values, np.full(len(values), 0.5))
-    squared = _squared(z, number, size)
+    squared = _squared_distances(z, number, size)
     pooled = [np.full(len(size), _within(moment, number, size)) for moment in (z, squared)]
-    variances = [*pooled, _means(_squared(values, number, size), number, size)]
+    variances = [*pooled, _means(_squared_distances(values, number, size), number, size)]
     alike = [_alike(m, v, number, size) for m, v in zip((z, squared, values), variances, strict=True)]
     own_share, records = (
         np.column_stack(columns)[np.searchsorted(present, wanted)] for columns in zip(*alike, strict=True)
@@ -246,7 +246,7 @@ def _means(values: Floats, number: Ints, size: Floats) -> Floats:
     return np.asarray(np.bincount(number, values, len(size)) / np.maximum(size, 1.0))
 
 
-def _squared(values: Floats, number: Ints, size: Floats) -> Floats:
+def _squared_distances(values: Floats, number: Ints, size: Floats) -> Floats:
     """Squared distances from the means of cells, (record,), scaled so that their means are unbiased variances."""
     return np.asarray((values - _means(values, number, size)[number]) ** 2 * (size / np.maximum(size - 1.0, 1.0))[number])
 

@@ -126,10 +126,10 @@ def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
 
 @cache  # a search of the import path takes as long as the bounds of a thousand records
 def _scanner() -> Callable[[Floats, Floats, Floats, Floats], object]:
-    return _compiled() if installed("numba") else _multiplied
+    return _compiled() if installed("numba") else _multiply
 
 
-def _multiplied(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
+def _multiply(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
     """Sets the extremes in place, by a matrix product for half a tile of records at a time."""
     rows, size = np.ascontiguousarray(features.T), max(1, tile_records(table.shape[1]) // 2)
     buffer = np.empty((size, table.shape[1]))

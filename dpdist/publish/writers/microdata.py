@@ -31,7 +31,7 @@ def write_microdata(folder: Path, job: Job) -> None:
         if "csv" in job.presentation.formats:
             _write_csv(path, path.with_suffix(".csv"))
         if {"dta", "sav"} & set(job.presentation.formats):
-            crosstab = _coded(pq.read_table(path), job)
+            crosstab = _encode(pq.read_table(path), job)
             if "dta" in job.presentation.formats:
                 _write_stata(crosstab, path.with_suffix(".dta"), job)
             if "sav" in job.presentation.formats:
@@ -114,7 +114,7 @@ def _levels(job: Job) -> dict[str, dict[Level, int]]:
     return {name: level_codes(job.columns[name].levels or ()) for name in job.modelled_columns}
 
 
-def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
+def _encode(table: pa.Table, job: Job) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()

@@ -26,7 +26,7 @@ from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed_tables import BECAUSE, PrintedTable, head_of, rated, shown_rows
+from dpdist.publish.printed_tables import BECAUSE, PrintedTable, head_of, rate, shown_rows
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, ConceptScheme, Dataflow, DataStructureDefinition, Schema
@@ -254,7 +254,7 @@ class SdmxRelease:
         with np.errstate(invalid="ignore"):
             margin = scipy.special.stdtrit(df, 0.95) * error
         names = [statistic.name for statistic in table.statistics]
-        quality = rated(self.job.presentation.quality, names, value, error, margin)
+        quality = rate(self.job.presentation.quality, names, value, error, margin)
         shown = quality.printed.ravel()
         columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
         for name, column in columns.items():

@@ -20,7 +20,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import Improper, LearnsFromRecords, PredictsErrors
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
-from dpdist.quality.predicted.replicates import Population, cached, taught
+from dpdist.quality.predicted.replicates import Population, load_or_make, taught
 from dpdist.quality.report_parts import Grid, ReportCell
 from dpdist.sampling import sampler_of
 from dpdist.survey.reference_file import ReferenceFile
@@ -68,7 +68,7 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
         )
         raise JobError(job.dataset, [problem])
     key = identity(job, public_sizes(job, plan.crosstab, reference), reference, ["alternatives", "largest"])
-    rows = cached(key, lambda: _rows(plan, reference, listener))
+    rows = load_or_make(key, lambda: _rows(plan, reference, listener))
     alternatives_found = []
     for change, part in rows.groupby("change", sort=False):
         ratios = dict(zip(zip(part["table"], part["statistic"], strict=True), part["ratio"].astype(float), strict=True))

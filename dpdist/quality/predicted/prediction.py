@@ -40,8 +40,8 @@ from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.predicted.replicates import (
     Population,
     PublicReplicate,
-    cached,
     known_before,
+    load_or_make,
     published_cells,
     release_of,
     replicate,
@@ -260,7 +260,7 @@ def predicted(
     reference = _public_file(plan, public, listener)
     crosstab = public_sizes(plan.job, plan.crosstab, reference)
     try:
-        rows = cached(
+        rows = load_or_make(
             identity(plan.job, crosstab, reference, times), lambda: _rows(plan.job, crosstab, reference, times, listener)
         )
     except FAILURES as failure:

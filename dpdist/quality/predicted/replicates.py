@@ -66,7 +66,7 @@ def known_before(identity: str, where: Path | None = None) -> pd.DataFrame | Non
         return None
 
 
-def cached(identity: str, make: Callable[[], pd.DataFrame], where: Path | None = None) -> pd.DataFrame:
+def load_or_make(identity: str, make: Callable[[], pd.DataFrame], where: Path | None = None) -> pd.DataFrame:
     """The stored rows of this identity, or new rows, which are then stored. A damaged file is made again.
 
     They are stored in the folder `where`, or among the latest predictions in the user's cache.
@@ -274,7 +274,7 @@ def _at_sizes(job: Job, crosstab: Crosstab, reference: Records) -> Records:
     return replace(reference, weight=reference.weight * scale[cell[reference.row]])
 
 
-def clipped(job: Job, records: Records) -> Records:
+def clip_records(job: Job, records: Records) -> Records:
     """The records as a release reads them, with outcomes and weights clipped if the job clips them."""
     outcomes, weight = records.outcomes, records.weight
     for number, name in enumerate(job.outcomes):
@@ -288,7 +288,7 @@ def clipped(job: Job, records: Records) -> Records:
 
 def release_of(job: Job, crosstab: Crosstab, current: Records, reference: Records | None, key: Key) -> ReleasedObject:
     """A release of the current records. Raises the errors of a run if the mechanism cannot be fitted to a stratum."""
-    current, seen, mechanism = clipped(job, current), _seen(job, crosstab, key), mechanism_of(job)
+    current, seen, mechanism = clip_records(job, current), _seen(job, crosstab, key), mechanism_of(job)
     sets: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(job.synthetic_sets)]
     of_scores, donors = dict[str, Facts](), dict[str, Donors]()
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:

@@ -16,7 +16,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.modips.post import Moments, limited_normal_mean
-from dpdist.mechanisms.modips.query import CANDIDATES, clamped, summing, truncated
+from dpdist.mechanisms.modips.query import CANDIDATES, clamp_sums, draw_truncated, summing
 from dpdist.mechanisms.modips.spec import Truncation
 from dpdist.privacy.noise import simulated_noise
 from dpdist.studies.kinds.protocol import (
@@ -150,7 +150,9 @@ def released_laws(model: Moments, exact: Floats, sets: int, key: Key) -> tuple[F
         noise = simulated_noise(
             "laplace", query.scale, size * (CANDIDATES if bounded else 1), key.generator("noise", block=number)
         )
-        answers = truncated(sums, noise.reshape(size, -1), low, high) if bounded else clamped(sums + noise, low, high)
+        answers = (
+            draw_truncated(sums, noise.reshape(size, -1), low, high) if bounded else clamp_sums(sums + noise, low, high)
+        )
         noisy[..., start] = answers.reshape(sets, -1)
     laws = model.laws(noisy.reshape(-1, noisy.shape[-1]), key.generator("release"))
     mean, deviation = laws["mean"][:, 0], laws["standard_deviation"]

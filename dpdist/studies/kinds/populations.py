@@ -146,7 +146,7 @@ def systematic(chance: Floats, rng: np.random.Generator) -> Ints:
     return np.sort(order[np.floor(steps) > np.floor(before)])
 
 
-def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFrame:
+def systematic_sample(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFrame:
     """A systematic sample of n units, proportional to size; weights are inverse probabilities."""
     chance = inclusion(rows[SIZE].to_numpy(float), n)
     selected = systematic(chance, rng)

@@ -50,8 +50,8 @@ from dpdist.studies.kinds.populations import (
     placed_survey,
     ratios,
     ratios_of_errors,
-    sampled,
     simulated,
+    systematic_sample,
 )
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, StudyKind, randomness
 from dpdist.studies.kinds.simulation import CAPTIONS, StudyRecorder
@@ -470,7 +470,7 @@ def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
 
 def write_sample(path: Path, units: pd.DataFrame, n: int, rng: np.random.Generator) -> None:
     """A systematic sample of n units, proportional to size, with inverse probabilities as weights."""
-    sampled(units, n, rng).to_parquet(path)
+    systematic_sample(units, n, rng).to_parquet(path)
 
 
 def truth_of(units: pd.DataFrame, crosstab: Crosstab, cells: Cells) -> dict[str, Floats]:
