@@ -119,16 +119,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "zeros that are dropped": (of_column("salary", bounds=[0, 9], zeros="drop", **CLIPPED), "zeros dropped", "keep these"),
     "a fallback": ({"mechanism": {"name": "tables", "fallback": "pool"}}, "whether a fallback is taken", "take refuse"),
-    "secret numbers after a release": (
-        {"budget": SECRET, "reference": {"release": "x"}},
-        "of public numbers of records",
-        "name a public file",
-    ),
-    "any exchange after a release": (
-        {"budget": ANYWHERE, "reference": {"release": "x"}},
-        "of public numbers of records",
-        "name a public file",
-    ),
     "secret numbers by strata": ({"budget": SECRET, "strata": ["field"]}, "keeps sizes secret", "take zero_out"),
     "secret numbers without weights": ({"budget": SECRET, "survey": {}}, "whole numbers of records", "name a weight"),
     "secret numbers on histograms": (

@@ -16,7 +16,7 @@ from dpdist.core.records import Floats
 from dpdist.core.sharing import offered
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
-from dpdist.mechanisms.tables import conjugate, limits, posterior, prediction, random_effects
+from dpdist.mechanisms.tables import conjugate, limits, main_effects, posterior, prediction, random_effects
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, solved
 from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
@@ -269,11 +269,11 @@ def test_a_large_family_with_a_diagonal_of_its_own_has_the_same_effects(seed: in
 
 def test_a_fit_of_many_levels_is_the_dense_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    design = prediction.one_hot(np.column_stack([rng.integers(0, size, 2_000) for size in (200, 30, 2)]), (200, 30, 2))
+    design = main_effects.one_hot(np.column_stack([rng.integers(0, size, 2_000) for size in (200, 30, 2)]), (200, 30, 2))
     size, total = rng.integers(1, 20, 2_000).astype(float), rng.gamma(0.5, 100.0, 2_000)
-    dense = prediction.log_linear(design, size, total)
-    monkeypatch.setattr(prediction, "MOST_LEVELS", 10)
-    assert prediction.log_linear(design, size, total) == pytest.approx(dense, abs=1e-7)
+    dense = main_effects.log_linear(design, size, total)
+    monkeypatch.setattr(main_effects, "MOST_LEVELS", 10)
+    assert main_effects.log_linear(design, size, total) == pytest.approx(dense, abs=1e-7)
 
 
 def test_families_of_effects_are_bounded_in_large_files() -> None:

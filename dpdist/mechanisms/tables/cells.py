@@ -504,13 +504,12 @@ class ResidualCells(PublicModel):
         return system.again(calibrated, limits, sums)
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
-        """Totals of earlier periods, and those of the released noisy sums; none where numbers of records are secret."""
-        if self.secret:
-            return ()
+        """Totals of earlier periods, and those of the released noisy sums."""
         system, noisy = self.released_system(theta), theta["noisy"][0]
         sums = [part / UNIT for part in self.by_measurement(noisy)]
-        first, *of_tables = self.reading(theta).limits
-        totals = system.totals(self.period, self.limits(system, noisy)[0], of_tables, sums, first)
+        calibration, (first, *of_tables) = self.calibration(system, noisy), self.reading(theta).limits
+        growth = calibration.growth * float(calibration.factors[0]) if self.secret else 1.0
+        totals = system.totals(self.period, system.limits(calibration)[0], of_tables, sums, first, growth)
         if self.bins is not None:
             assert self.of_counts is not None
             totals = replace(totals, counts=theta["counts"][0], scale=self.of_counts.scale_as_laplace)

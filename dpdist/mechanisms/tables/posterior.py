@@ -89,8 +89,8 @@ class Prior:
     prediction: Prediction
     sizes: Sizes
     terms: scipy.sparse.csr_array
-    weight: float = 1.0
-    """Factor of weights since the reference where numbers of records are secret; `sizes` are then times it."""
+    weight: float | Floats = 1.0
+    """Factor of weights since the reference where numbers of records are secret, one or (cell,); `size` is times it."""
     growth: float = 1.0
     """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
     drift: tuple[Drift, ...] = ()
@@ -129,6 +129,15 @@ class Prior:
         if earlier is not None:
             earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[len(spread) :]]))
         return replace(self, prediction=prediction, earlier=earlier)
+
+    def sized(self, sizes: Sizes, weight: float, growth: float) -> Prior:
+        """This law with other secret numbers of records of the file, `growth` times the reference's, and its `weight`."""
+        earlier, file = self.earlier, len(sizes.count)
+        if earlier is None:
+            return replace(self, sizes=sizes, weight=weight, growth=growth)
+        size, before = np.concatenate([sizes.count, earlier.size[file:]]), np.broadcast_to(self.weight, earlier.size.shape)
+        weights = np.concatenate([np.full(file, weight), before[file:]])
+        return replace(self, sizes=sizes, weight=weights, growth=growth, earlier=earlier._replace(size=size))
 
     @property
     def coordinates(self) -> int:

@@ -77,10 +77,3 @@ class Tables(Noisy):
             fault = f"'{self.prediction}' learns from records of a reference, and the job names none"
             yield Contradiction(("mechanism", "prediction"), fault, "leave it out, or name a public file under reference")
         yield from against_secret_counts(job)
-        if job.reference is not None and job.reference.release_folder is not None:
-            yield from self._of_chains(job)
-
-    def _of_chains(self, job: JobView) -> Iterator[Contradiction]:
-        if job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere":
-            fault = f"'{self.name}' learns from earlier releases of public numbers of records"
-            yield Contradiction(("reference", "release"), fault, "name a public file under reference.path")

@@ -330,7 +330,11 @@ class TableSystem:
             return self.prediction
         rows, observed, errors = self._remembered
         z = learned(self._prior, rows, observed, errors).estimate(observed)[: len(self.count)]
-        return self.prediction.shifted(z / self.count[:, None], self.lowest, self.highest)
+        residuals = z / self.numbers.count[:, None]
+        if self.secret:
+            # Sums of weights go with secret numbers of records, which the file's own first sums tell.
+            residuals[:, 0] = 0.0
+        return self.prediction.shifted(residuals, self.lowest, self.highest)
 
     @cached_property
     def _remembered(self) -> tuple[Rows, Floats, Floats]:
@@ -342,7 +346,9 @@ class TableSystem:
             if self.weight is not None:
                 means[:, 0] = one.weight
             prediction = replace(self.at_crosses, means=means)
-            adding, about, observed, error = _cell_sums(one, np.arange(len(cross)), prediction)
+            # Where numbers are secret, residual sums are about those of a file of the reference's size.
+            about_numbers = replace(one, count=self.numbers.count[cross]) if self.secret else one
+            adding, about, observed, error = _cell_sums(about_numbers, np.arange(len(cross)), prediction)
             of_history = placed_in(rows_about(adding, about, prediction), place, cells)
             rows.append([part[first * len(about) :] for part in of_history])
             values.append(observed[:, first:].T.ravel())
@@ -508,15 +514,25 @@ class TableSystem:
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
         period = np.concatenate([np.full(len(place), k) for k, place in enumerate(places, start=1)])
+        pairs = list(zip(self.later, places, strict=True))
+        factors = [
+            one.weight / self.at_crosses.means[place, 0] if self.secret else np.ones(len(place)) for one, place in pairs
+        ]
+        scatter = [one.scatter / factor[:, None] for one, factor in zip(self.later, factors, strict=True)]
         earlier = PeriodCells(
             cross,
             np.concatenate([np.full(len(self.codes), 1 + len(places)), period]),
-            np.concatenate([self.count, *(one.count for one in self.later)]),
-            np.concatenate([self.prediction.spread, *(one.scatter for one in self.later)]),
+            np.concatenate([self.numbers.count, *(one.count for one in self.later)]),
+            np.concatenate([self.prediction.spread, *scatter]),
             np.array([*(one.since for one in self.later), 1.0]),
         )
-        sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
-        return replace(Prior.of(self.at_crosses, sizes, list(codes.T), cells), earlier=earlier)
+        if not self.secret:
+            sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
+            return replace(Prior.of(self.at_crosses, sizes, list(codes.T), cells), earlier=earlier)
+        growth = float(self.later[-1].count.sum() / self.numbers.count.sum())
+        weight = np.concatenate([np.ones(len(self.codes)), *factors])
+        law = Prior.of(self.at_crosses, self.numbers, list(codes.T), cells)
+        return replace(law, earlier=earlier, weight=weight, growth=growth)
 
     def _prior_about(self, prediction: Prediction) -> Prior:
         return Prior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
@@ -718,8 +734,11 @@ class TableSystem:
         limits: Sequence[TableLimits],
         sums: Sequence[Floats],
         of_all: TableLimits | None = None,
+        growth: float = 1.0,
     ) -> PeriodTotals:
-        """What later periods learn from this one. `of_all` is that of `observed`."""
+        """What later periods learn from this one. `of_all` is that of `observed`; `growth` is the factor of secret numbers
+        of records times that of weights, since the reference.
+        """
         every = [(self.prediction, *one) for one in self.residuals(calibrated, limits, sums[: 1 + len(limits)], of_all)]
         if self.parts_again:
             by_sums, again = self.again(calibrated, limits, sums[: 1 + len(limits)])
@@ -730,16 +749,18 @@ class TableSystem:
             spread = np.maximum(spread, self._shown(limits))
         row, about, total, variance, first = list[Ints](), list[Floats](), list[Floats](), list[Floats](), 0
         for prediction, one, value, error in every:
-            weight, outcomes = self.count * prediction.means[:, 0], prediction.means[:, 1:]
+            weight, outcomes = self.numbers.count * prediction.means[:, 0], prediction.means[:, 1:]
             columns = [weight, *(weight[:, None] * (outcomes - one.mean[one.cell])).T]
             predicted = [np.bincount(one.cell, weights=column, minlength=len(one.size)) for column in columns]
             row.append(first + one.cell)
             about.append(one.mean)
+            if self.secret:
+                value, error = _with_hidden(one.hidden, value, error)
             total.append(np.column_stack(predicted) + value)
             variance.append(error)
             first += len(one.size)
         return PeriodTotals(
-            *(period, self.codes, self.count, np.array(row)),
+            *(period, self.codes, self.numbers.count * growth, np.array(row)),
             np.concatenate(about),
             np.concatenate(total),
             np.concatenate(variance),
@@ -809,7 +830,7 @@ class TableSystem:
         if self.secret and calibration is not None:
             weight = float(calibration.factors[0])
             growth = calibration.growth * weight
-            prior = replace(prior, sizes=self.numbers.times(growth), weight=weight, growth=growth)
+            prior = prior.sized(self.numbers.times(growth), weight, growth)
         return learned(prior, rows, observed, errors, clipped)
 
     def _shown(self, limits: Sequence[TableLimits]) -> Floats:
@@ -908,6 +929,13 @@ class Planned(NamedTuple):
     posterior: Posterior
     parts: tuple[Fraction, ...]
     noise: list[Floats]
+
+
+def _with_hidden(hidden: Floats, value: Floats, variance: Floats) -> tuple[Floats, Floats]:
+    """Residual sums of all records, with variances, from those that lack a part of the count, (row, 1 + outcome) each."""
+    count, of_count = value[:, :1] / (1.0 - hidden[:, :1]), variance[:, :1] / (1.0 - hidden[:, :1]) ** 2
+    rest, errors = value[:, 1:] + hidden[:, 1:] * count, variance[:, 1:] + hidden[:, 1:] ** 2 * of_count
+    return np.column_stack([count, rest]), np.column_stack([of_count, errors])
 
 
 def equal_rows(one: Rows, other: Rows) -> bool:
