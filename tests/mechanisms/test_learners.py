@@ -23,7 +23,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables import learners
 from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Fitted, Learner
 from dpdist.mechanisms.tables.main_effects import Cells, ReferenceSample
-from dpdist.mechanisms.tables.prediction import deviances, learners_of
+from dpdist.mechanisms.tables.prediction import deviances, learners_of, predict
 from dpdist.mechanisms.tables.random_effects import RandomEffects
 from dpdist.opening.verifying import remade
 
@@ -82,6 +82,19 @@ def test_the_best_learner_of_each_column_is_that_of_the_least_deviance() -> None
     assert learners_of("best", *shared) == [(MAIN_EFFECTS, TREES)[k] for k in found.argmin(axis=0)]
     assert learners_of("best", *shared)[0] == TREES
     assert learners_of("effects", *shared) == [MAIN_EFFECTS, MAIN_EFFECTS]
+
+
+@pytest.mark.parametrize("records", [2, 3, 4, 30])
+def test_a_small_reference_has_a_prediction(records: int) -> None:
+    """Also of a column of 400 levels, and of outcomes that are all 0."""
+    rng = np.random.default_rng(records)
+    codes = np.column_stack([rng.integers(0, size, records) for size in (400, 2)])
+    sample = ReferenceSample(codes, rng.gamma(2.0, 1.0, records), np.zeros((records, 1)))
+    shared = (400, 2), [(0, 1)], np.zeros(2), np.array([100.0, 1.0])
+    for chosen in (learners_of("trees", sample, *shared, False), learners_of("best", sample, *shared, False)):
+        found = predict(sample, np.unique(codes, axis=0), *shared, None, chosen)
+        assert np.isfinite(found.means).all()
+        assert np.isfinite(found.spread).all()
 
 
 def fitted(learner: Learner, weight: Floats, codes: Ints, number: int | None, monkeypatch: pytest.MonkeyPatch) -> Fitted:

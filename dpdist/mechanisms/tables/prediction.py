@@ -33,6 +33,8 @@ BINS = 12
 """Number of bins of predictions by which the spread of residuals is learned."""
 LEAST_SHARE = 0.1
 """Smallest predicted weight, relative to that of main effects."""
+FEWEST_OF_CHOICE = 4
+"""Smallest number of reference records of which each half has two, and predicts the other."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
 
@@ -379,7 +381,7 @@ def learners_of(
 
     Other arguments are those of `predict`; weights are public if `known`.
     """
-    if name != "best":
+    if name != "best" or len(reference.weight) < FEWEST_OF_CHOICE:
         return [TREES if name == "trees" else MAIN_EFFECTS] * len(lowest)
     members: tuple[Learner, ...] = (MAIN_EFFECTS, TREES)
     of_members = [deviances([one] * len(lowest), reference, sizes, tables, lowest, highest, known) for one in members]
