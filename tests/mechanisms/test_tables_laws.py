@@ -31,6 +31,7 @@ from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.random_effects import corrected
+from dpdist.mechanisms.tables.system import TableSystem
 
 NEAR: list[dict[str, Any]] = [
     {"weights": "narrow", "kinds": ["income"], "records": (2_000, 2_000), "sizes": (6, 5, 4), "number": 3},
@@ -236,23 +237,46 @@ def test_intervals_hold_after_growth_that_noise_may_hide(monkeypatch: pytest.Mon
 
 
 def test_weights_that_leave_a_reference_of_one_weight_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All weights of the reference are 40, and one field of six has 100 now. Of 4 releases at ε = 1, its count errs by 5 %
-    at most in the median, and by 8 % in none. Control: clipped parts of the reference's law.
+    """All weights of the reference are 40, and one field of six has 100 now. Of 6 releases at ε = 1, its count errs by 2 %
+    at most in the median and by 6 % in none, and 4 intervals of 90 % or more hold the direct count (5.4 expected; 1
+    time in 60 fewer). Control: clipped parts of the reference's law.
     """
 
-    def error(seed: int) -> float:
+    def relative(seed: int) -> tuple[float, float]:
         rng = np.random.default_rng(seed)
         codes, income = rng.integers(0, 6, (12_000, 1)), np.exp(rng.normal(10.0, 0.6, (12_000, 1)))
         weight = np.where((codes[:, 0] == 2) & (np.arange(12_000) >= 6_000), 100.0, 40.0)
         files = Files(*(Sample(codes[part], weight[part], income[part]) for part in (slice(6_000), slice(6_000, 12_000))))
         found = release(Public((6,), ((0,),), (0.5, 1e3), ((0.0, 1e6),)), files, 1.0, seed).comparison((0,))
-        return abs(float(found.published.values[2, 0] / found.direct[2, 0]) - 1.0)
+        off = abs(float(found.published.values[2, 0] / found.direct[2, 0]) - 1.0)
+        return off, float(found.published.errors[2, 0] / found.direct[2, 0])
 
-    relative = [error(seed) for seed in range(4)]
-    assert np.median(relative) <= 0.05
-    assert max(relative) <= 0.08
+    off, error = np.transpose([relative(seed) for seed in range(6)])
+    assert np.median(off) <= 0.02
+    assert max(off) <= 0.06
+    assert (off <= 1.645 * error).sum() >= 4
     monkeypatch.setattr("dpdist.mechanisms.tables.system.STEPS", 0)
-    assert min(error(seed) for seed in range(2)) > 0.08
+    assert min(relative(seed)[0] for seed in range(2)) > 0.08
+
+
+def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of one cell of 18 is 5 standard deviations, as in 1 of 1,200 sums, at ε = .1: in the median of 4 populations
+    without drift, its figure moves from the prediction by at most 2 direct standard errors. In one it moves by 80, as under
+    the normal law of the control, where the median is above 5.
+    """
+
+    def moved(seed: int) -> float:
+        population = Population.of(seed, **INCOMES, records=(4_000, 4_000), sizes=(6, 3), number=1, drift="none")
+        found = release(population.public, population.files(), 0.1, seed)
+        cell = 1 + int(found.system.tables[0][1][0])
+        noisy = found.noisy.copy()
+        noisy[cell, 0] = 5.0 * np.sqrt(found.system.variance(found.system.parts[1])) * UNIT
+        one = replace(found, noisy=noisy).comparison(population.public.tables[0])
+        return float(np.abs((one.published.values - one.predicted) / one.units)[cell - 1, 0])
+
+    assert np.median([moved(seed) for seed in range(4)]) <= 2.0
+    monkeypatch.setattr(TableSystem, "laplace", False)
+    assert np.median([moved(seed) for seed in range(4)]) > 5.0
 
 
 def test_figures_lie_between_their_sources_and_within_bounds(near: Runs, far: Runs) -> None:

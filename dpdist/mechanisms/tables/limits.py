@@ -407,20 +407,22 @@ def _beyond(
 
 
 def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints | Codes, size: Floats) -> Prediction:
-    """A law that has moved since the prediction `before`: reference records have moved as the cells of a table have."""
+    """A law that has moved since the prediction `before`: reference records have moved as their base cells have, and those
+    without one in the file as the cells of a table.
+    """
+    at_reference, at_home = before.at_reference.copy(), before.places >= 0
+    for cells, place in ((np.arange(len(cell)), before.places), (cell, np.where(at_home, -1, of_reference))):
 
-    def factors(of_law: Floats, of_before: Floats) -> Floats:
-        now, then = (np.bincount(cell, weights=size * part) for part in (of_law, of_before))
-        return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
+        def factors(of_law: Floats, of_before: Floats, cells: Ints = cells) -> Floats:
+            now, then = (np.bincount(cells, weights=size * part) for part in (of_law, of_before))
+            return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
 
-    inside = np.flatnonzero(of_reference >= 0)
-    place, at_reference = of_reference[inside], before.at_reference.copy()
-    weight = factors(law.means[:, 0], before.means[:, 0])[place, None]
-    outcomes = predicted_means(cell, size, law) - predicted_means(cell, size, before)
-    spread = np.column_stack([factors(*both) for both in zip(law.spread.T, before.spread.T, strict=True)])
-    at_reference[inside, 0, :1] *= weight
-    at_reference[inside, 0, 1:] += outcomes[place]
-    at_reference[inside, 1] *= spread[place]
+        inside = np.flatnonzero(place >= 0)
+        outcomes = predicted_means(cells, size, law) - predicted_means(cells, size, before)
+        spread = np.column_stack([factors(*both) for both in zip(law.spread.T, before.spread.T, strict=True)])
+        at_reference[inside, 0, :1] *= factors(law.means[:, 0], before.means[:, 0])[place[inside], None]
+        at_reference[inside, 0, 1:] += outcomes[place[inside]]
+        at_reference[inside, 1] *= spread[place[inside]]
     return replace(law, at_reference=at_reference)
 
 

@@ -46,6 +46,8 @@ MOST_OF_DRIFT = 1_000
 """Largest number of sums from which sizes of drift are learned: those in which a drift shows most."""
 MOST_TERMS = 6_000
 """Largest number of levels and tables' cells that drift on their own: those of most records."""
+TAILS, MOST_FAR = 3, 16
+"""Number of steps that find variances of far Laplace noise, and of rows that may have it while drift is learned."""
 MOST_DENSE = 3_000
 """Largest number of sums with a dense covariance."""
 FEWEST_DRAWS, ENTRIES_OF_DRAWS = 3 * SIDES, 10_000_000
@@ -323,6 +325,8 @@ class Posterior:
     clipped: scipy.sparse.csr_array | None = None
     erring: Prior | None = None
     """The law with the drift that errors have, where that by which sums are shrunk is another."""
+    laplace: bool = False
+    """True if noise is Laplace, whose tails are heavier than those of a normal law."""
 
     @cached_property
     def covariance(self) -> Floats:
@@ -335,6 +339,20 @@ class Posterior:
         if self.dense:
             other.__dict__.update(covariance=self.covariance, reached=self.reached)
         return other
+
+    def with_tails(self, observed: Floats) -> Posterior:
+        """The posterior with larger variances of Laplace noise where it is far out, by what rows show of it: r beyond √2
+        standard deviations σ counts as normal noise of variance |r| σ / √2, which has the same slope of the density.
+        """
+        if not self.laplace:
+            return self
+        alone, found = self.noise - squares_of(self.clipped), self
+        bend = np.sqrt(2.0 * np.maximum(alone, 1e-300))
+        for _ in range(TAILS):
+            noise = found.noise - squares_of(self.clipped)
+            size = np.abs(noise * found.solve(observed, OF_DRAWS))
+            found = self.under(self.noise + alone * np.maximum(size / bend - 1.0, 0.0))
+        return found
 
     @cached_property
     def reached(self) -> dict[int, tuple[Rows, Floats, Floats]]:
@@ -559,13 +577,18 @@ def prior_variances(prior: Prior, rows: Rows) -> Floats:
 
 
 def learned(
-    prior: Prior, rows: Rows, observed: Floats, noise: Floats, clipped: scipy.sparse.csr_array | None = None
+    prior: Prior,
+    rows: Rows,
+    observed: Floats,
+    noise: Floats,
+    clipped: scipy.sparse.csr_array | None = None,
+    laplace: bool = False,
 ) -> Posterior:
     """The posterior with drift of typical sizes: geometric means of their laws, each given the others.
 
     A size of the largest likelihood would follow the noise where that hides any drift.
     """
-    known = _Likelihoods.of(prior, rows, observed, noise, clipped)
+    known = _Likelihoods.of(prior, rows, observed, noise, clipped, laplace)
     sizes = [_typical(list(law), list(law.values())) for law in known.laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.
@@ -574,7 +597,7 @@ def learned(
     laws = [known.weights(j, sizes) for j in range(len(sizes))]
     errors = [_covering(grid, weight) for grid, weight in laws]
     shrinking, erring = (Drift(tuple(one[: prior.coordinates]), tuple(one[prior.coordinates :])) for one in (sizes, errors))
-    return Posterior(prior.moving(shrinking), rows, noise, clipped, prior.moving(erring))
+    return Posterior(prior.moving(shrinking), rows, noise, clipped, prior.moving(erring), laplace)
 
 
 def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
@@ -583,7 +606,7 @@ def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
     Where noise hides a drift, it may be many times as large as a typical one. A change between periods errs by it.
     """
     prior = posterior.prior
-    known = _Likelihoods.of(prior, posterior.rows, observed, posterior.noise, posterior.clipped)
+    known = _Likelihoods.of(prior, posterior.rows, observed, posterior.noise, posterior.clipped, posterior.laplace)
     sizes = [*prior.drift[-1].cells, *prior.drift[-1].common]
     squares = list[float]()
     for j in range(len(sizes)):
@@ -602,10 +625,18 @@ class _Likelihoods(NamedTuple):
     parts: list[Floats]
     """What drift of size 1 adds to it."""
     common: list[Floats]
+    far: Floats
+    """Rows of Laplace noise that may be far out, in standard deviations of noise, (row, far one)."""
 
     @classmethod
     def of(
-        cls, prior: Prior, rows: Rows, observed: Floats, noise: Floats, clipped: scipy.sparse.csr_array | None
+        cls,
+        prior: Prior,
+        rows: Rows,
+        observed: Floats,
+        noise: Floats,
+        clipped: scipy.sparse.csr_array | None,
+        laplace: bool,
     ) -> _Likelihoods:
         few = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
         shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
@@ -616,22 +647,40 @@ class _Likelihoods(NamedTuple):
         laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
         if prior.sizes.secret:
             laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
-        return cls(laws, values, plain, levels + [squared(part) for part in common], common)
+        parts = levels + [squared(part) for part in common]
+        deviation = np.sqrt(np.maximum(laplace * (noise - squares_of(clipped))[few], 0.0))
+        far = _far_rows(plain, [plain + sum(parts)] if deviation.any() else [], values, deviation)
+        return cls(laws, values, plain, parts, common, scipy.sparse.diags_array(deviation).tocsc()[:, far].toarray())
 
     def weights(self, j: int, sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Sizes of one drift with their probabilities, up to a factor, given the sizes of the others."""
         others = self.plain + sum(sizes[k] ** 2 * part for k, part in enumerate(self.parts) if k != j)
         grid, coordinates = np.array(list(self.laws[j])), len(self.common)
         if j < coordinates:
-            logs = np.concatenate([_log_likelihoods(others + tau**2 * self.parts[j], self.values) for tau in grid])
+            each = (_log_likelihoods(others + tau**2 * self.parts[j], self.values, self.far) for tau in grid)
+            logs = np.concatenate(list(each))
         else:
-            logs = _log_likelihoods(others, self.values, self.common[j - coordinates], grid**2)
+            logs = _log_likelihoods(others, self.values, self.far, self.common[j - coordinates], grid**2)
         return grid, np.exp(logs - logs.max()) * np.array(list(self.laws[j].values()))
 
 
 def squared(factors: Floats) -> Floats:
     """The covariance of rows with these factors, (row, row)."""
     return factors @ factors.T
+
+
+def _far_rows(plain: Floats, others: Sequence[Floats], values: Floats, deviation: Floats) -> Ints:
+    """Rows whose Laplace noise is likelier than not beyond √2 standard deviations under one of several covariances, the
+    farthest `MOST_FAR` of each.
+    """
+    rows = list[Ints]()
+    for covariance in (plain, *others) if others else ():
+        unit = np.sqrt(np.diag(covariance))
+        relative = scipy.linalg.cho_factor(covariance / np.outer(unit, unit), lower=True, check_finite=False)
+        size = deviation / unit * np.abs(scipy.linalg.cho_solve(relative, values / unit, check_finite=False))
+        rows.append(np.argsort(-size, kind="stable")[:MOST_FAR])
+        rows[-1] = rows[-1][size[rows[-1]] > np.sqrt(2.0)]
+    return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *rows]))
 
 
 def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:
@@ -653,16 +702,48 @@ def _signal(prior: Prior, rows: Rows) -> Floats:
 
 
 def _log_likelihoods(
-    covariance: Floats, observed: Floats, common: Floats | None = None, sizes: Floats | None = None
+    covariance: Floats, observed: Floats, far: Floats, common: Floats | None = None, sizes: Floats | None = None
 ) -> Floats:
-    """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `common` (row, vector)."""
+    """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `common` (row, vector), with
+    Laplace noise in `far` rows (row, far one).
+    """
     root = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
-    sides = observed[:, None] if common is None else np.column_stack([observed, common])
+    vectors = np.zeros((len(observed), 0)) if common is None else common
+    sides = np.column_stack([observed, vectors, far])
     fit = scipy.linalg.solve_triangular(root, sides, lower=True, check_finite=False)
-    plain = -np.log(np.diag(root)).sum() - 0.5 * (fit[:, 0] @ fit[:, 0])
-    if common is None or sizes is None:
-        return np.array([plain])
-    square, axes = np.linalg.eigh(fit[:, 1:].T @ fit[:, 1:])
-    product, each = axes.T @ (fit[:, 1:].T @ fit[:, 0]), np.multiply.outer(sizes, np.maximum(square, 0.0))
-    gained = sizes[:, None] * product**2 / (1.0 + each)
-    return np.asarray(plain + 0.5 * (gained - np.log1p(each)).sum(axis=1))
+    values, vectors, far = np.split(fit, [1, 1 + vectors.shape[1]], axis=1)
+    square, axes = np.linalg.eigh(vectors.T @ vectors)
+    sides = np.column_stack([values, far])
+    product, along = sides.T @ sides, axes.T @ (vectors.T @ sides)
+    logs, plain = list[float](), np.log(np.diag(root)).sum()
+    for size in np.ones(1) if sizes is None else sizes:
+        each = size * np.maximum(square, 0.0)
+        left = product - (along.T * (size / (1.0 + each))) @ along
+        logs.append(-plain - 0.5 * np.log1p(each).sum() - _loss(left))
+    return np.array(logs)
+
+
+def _loss(product: Floats) -> float:
+    """Half the square of observed sums less far noise, which costs √2 for every standard deviation (Huber's loss).
+
+    `product` are inner products of the sums and of noise of one standard deviation in far rows, (1 + far one, 1 + far one).
+    """
+    square, slope, curvature = product[0, 0], product[1:, 0], product[1:, 1:]
+    taken, sign, price = np.zeros(len(slope)), np.zeros(len(slope)), np.sqrt(2.0)
+    for _ in range(2 * len(slope)):
+        left = np.where(sign == 0.0, slope - curvature @ taken, 0.0)
+        most = int(np.abs(left).argmax())
+        if abs(left[most]) <= price * (1.0 + 1e-9):
+            break
+        sign[most] = np.sign(left[most])
+        while len(some := np.flatnonzero(sign)):
+            aim = np.linalg.solve(curvature[np.ix_(some, some)], slope[some] - price * sign[some])
+            wrong, before = aim * sign[some] <= 0.0, taken[some]
+            # A step ends where the first of them would change its sign.
+            length = float((before[wrong] / (before[wrong] - aim[wrong])).min()) if wrong.any() else 1.0
+            taken[some] = before + length * (aim - before)
+            if not wrong.any():
+                break
+            sign[some[wrong & (np.abs(taken[some]) <= 1e-9 * (1.0 + np.abs(before)))]] = 0.0
+            taken[sign == 0.0] = 0.0
+    return float(0.5 * square - taken @ slope + 0.5 * taken @ curvature @ taken + price * np.abs(taken).sum())

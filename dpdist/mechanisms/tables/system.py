@@ -167,7 +167,11 @@ class TableSystem:
     @property
     def _power(self) -> int:
         """The power of a part with which noise's variance falls."""
-        return 2 if self.joint.law == "laplace" else 1
+        return 2 if self.laplace else 1
+
+    @property
+    def laplace(self) -> bool:
+        return self.joint.law == "laplace"
 
     def noise(self, part: Fraction) -> Floats:
         """Variances of the noise on sums of u under a part of the budget, (1 + outcome,); pairs of them are measured where
@@ -329,7 +333,7 @@ class TableSystem:
         if not self.later:
             return self.prediction
         rows, observed, errors = self._remembered
-        z = learned(self._prior, rows, observed, errors).estimate(observed)[: len(self.count)]
+        z = learned(self._prior, rows, observed, errors, laplace=self.laplace).estimate(observed)[: len(self.count)]
         residuals = z / self.numbers.count[:, None]
         if self.secret:
             # Sums of weights go with secret numbers of records, which the file's own first sums tell.
@@ -592,7 +596,7 @@ class TableSystem:
         posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         if self.secret or self.alike or self.beyond is not None:
-            return Reading(posterior, observed, every)
+            return Reading(posterior.with_tails(observed), observed, every)
         for step in range(2 * STEPS):
             if step == STEPS:
                 posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
@@ -601,7 +605,7 @@ class TableSystem:
             posterior = posterior.under(errors, clipped)
             if (np.abs(observed - before) <= SETTLED * np.sqrt(errors)).all():
                 break
-        return Reading(posterior, observed, every)
+        return Reading(posterior.with_tails(observed), observed, every)
 
     def _following(
         self, every: Sequence[TableLimits], calibrated: Prediction, deviation: Floats
@@ -823,7 +827,7 @@ class TableSystem:
         """
         prior = self.prior
         if refined is not None:
-            return learned(self._prior_about(refined), rows, observed, errors, clipped)
+            return learned(self._prior_about(refined), rows, observed, errors, clipped, self.laplace)
         if calibration is not None and self.beyond is not None:
             shown = self._shown(self.limits(calibration)[1])
             prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], shown))
@@ -831,7 +835,7 @@ class TableSystem:
             weight = float(calibration.factors[0])
             growth = calibration.growth * weight
             prior = prior.sized(self.numbers.times(growth), weight, growth)
-        return learned(prior, rows, observed, errors, clipped)
+        return learned(prior, rows, observed, errors, clipped, self.laplace)
 
     def _shown(self, limits: Sequence[TableLimits]) -> Floats:
         """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
