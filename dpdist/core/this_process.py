@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from math import ceil
 from pathlib import Path
+
+import pyarrow as pa
 
 from dpdist.core.errors import DpdistError
 
@@ -35,6 +38,13 @@ def refuse_nested_start() -> None:
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise NestedStart
+
+
+def return_memory() -> None:
+    """Returns memory of freed objects to the system: Arrow keeps it, and glibc much of what larger arrays have had."""
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def write_no_core(for_good: bool = False) -> None:

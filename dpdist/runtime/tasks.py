@@ -21,6 +21,8 @@ from dpdist.core.errors import FitError
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats, Ints
+from dpdist.core.sharing import offered
+from dpdist.core.this_process import return_memory
 from dpdist.engine.protocol import (
     BlockRecorder,
     Carry,
@@ -43,6 +45,7 @@ from dpdist.planning.blocks import Layout
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.attempts import beat, note
 from dpdist.runtime.executors import Executor
+from dpdist.runtime.sharing import pieces_on
 from dpdist.sampling import PosteriorSampler, Unconverged, completed, sampler_of
 from dpdist.storage.byproducts import BatchStore, MemberStore, StratumFinished, StratumStore
 from dpdist.storage.noise_once import noise_once
@@ -512,7 +515,7 @@ class VisitPart:
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
     """Runs the rounds of a giant stratum from the driver, with a task for each span.
 
-    It resumes after the last round that the journal has finished.
+    It resumes after the last round that the journal has finished. Work between rounds has pieces, which are tasks, too.
     """
     journal = journal_of(fit, stratum)
     model, store, spans = fit.fitted(stratum), fit.store(stratum), fit.layout.spans(stratum)
@@ -535,11 +538,13 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
                 np.savez(handle, total=combine(request, partials))
             journal.store.keep([journal.total(round)])
             journal.clear(round)
+        return_memory()
         return entry(journal.total(round), "total")
 
     try:
         label, noise = fit.crosstab.stratum_labels[stratum], fit.noise(stratum)
-        released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, label, visit, noise)
+        with pieces_on(workers, fit.space) as pieces, offered(pieces):
+            released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, label, visit, noise)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
     elsewhere = {} if journal.store.shared else journal.recorded(round, len(spans))

@@ -24,6 +24,7 @@ import scipy
 from dpdist.core.digests import digest
 from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.core.sharing import share_out
+from dpdist.core.this_process import return_memory
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
 from dpdist.mechanisms.tables.learners import recalled
@@ -60,6 +61,8 @@ CLEAR = 8.0
 """Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
 FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
+LARGE = 50_000
+"""Number of base cells from which stages return the memory that they have freed: they then need much."""
 MOST_CALIBRATIONS = 3
 """Number of calibrations whose limits are kept."""
 STEPS, SETTLED = 3, 0.05
@@ -494,7 +497,13 @@ class TableSystem:
         """The last results of `limits` under all budgets: publication asks for those of the released sums several times."""
         return {}
 
+    def _return_memory(self) -> None:
+        """Returns what the stage before has freed, where that is much."""
+        if len(self.codes) >= LARGE:
+            return_memory()
+
     def _limits_of(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
+        self._return_memory()
         calibrated = self.informed.rescaled(calibration.factors)
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
         parts = self.parts[1 : 1 + len(self.tables)]
@@ -611,6 +620,7 @@ class TableSystem:
         self, every: Sequence[TableLimits], calibrated: Prediction, deviation: Floats
     ) -> tuple[TableLimits, ...]:
         """Limits of all measurements, with what they clip where the law has moved by sums, (cell, 1 + outcome)."""
+        self._return_memory()
         before, count = self.prediction, self.count[:, None]
         law = before.shifted(deviation / count, self.lowest, self.highest)
         taken, weight = before.means, law.means[:, :1]
@@ -853,6 +863,7 @@ class TableSystem:
         calibrated, limits = system.limits(Calibration(nothing + 1.0, system.calibration(nothing).deviation))
         every = [np.zeros((len(one.size), len(self.lowest))) for one in (system.first, *limits)]
         rows, _, errors = system.observed(calibrated, limits, every)
+        self._return_memory()
         before, clipped = self.before, system.clipped(limits, calibrated=calibrated)
         posterior = Posterior(self.prior.drifting(*PLANNED), rows, errors, clipped)
         # Rows depend on limits only where numbers of records are secret.

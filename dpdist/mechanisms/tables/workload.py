@@ -139,53 +139,49 @@ class Workload:
             rows.append(row)
         targets, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
         matrix = (np.ones(len(targets)), (targets, np.tile(np.arange(len(first), dtype=np.int32), len(rows))))
-        pointer = self._pointer if inside.all() else np.concatenate([[0], np.cumsum(inside)]).astype(np.int32)
-        groups = (self._ones[: len(key)], group.reshape(-1).astype(np.int32), pointer)
-        return AddedCells(
-            scipy.sparse.csr_array(matrix, shape=(every, len(first))),
-            scipy.sparse.csr_array(groups, shape=(len(self), len(first))),
-        )
-
-    @cached_property
-    def _ones(self) -> Floats:
-        """What the matrices of all tables share."""
-        return np.ones(len(self))
-
-    @cached_property
-    def _pointer(self) -> Codes:
-        return np.arange(len(self) + 1, dtype=np.int32)
+        groups = np.full(len(self), -1, dtype=np.int32)
+        groups[inside] = group.reshape(-1)
+        return AddedCells(scipy.sparse.csr_array(matrix, shape=(every, len(first))), groups)
 
 
 @dataclass(frozen=True, eq=False)
 class AddedCells:
     """Sums of base cells (published cell, cell) as a product: sums of groups of base cells, and sums of these.
 
-    The base cells of a group are in the same published cells. `shown` is (published cell, group). `group` (cell, group)
-    has at most one group of every cell.
+    The base cells of a group are in the same published cells. `shown` is (published cell, group). `group` (cell,) is the
+    group of every cell, -1 of those in none.
     """
 
     shown: scipy.sparse.csr_array
-    group: scipy.sparse.csr_array
+    group: Codes
 
     @classmethod
     def of(cls, matrix: scipy.sparse.csr_array) -> AddedCells:
         """By a matrix (published cell, cell), of which every base cell is a group."""
-        return cls(matrix, scipy.sparse.eye_array(matrix.shape[1]).tocsr())
+        return cls(matrix, np.arange(matrix.shape[1], dtype=np.int32))
+
+    @property
+    def _groups(self) -> scipy.sparse.csr_array:
+        """Takes values of groups to their cells, (cell, group): made at every use, as that of 100 tables is large."""
+        inside = self.group >= 0
+        pointer = np.concatenate([[0], np.cumsum(inside)]).astype(np.int32)
+        matrix = (np.ones(pointer[-1]), self.group[inside], pointer)
+        return scipy.sparse.csr_array(matrix, shape=(len(self.group), self.shown.shape[1]))
 
     def __len__(self) -> int:
         return int(self.shown.shape[0])
 
     def __matmul__(self, values: Floats) -> Floats:
         """Sums of values of base cells, (cell,) or (cell, side)."""
-        return np.asarray(self.shown @ (self.group.T @ values))
+        return np.asarray(self.shown @ (self._groups.T @ values))
 
     def back(self, values: Floats) -> Floats:
         """The transposed matrix times values of published cells, (published cell,) or (published cell, side)."""
-        return np.asarray(self.group @ (self.shown.T @ values))
+        return np.asarray(self._groups @ (self.shown.T @ values))
 
     @property
     def matrix(self) -> scipy.sparse.csr_array:
-        return scipy.sparse.csr_array(self.shown @ self.group.T)
+        return scipy.sparse.csr_array(self.shown @ self._groups.T)
 
 
 def indicator(groups: Ints) -> scipy.sparse.csr_array:
