@@ -120,6 +120,7 @@ VARIANTS: dict[str, list[Said]] = {
         {"tables": CROSSING},
         {"tables": CROSSING, "mechanism": {"objective": "largest"}},
         {"tables": CROSSING, "mechanism": {"prediction": "trees"}},
+        {"tables": CROSSING, "mechanism": {"prediction": "best"}},
         {"outcome": ["pay", "kids"], "tables": CROSSING},
         HOUSEHOLD | {"tables": CROSSING},
         {"survey": {}},
