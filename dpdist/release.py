@@ -22,7 +22,7 @@ from dpdist.core.progress import Event, Listener, silent, without_sizes
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
 from dpdist.core.sharing import offered
-from dpdist.core.this_process import refuse_nested_start, single_threaded, write_no_core
+from dpdist.core.this_process import refuse_nested_start, return_memory, single_threaded, write_no_core
 from dpdist.job import Job, refuse_formats
 from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import ChargedRun, Meter
@@ -284,6 +284,7 @@ def _publishing(workers: Executor, space: Workspace, released: ReleasedObject) -
     Within the block, the workers share other pieces of work, too.
     """
     batches = batches_of(released.crosstab)
+    return_memory()
     with pieces_on(workers, space) as pieces, offered(pieces):
         if pieces is None or len(batches) == 1:
             yield run_here
