@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager
 from math import ceil
 from pathlib import Path
 
-import pyarrow as pa
-
 from dpdist.core.errors import DpdistError
 
 
@@ -42,7 +40,8 @@ def refuse_nested_start() -> None:
 
 def return_memory() -> None:
     """Returns memory of freed objects to the system: Arrow keeps it, and glibc much of what larger arrays have had."""
-    pa.default_memory_pool().release_unused()
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
