@@ -87,7 +87,7 @@ def run_text(workspace: str | Path, notes: Collection[str] = ()) -> RenderableTy
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 **({"published too": PUBLISHED_TOO} if donated and _donates(space) else {}),
                 **(
-                    {"publish it": f"`{APPROVE.format(space.place, signed)}`, once it is approved"}
+                    {"publish it": f"`{APPROVE.format(space.place, signed)}`, if you decide to publish"}
                     if _is_held(space)
                     else {}
                 ),

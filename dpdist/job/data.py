@@ -163,7 +163,7 @@ class Column(Frozen):
                 "outside: clip is of levels that are whole numbers, or of bounds: list every level, or leave it out"
             )
         if self.codes is not None and self.levels is not None:
-            raise ValueError("codes are of a column with bounds: leave them out beside levels")
+            raise ValueError("codes are for columns with bounds; remove them from a column with levels")
         if self.codes is not None:
             object.__setattr__(self, "outside", "error")  # codes lie within the bounds: nothing can be clipped
         if self.missing == "category" and self.levels is None:

@@ -411,5 +411,5 @@ def _unlike(entries: list[Entry], receipt: Receipt) -> str | None:
     if entries[0].content["ledger"] != receipt.ledger:
         return "the run was charged in another ledger"
     if receipt.number >= len(entries) or entries[receipt.number].sha256 != receipt.sha256:
-        return f"entry {receipt.number}, with which the run was charged, is not there"
+        return f"the ledger lacks entry {receipt.number}, under which this run was charged"
     return None

@@ -83,19 +83,19 @@ NOT_REFUSED = (
 PROVENANCE = "Source of the reference, as stated by the job: {}"
 CALIBRATED = "The mechanism's constants were tuned on period {}, which the job declares public, and fixed since."
 SECRET_SIZES = (
-    "The tables' columns and their levels are public, and that the file is not empty. The numbers of records, in total and "
-    "by cell, are not public: published numbers follow from the noisy sums."
+    "The tables' columns, their levels and the fact that the file is not empty are public. The numbers of records, in "
+    "total and by cell, are not public: published numbers follow from the noisy sums."
 )
 NOISY_FRAME = (
-    "The columns {columns} and their levels are public, and that the file is not empty. Numbers of sample "
+    "The columns {columns}, their levels and the fact that the file is not empty are public. Numbers of sample "
     "records by combination are not public: tables, synthetic records and standard errors use noisy numbers, drawn once "
     "before anything else was computed (see protected_predictors)."
 )
 OF_FRAME = "; ε = {epsilon} of it for noisy sample counts by {columns}"
 CHAINED = (
-    "The reference is an earlier release, so this release costs its own ε whatever that one showed. A person in the files "
-    "of several periods loses at most the sum of their losses: of ε, or of ρ under zCDP (adaptive composition; the "
-    "chain is listed under reference)."
+    "The reference is an earlier release. This release costs its own ε, whatever the earlier release showed. A person in "
+    "several periods' files loses at most the sum of those releases' losses: of ε, or of ρ under zCDP (adaptive "
+    "composition; the chain is listed under reference)."
 )
 UNITS = (
     "The stated {symbol} is for one {column}, of which at most {most} records are used. Each record gets {share} of "

@@ -18,7 +18,7 @@ NONE = (
 )
 CONCENTRATED = (
     "{change} changes the probability of any published result by a factor of at most {factor} (ε = {epsilon} for the whole "
-    "release), except with a probability of up to δ = {delta}. The release satisfies ρ-zero-concentrated differential "
+    "release), plus at most δ = {delta}. The release satisfies ρ-zero-concentrated differential "
     "privacy (zCDP) with ρ = {rho}, for every file in the domain. It has no finite ε at δ = 0. Losses of several releases "
     "add up in ρ, or as (ε, δ) where a release states only ε."
 )
@@ -128,7 +128,7 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
         return {"guarantee": "asymptotic: not a differential-privacy guarantee for every file", "aimed at": target}
     times, but = factor(Fraction(promise["epsilon"])), ""
     if "rho" in promise:
-        but = f", except with a probability of {promise['delta']}"
+        but = f", plus at most {promise['delta']}"
     if promise["guarantee"] == "strict for exact draws":
         but = ", if draws are exact"
     lines = {

@@ -93,7 +93,7 @@ Publish the folder of that run. Two folders on the same noise, of other data or 
 """
 
 SIMULATED = """This folder was made for a study: its noise follows from a key, which the study's file gives.
-Whoever knows the key can take the noise off. So no guarantee holds for it.
+Whoever knows the key can remove the noise, so no guarantee applies to it.
 """
 
 

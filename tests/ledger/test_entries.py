@@ -105,4 +105,4 @@ def test_a_ledger_without_its_last_entries_lacks_what_a_run_has_a_receipt_of(fil
     assert ledger.problems({"here": receipt}) == [], "control"
     altered(file, "DELETE FROM dpdist_ledger WHERE number = 1")
     assert ledger.problems() == []
-    assert ledger.problems({"here": receipt}) == ["here: entry 1, with which the run was charged, is not there"]
+    assert ledger.problems({"here": receipt}) == ["here: the ledger lacks entry 1, under which this run was charged"]

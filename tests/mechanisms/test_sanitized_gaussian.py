@@ -157,7 +157,7 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
         console.print(plan_text(plan, ErrorPrediction(plan.job, pd.DataFrame(), "none is made here")))
     assert "not below 1/n" in captured.get()
     assert "ε = 10 at δ = 1/6000" in captured.get()
-    assert "except with a probability of 1/6000" in captured.get()
+    assert "plus at most 1/6000" in captured.get()
     dpdist.run(said, tmp_path / "ws")
     assert "not below 1/n" in str(statement(tmp_path / "ws")["guarantee_in_words"])
     notes.clear()

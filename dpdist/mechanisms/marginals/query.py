@@ -64,8 +64,8 @@ OUTRIGHT = (
 )
 OF_NETWORK = (
     "The first column in the job has a table of its own, and every other column one with its parents, which are "
-    "earlier columns. Each of {tables} tables has an equal share of {share} of ε, so noise with {tables} times the "
-    "scale of a single table."
+    "earlier columns. Each of {tables} tables gets {share} of ε, so its noise has {tables} times the scale of a "
+    "single table's."
 )
 PARENTS_CHOSEN = (
     "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε, each by the largest score "

@@ -33,14 +33,14 @@ SCALED_KNOWN = (
     "cell, divided by limits and scaled to an L1 norm of at most 1. The L1 sensitivity of a table's sums is thus 1 when a "
     "record's values are left out, and 2 when they change. Counts follow from public weights and sample counts."
 )
-LAPLACE = "A table with a share s of ε has discrete Laplace noise with scale sensitivity/(sε)."
+LAPLACE = "A table with a share s of {part} has discrete Laplace noise with scale sensitivity/(s{amount})."
 SCALED_SECRET = (
     "The number of records is measured. In every measured table, each record adds its weight and its weighted outcome, "
     "centred at the cell's predicted mean, to its cell. Both are divided by limits; half their sum and half their "
     "difference are scaled to an L1 norm of at most 1. The L1 sensitivity of a table's sums is thus 1 when a record is "
     "added or removed, and 2 when it is exchanged for another."
 )
-GAUSSIAN = "A table with a share s of ρ has discrete Gaussian noise with σ = sensitivity/√(2sρ)."
+GAUSSIAN = "A table with a share s of {part} has discrete Gaussian noise with σ = sensitivity/√(2s{amount})."
 PREDICTED, LIMITED = 0.4, 0.7
 """About which shares of a stratum's work are done once parts of the budget and limits of tables are known."""
 BEYOND = (
@@ -49,14 +49,13 @@ BEYOND = (
     "limits."
 )
 SHARED = (
-    "Prediction and limits depend only on the job, the reference, public sample counts and earlier noisy sums. The shares "
-    "sum to at most 1, so all measurements together cost the budget (adaptive composition). The published tables are "
+    "Prediction and limits depend only on the job, {source}, public sample counts and earlier noisy sums. The shares "
+    "sum to at most 1, so all measurements together cost {budget} (adaptive composition). The published tables are "
     "post-processing of these sums."
 )
 SHARED_SECRET = (
-    "Cells, prediction, expected sample counts and limits depend only on the job, the reference and earlier "
-    "noisy sums. The "
-    "shares sum to at most 1, so all measurements together cost the budget (adaptive composition). The published tables "
+    "Cells, prediction, expected sample counts and limits depend only on the job, {source} and earlier noisy sums. The "
+    "shares sum to at most 1, so all measurements together cost {budget} (adaptive composition). The published tables "
     "and sample counts are post-processing of these sums."
 )
 SHAPE = (
@@ -153,13 +152,22 @@ class Tables(NoisySums[Settings, ResidualCells]):
         columns = (job.survey.measured_weight is not None) + len(job.outcomes)
         if not job.on_histograms and part_beyond(joint_query(job, settings.noise), 1, columns, 1):
             texts = (f"{texts[0]} {BEYOND}", *texts[1:])
+        amount = "ρ" if settings.gaussian else "ε"
         if not job.on_histograms:
-            return promise_of(job, per_set(total, job), *texts, SHAPE, *referred(job))
+            of_all = {"source": "the reference", "budget": "the budget", "part": amount, "amount": amount}
+            return promise_of(job, per_set(total, job), *(text.format(**of_all) for text in texts), SHAPE, *referred(job))
+        of_rest = {"source": "noisy counts of bins", "budget": "the rest of the budget", "amount": f"{amount}₁"}
+        of_rest["part"] = f"{amount}₁, the budget left by the bins,"
         assert job.reference is not None
         assert job.reference.histograms is not None
         of_law = BINNED_GAUSSIAN if settings.gaussian else BINNED_LAPLACE
         promise = promise_of(
-            job, per_set(total, job), *map(_after_counts, texts), f"{BINNED} {of_law}", SHAPE_OF_BINS, *provenance(job)
+            job,
+            per_set(total, job),
+            *(text.format(**of_rest) for text in texts),
+            f"{BINNED} {of_law}",
+            SHAPE_OF_BINS,
+            *provenance(job),
         )
         first, rest = (budget_text(part) for part in (job.reference.histograms.epsilon, job.epsilon.tables))
         split = SPLIT.format(first, rest)
@@ -227,15 +235,6 @@ class Tables(NoisySums[Settings, ResidualCells]):
                 noisy.append(answer)
         theta = model.estimated(system, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
-
-
-def _after_counts(text: str) -> str:
-    """A text of the promise where counts of bins stand in for a reference."""
-    text = text.replace("the reference", "noisy counts of bins").replace("cost the budget", "cost the rest")
-    for amount in "ερ":
-        text = text.replace(f"a share s of {amount} has", f"a share s of {amount}₁, the budget left by the bins, has")
-        text = text.replace(f"s{amount}.", f"s{amount}₁.").replace(f"s{amount})", f"s{amount}₁)")
-    return text
 
 
 MECHANISMS: dict[str, Mechanism] = {"tables": Tables()}
