@@ -207,7 +207,7 @@ def chain(
         file, population = world.sample(RECORDS), world.sample(TRUE)
         part = 1.0 if begun or period else 1.0 - SHARE
         system, base = system_of(Population(reference, file, file, world.bounds), epsilon * part)
-        system = replace(system, donors=remembered(totals[:most]))
+        system = replace(system, history=remembered(totals[:most]))
         if not begun:
             weights = (0.0, 10.0 * float(reference.weight.max()))
             bins, scale = BinnedColumns.of(weights, [world.bounds]), 4.0 / (epsilon * SHARE)
