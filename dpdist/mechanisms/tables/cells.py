@@ -60,7 +60,7 @@ LAWS = 8
 DONORS_OF_CELL = 64
 """Number of values that stand for it in synthetic records of a base cell."""
 MOST_SUMS = 75_000
-"""Largest number of sums of a job: runs of 70,000 were measured."""
+"""Largest number of sums of a job: runs of 70,000 were measured whole."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
 FURTHER = ("size", "counts", "beyond", "trees")
