@@ -21,7 +21,6 @@ from dpdist.core.files import replaced, write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Crosstab, Floats, Ints
-from dpdist.core.this_process import return_memory
 from dpdist.engine.protocol import Learned, Noise
 from dpdist.estimation.crosstab_table import crosstab_table
 from dpdist.estimation.donors import AbsentRecords, Donors, write_history
@@ -96,7 +95,6 @@ class LearnOne:
         with replaced(path) as temporary, temporary.open("wb") as file:
             pickle.dump(learned, file)
         fit.space.mark(unit, [path])
-        return_memory()
         return Outcome(stratum, None)
 
 

@@ -22,7 +22,7 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables import learners
 from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Fitted, Learner
-from dpdist.mechanisms.tables.main_effects import Cells, ReferenceSample
+from dpdist.mechanisms.tables.main_effects import ReferenceCells, ReferenceSample
 from dpdist.mechanisms.tables.prediction import deviances, learners_of, predict
 from dpdist.mechanisms.tables.random_effects import RandomEffects
 from dpdist.opening.verifying import remade
@@ -99,7 +99,7 @@ def test_a_small_reference_has_a_prediction(records: int) -> None:
 
 def fitted(learner: Learner, weight: Floats, codes: Ints, number: int | None, monkeypatch: pytest.MonkeyPatch) -> Fitted:
     """The learner's fit of mean weights, with this number of trees."""
-    cells = Cells.of(ReferenceSample(codes, weight, weight[:, None]), codes, SIZES, [(0, 1)])
+    cells = ReferenceCells.of(ReferenceSample(codes, weight, weight[:, None]), codes, SIZES, [(0, 1)])
     fold = np.arange(len(codes)) % learner.folds
     with monkeypatch.context() as patch:
         if number is not None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.main_effects import Cells
+from dpdist.mechanisms.tables.main_effects import ReferenceCells
 
 LEARNING_RATE, LEAVES, MOST_TREES = 0.1, 8, 100
 """Part of a tree's values that is added, largest number of its leaves, and of trees."""
@@ -52,7 +52,7 @@ class Learner(Protocol):
     @property
     def folds(self) -> int: ...
 
-    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted: ...
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class MainEffects:
 
     folds: int = 2
 
-    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
         others = [cells.fitted((fold != k) * counts, (fold != k) * totals) for k in range(self.folds)]
         return Fitted(cells.fitted(counts, totals), np.array(others), False)
 
@@ -72,7 +72,7 @@ class Trees:
 
     folds: int = 5
 
-    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
         codes, with_records = cells.codes.astype(np.float64), len(cells.size)
         grown, losses = [self._grown(cells, counts, totals, fold != k) for k in range(self.folds)], np.zeros(1 + MOST_TREES)
         for k, (base, trees) in enumerate(grown):
@@ -83,7 +83,7 @@ class Trees:
         others = np.array([next(islice(_growing(base, trees, codes), number, None)) for base, trees in grown])
         return Fitted(others.mean(axis=0), others, True)
 
-    def _grown(self, cells: Cells, counts: Floats, totals: Floats, rows: NDArray[np.bool_]) -> tuple[Floats, Any]:
+    def _grown(self, cells: ReferenceCells, counts: Floats, totals: Floats, rows: NDArray[np.bool_]) -> tuple[Floats, Any]:
         """Main effects by some records, (cell,), and trees by the same; None where these have nothing to split."""
         from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -130,7 +130,7 @@ class Recalled:
     def folds(self) -> int:
         return len(self.of_others)
 
-    def fit(self, cells: Cells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
         if self.of_others.shape[1] != len(cells.codes):
             raise ValueError("predictions of other cells")
         return Fitted(self.of_others.mean(axis=0), self.of_others, True)

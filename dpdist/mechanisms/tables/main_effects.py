@@ -89,7 +89,7 @@ def one_hot(codes: Ints, sizes: Sequence[int]) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array((np.ones(rows * width), columns.ravel(), pointer), shape=(rows, 1 + int(sum(sizes))))
 
 
-class Cells(NamedTuple):
+class ReferenceCells(NamedTuple):
     """Cells of reference and file, those with reference records first, with the place of each record and base cell."""
 
     place: Ints
@@ -111,7 +111,9 @@ class Cells(NamedTuple):
         return int(self.codes.shape[1])
 
     @classmethod
-    def of(cls, reference: ReferenceSample, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]) -> Cells:
+    def of(
+        cls, reference: ReferenceSample, cells: Ints, sizes: Sequence[int], tables: Sequence[Sequence[int]]
+    ) -> ReferenceCells:
         both = np.concatenate([reference.codes, cells.astype(np.int32)])
         group, first = grouped(list(both.T)) if both.shape[1] else (np.zeros(len(both), dtype=np.int64), np.zeros(1, int))
         every = both[first]

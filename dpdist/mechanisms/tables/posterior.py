@@ -718,8 +718,8 @@ def _log_likelihoods(
     logs, plain = list[float](), np.log(np.diag(root)).sum()
     for size in np.ones(1) if sizes is None else sizes:
         each = size * np.maximum(square, 0.0)
-        left = product - (along.T * (size / (1.0 + each))) @ along
-        logs.append(-plain - 0.5 * np.log1p(each).sum() - _loss(left))
+        remainder = product - (along.T * (size / (1.0 + each))) @ along
+        logs.append(-plain - 0.5 * np.log1p(each).sum() - _loss(remainder))
     return np.array(logs)
 
 
@@ -731,11 +731,11 @@ def _loss(product: Floats) -> float:
     square, slope, curvature = product[0, 0], product[1:, 0], product[1:, 1:]
     taken, sign, price = np.zeros(len(slope)), np.zeros(len(slope)), np.sqrt(2.0)
     for _ in range(2 * len(slope)):
-        left = np.where(sign == 0.0, slope - curvature @ taken, 0.0)
-        most = int(np.abs(left).argmax())
-        if abs(left[most]) <= price * (1.0 + 1e-9):
+        gradient = np.where(sign == 0.0, slope - curvature @ taken, 0.0)
+        most = int(np.abs(gradient).argmax())
+        if abs(gradient[most]) <= price * (1.0 + 1e-9):
             break
-        sign[most] = np.sign(left[most])
+        sign[most] = np.sign(gradient[most])
         while len(some := np.flatnonzero(sign)):
             aim = np.linalg.solve(curvature[np.ix_(some, some)], slope[some] - price * sign[some])
             wrong, before = aim * sign[some] <= 0.0, taken[some]

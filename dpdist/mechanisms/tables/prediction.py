@@ -18,7 +18,7 @@ import numpy as np
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Learner, deviance
-from dpdist.mechanisms.tables.main_effects import RIDGE, Cells, ReferenceSample
+from dpdist.mechanisms.tables.main_effects import RIDGE, ReferenceCells, ReferenceSample
 from dpdist.mechanisms.tables.random_effects import (
     MOST_INFLUENCE,
     Loadings,
@@ -206,7 +206,7 @@ class _Coordinate(NamedTuple):
 
 
 def _coordinate(
-    cells: Cells,
+    cells: ReferenceCells,
     weight: Floats,
     outcome: Floats | None,
     given: _Coordinate | None,
@@ -303,7 +303,7 @@ def _coordinate(
     )
 
 
-def _known(cells: Cells, weight: Floats, of_file: Floats) -> _Coordinate:
+def _known(cells: ReferenceCells, weight: Floats, of_file: Floats) -> _Coordinate:
     """Public weights of records and of base cells, which leave no residuals."""
     number = cells.design.shape[0]
     means, none = np.empty(number), np.zeros(number)
@@ -328,7 +328,7 @@ def predict(
     public bounds of weight and outcomes, (1 + outcome,). `weight` (cell,) are public weights, which reference records then
     have as well. `learners` are those of weight and outcomes, main effects if there are none.
     """
-    every = Cells.of(reference, cells, sizes, tables)
+    every = ReferenceCells.of(reference, cells, sizes, tables)
     of_weights, *of_outcomes = learners or [MAIN_EFFECTS] * len(lowest)
     ends = list(zip(lowest.tolist(), highest.tolist(), strict=True))
     if weight is None:
