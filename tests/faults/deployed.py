@@ -124,6 +124,11 @@ class Release:
         begun = (event for machine in self.workers for event in self.containers.events(machine))
         return Counter(f"{event['task']} {event['stratum']}" for event in begun if event.get("event") == "begin")
 
+    def cut_short(self) -> int:
+        """Tasks that began and never ended, by the workers' logs (a later driver batches what they left anew)."""
+        events = [event.get("event") for machine in self.workers for event in self.containers.events(machine)]
+        return events.count("begin") - events.count("end")
+
     def strata_made(self) -> Counter[int]:
         """How often each stratum was made to its end, by the workers' logs."""
         made = (event for machine in self.workers for event in self.containers.events(machine))
