@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet 'pip-tools>=7.4'
-extras=(--extra compiled --extra posterior --extra postgres --extra stan --extra stores --extra studies --extra tracing)
+extras=(--extra compiled --extra posterior --extra postgres --extra stan --extra stores --extra studies --extra tracing --extra trees)
 options=(--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host
   --no-emit-find-links --no-emit-options)
 # What other extras require of a package that the image has, too: the tests run with the versions of the image.
