@@ -11,14 +11,14 @@ from test_tables import Population, Run, population, release, released, system_o
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
-from dpdist.mechanisms.tables.posterior import Posterior, Prior, errors_of
+from dpdist.mechanisms.tables.posterior import Posterior, ResidualPrior, errors_of
 
 DRAWS = 2_000
 TOLERANCE = 5.5 / np.sqrt(DRAWS)
 """Of a correlation by draws: all of some 15,000 within it, but for one set of draws in 1,000."""
 
 
-def dense(prior: Prior) -> Floats:
+def dense(prior: ResidualPrior) -> Floats:
     """Covariance of the prediction's errors and drift of all cells' sums, (cell and coordinate, twice)."""
     cells, numbers = len(prior.size), range(prior.coordinates)
     every = scipy.sparse.eye_array(cells * prior.coordinates).tocsr()
@@ -26,7 +26,7 @@ def dense(prior: Prior) -> Floats:
     return prior.with_drift(rows, rows) - by_sample(prior)
 
 
-def by_sample(prior: Prior) -> Floats:
+def by_sample(prior: ResidualPrior) -> Floats:
     blocks = [[np.diag(prior.diagonal(j, k)) for k in range(prior.coordinates)] for j in range(prior.coordinates)]
     joined = np.array(blocks).transpose(2, 0, 3, 1)
     return joined.reshape(2 * (len(prior.size) * prior.coordinates,))
@@ -53,7 +53,7 @@ def own_release(run: Run, period: str) -> Estimated:
     return Estimated(run.posterior, run.system.history, replace(run.totals, period=period), run.posterior.prior.drift[-1])
 
 
-def two(seed: int, epsilon: float, chained: bool) -> tuple[Estimated, Estimated, Prior]:
+def two(seed: int, epsilon: float, chained: bool) -> tuple[Estimated, Estimated, ResidualPrior]:
     """A later and an earlier release with the law of both files; records of both are independent samples."""
     told: Population = population(seed, records=700)
     first = own_release(release(told, epsilon, seed), "2020")
@@ -111,7 +111,7 @@ def in_order(first: Estimated, errors: Floats) -> Floats:
     return errors[order]
 
 
-def walking(prior: Prior, last: Estimated, first: Estimated) -> Prior:
+def walking(prior: ResidualPrior, last: Estimated, first: Estimated) -> ResidualPrior:
     """The law with the smaller of both drifts since the reference in the first period, and none after it."""
     sizes = [np.array(one.posterior.prior.drift[-1]) for one in (last, first)]
     smaller = np.minimum(*sizes)

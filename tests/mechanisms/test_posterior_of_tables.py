@@ -18,9 +18,9 @@ from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
 from dpdist.mechanisms.tables import conjugate, limits, main_effects, posterior, prediction, random_effects
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, solved
-from dpdist.mechanisms.tables.posterior import Posterior, Prior, learned, prior_variances
+from dpdist.mechanisms.tables.posterior import Posterior, ResidualPrior, learned, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
-from dpdist.mechanisms.tables.system import Calibration
+from dpdist.mechanisms.tables.system import CommonFactors
 from dpdist.runtime.executors import executor
 from dpdist.runtime.sharing import FOLDER, pieces_on
 from dpdist.storage.workspace import Workspace
@@ -29,7 +29,7 @@ from dpdist.storage.workspace import Workspace
 def posterior_of(seed: int, epsilon: float, people: Population | None = None) -> Posterior:
     """The posterior of a random population's tables, with drift of every kind."""
     system, _ = system_of(people or population(seed, records=600, spread=(0.2, 0.6, 1.2)[seed % 3]), epsilon)
-    calibrated, of_each = system.limits(Calibration(np.array([1.02, 0.97]), 0.05))
+    calibrated, of_each = system.limits(CommonFactors(np.array([1.02, 0.97]), 0.05))
     sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
     rows, _, errors = system.observed(calibrated, of_each, sums)
     return Posterior(system.prior.drifting(0.02, 0.05), rows, errors, system.clipped(of_each))
@@ -222,9 +222,9 @@ def test_levels_and_cells_of_most_records_drift(monkeypatch: pytest.MonkeyPatch)
     dense = posterior_of(0, 4.0)
     expected, size, sizes = dense.prior.prediction, dense.prior.size, dense.prior.sizes
     cells = [np.arange(len(size)), np.arange(len(size)) % 3]
-    assert Prior.of(expected, sizes, [], cells).terms.shape[1] == len(size) + 3
+    assert ResidualPrior.of(expected, sizes, [], cells).terms.shape[1] == len(size) + 3
     monkeypatch.setattr(posterior, "MOST_TERMS", 10)
-    terms = Prior.of(expected, sizes, [], cells).terms
+    terms = ResidualPrior.of(expected, sizes, [], cells).terms
     held = np.sort(np.concatenate([size, np.bincount(cells[1], weights=size)]))[::-1]
     assert np.sort(terms.T @ size)[::-1][:10] == pytest.approx(held[:10])
     assert terms.shape[1] < 20
@@ -256,7 +256,7 @@ def test_a_large_family_with_a_diagonal_of_its_own_has_the_same_effects(seed: in
             assert one.back(values) == pytest.approx(factors.T @ values)
             assert one.rows(adding) == pytest.approx(adding @ factors)
             assert one.variance == pytest.approx((factors**2).sum(axis=1))
-            both = one.beside(other.scaled(np.arange(rows) / rows))
+            both = one.plus(other.scaled(np.arange(rows) / rows))
             together = both @ np.eye(both.shape[1])
             weighted = right * (np.arange(rows) / rows)[:, None]
             np.testing.assert_allclose(together @ together.T, factors @ factors.T + weighted @ weighted.T, atol=1e-10)

@@ -34,7 +34,7 @@ from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.sizes import Sizes
-from dpdist.mechanisms.tables.system import NUMBER, Calibration, TableSystem
+from dpdist.mechanisms.tables.system import NUMBER, CommonFactors, TableSystem
 from dpdist.opening.verifying import remade
 from dpdist.privacy.guarantees import Neighbour, NoisyQuery
 from dpdist.publish.folder import publish
@@ -165,7 +165,7 @@ def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> N
 def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     told = population(0, spread=1.2)
     strict = system_of(told, 0.5)
-    fixed = strict.limits(Calibration(np.ones(2), 0.0))[1]
+    fixed = strict.limits(CommonFactors(np.ones(2), 0.0))[1]
     monkeypatch.setattr(TableSystem, "limits", lambda self, _: (self.prediction, fixed))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 
@@ -324,7 +324,7 @@ def test_a_record_adds_at_most_1_and_its_exchange_attains_2(outcomes: int) -> No
     records of one cell with all outcomes above and all below another. Rounding takes a unit of each sum at most."""
     told, rng = population(3), np.random.default_rng(1)
     system = system_of(told, 1.0)
-    limits, prediction = system.limits(Calibration(np.ones(2), 0.0))[1][0], system.prediction
+    limits, prediction = system.limits(CommonFactors(np.ones(2), 0.0))[1][0], system.prediction
     limits = replace(
         limits,
         mean=np.repeat(limits.mean, outcomes, axis=1),

@@ -24,7 +24,7 @@ from dpdist.mechanisms.tables.shares import (
     least_part,
     whole_parts,
 )
-from dpdist.mechanisms.tables.system import Calibration, TableSystem
+from dpdist.mechanisms.tables.system import CommonFactors, TableSystem
 from dpdist.mechanisms.tables.workload import AddedCells
 
 
@@ -142,7 +142,7 @@ def test_clipped_parts_of_a_record_are_in_every_table() -> None:
     Control: independent errors would halve the variance of their mean.
     """
     one = system(0, 1.0)
-    limits = one.limits(Calibration(np.ones(2), 0.0))[1]
+    limits = one.limits(CommonFactors(np.ones(2), 0.0))[1]
     few = (limits[0], replace(limits[0], cell=limits[0].cell))
     clipped = one.clipped(few)
     number = len(few[0].size)
@@ -151,7 +151,7 @@ def test_clipped_parts_of_a_record_are_in_every_table() -> None:
     mean = np.hstack([np.eye(2 * number), np.eye(2 * number)]) / 2.0
     assert np.diag(mean @ variance @ mean.T) == pytest.approx(few[0].loss.T.ravel(), rel=1e-9)
     _, _, errors = one.observed(
-        *one.limits(Calibration(np.ones(2), 0.0)), [np.zeros((len(x.size), 2)) for x in (one.first, *limits)]
+        *one.limits(CommonFactors(np.ones(2), 0.0)), [np.zeros((len(x.size), 2)) for x in (one.first, *limits)]
     )
     posterior = one.posterior(one.at_equal.posterior.rows, np.zeros(len(errors)), errors, clipped=one.clipped(limits))
     drawn = posterior.disturbed(np.random.default_rng(0).standard_normal((len(errors), 4_000)), np.random.default_rng(1))

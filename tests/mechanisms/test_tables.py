@@ -27,7 +27,7 @@ from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
-from dpdist.mechanisms.tables.system import Calibration, TableSystem
+from dpdist.mechanisms.tables.system import CommonFactors, TableSystem
 from dpdist.planning.making import make_plan
 from dpdist.privacy.guarantees import NoisyQuery
 
@@ -197,7 +197,7 @@ def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> N
 def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     told = population(0, spread=1.2)
     strict = system_of(told, 0.5)[0]
-    fixed = cycle((strict.first, *strict.limits(Calibration(np.ones(2), 0.0))[1]))
+    fixed = cycle((strict.first, *strict.limits(CommonFactors(np.ones(2), 0.0))[1]))
     monkeypatch.setattr(TableSystem, "_limits", lambda self, *_, **__: next(fixed))
     monkeypatch.setattr(TableSystem, "part_beyond", Fraction(0))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
@@ -270,7 +270,7 @@ def test_other_values_at_the_same_x_attain_the_distance() -> None:
 def small() -> tuple[Posterior, list[scipy.sparse.csr_array]]:
     told = population(4, records=400)
     system, _ = system_of(told, 2.0)
-    calibrated, of_each = system.limits(Calibration(np.array([1.02, 0.97]), 0.05))
+    calibrated, of_each = system.limits(CommonFactors(np.array([1.02, 0.97]), 0.05))
     sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
     rows, _, errors = system.observed(calibrated, of_each, sums)
     prior = system.prior.moving(Drift((0.01, 0.03), (0.05, 0.02)))

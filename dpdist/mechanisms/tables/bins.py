@@ -1,4 +1,4 @@
-"""Laws of weights and outcomes by noisy counts of bins, where no reference teaches them: for `query` and `cells`.
+"""Laws of weights and outcomes from noisy counts of bins, for jobs without a reference.
 
 Bins grow geometrically with the distance from 0, or from the public bound nearest to it; 0 and public bounds have bins of
 their own. So a law over many orders of magnitude takes few counts. Noise fills empty bins, too: those of their own have
@@ -55,21 +55,21 @@ class Curve(NamedTuple):
 
         It begins at the parabola whose counts are the most alike.
         """
-        middles, spreads = (one.ravel() for one in np.meshgrid(place, SPREADS))
-        shapes = np.exp(-0.5 * ((place - middles[:, None]) / spreads[:, None]) ** 2)
-        shapes /= np.linalg.norm(shapes, axis=1)[:, None]
-        likeness = shapes @ noisy
+        middles, spreads = (grid.ravel() for grid in np.meshgrid(place, SPREADS))
+        templates = np.exp(-0.5 * ((place - middles[:, None]) / spreads[:, None]) ** 2)
+        templates /= np.linalg.norm(templates, axis=1)[:, None]
+        likeness = templates @ noisy
         best = int(likeness.argmax())
         if likeness[best] <= clear * scale:
             return None
-        middle, spread, total = middles[best], spreads[best], likeness[best] * float(shapes[best].sum())
-        seen = np.where(noisy > SEEN * scale, noisy, 0.0)
-        if seen.sum() > 0.0:
+        middle, spread, total = middles[best], spreads[best], likeness[best] * float(templates[best].sum())
+        signal = np.where(noisy > SEEN * scale, noisy, 0.0)
+        if signal.sum() > 0.0:
             # A law of several parts has the spread of all.
-            of_seen = float(np.average(place, weights=seen))
-            wider = float(np.sqrt(np.average((place - of_seen) ** 2, weights=seen)))
+            of_seen = float(np.average(place, weights=signal))
+            wider = float(np.sqrt(np.average((place - of_seen) ** 2, weights=signal)))
             if wider > spread:
-                middle, spread, total = of_seen, wider, float(seen.sum())
+                middle, spread, total = of_seen, wider, float(signal.sum())
         t = (place - middle) / spread
         start = np.log(total / np.exp(-0.5 * t**2).sum())
         apart = place[:, None] - place
@@ -191,8 +191,8 @@ class BinnedColumns(NamedTuple):
     def of(cls, weight: tuple[float, float] | None, outcomes: Sequence[tuple[float, float]]) -> Self:
         """The bins by public bounds, of the weight (None if it is not measured) and of outcomes."""
         of_weight = () if weight is None else (Bins.within(*weight, anchor=0.0),)
-        others = (Bins.within(low, high, min(max(low, 0.0), high)) for low, high in outcomes)
-        return cls((*of_weight, *others), weight is not None)
+        of_outcomes = (Bins.within(low, high, min(max(low, 0.0), high)) for low, high in outcomes)
+        return cls((*of_weight, *of_outcomes), weight is not None)
 
     @property
     def ends(self) -> Ints:

@@ -1,4 +1,4 @@
-"""Estimates of base cells between public bounds, with the sums of measured tables' cells, for `cells`.
+"""Estimates of base cells raked into public bounds, which keep the sums of measured tables' cells.
 
 A base cell's estimate has two parts, its distances from both bounds. Where one is negative, it becomes a small positive
 amount. Both parts are then raked to the sums that they had over every table's cells, and to the distance of the bounds.

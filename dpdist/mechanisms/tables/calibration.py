@@ -1,4 +1,4 @@
-"""For `tables.synthetic`: calibrates donor records to a cell's released means, by weights, then by outcomes.
+"""Calibration of donor records to a cell's released means: by weights first, then by outcomes.
 
 Weights become w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)), so that they have the released mean weight and outcome means m_k.
 These are the weights nearest to w in relative entropy (raking; Deville & Särndal 1992). If possible, the weighted
@@ -34,12 +34,12 @@ HALVINGS = 200
 
 def _least(moved_by: Callable[[float], Floats], weight: Floats, mean: float) -> Floats:
     """Values moved by the least share, from 0 to 1, at which their weighted mean is `mean` or more."""
-    below, above, whole = 0.0, 1.0, weight.sum()
+    below, above, total = 0.0, 1.0, weight.sum()
     for _ in range(HALVINGS):
         middle = (below + above) / 2.0
         if middle in (below, above):  # no number lies between: further steps would change nothing
             break
-        below, above = (middle, above) if (moved_by(middle) * weight).sum() / whole < mean else (below, middle)
+        below, above = (middle, above) if (moved_by(middle) * weight).sum() / total < mean else (below, middle)
     return moved_by(above)
 
 
@@ -52,19 +52,19 @@ class Domain(NamedTuple):
 
     low: float
     top: float
-    whole: bool = False
+    integer: bool = False
     step: float = 0.0
     atoms: tuple[float, ...] = ()
     least: float = -np.inf
     largest: float = np.inf
 
     @classmethod
-    def of(cls, values: Floats, bounds: tuple[float, float], whole: bool) -> Self:
+    def of(cls, values: Floats, bounds: tuple[float, float], integer: bool) -> Self:
         """The domain from a reference's values, (record,), at least one."""
         least = float(values.min()) if _atom(values, values.min()) else -np.inf
         largest = float(values.max()) if _atom(values, values.max()) else np.inf
         atoms = tuple(sorted({0.0, *bounds, *(end for end in (least, largest) if np.isfinite(end))}))
-        return cls(*bounds, whole, _step(values[~np.isin(values, atoms)]), atoms, least, largest)
+        return cls(*bounds, integer, _step(values[~np.isin(values, atoms)]), atoms, least, largest)
 
     def still(self, values: Floats) -> NDArray[np.bool_]:
         """Marks the values that are atoms."""
@@ -96,7 +96,7 @@ class Domain(NamedTuple):
         No value becomes 0 or passes an end by rounding.
         """
         rounded = moved
-        for step in (1.0,) * self.whole + (self.step,) * (self.step > 0.0):
+        for step in (1.0,) * self.integer + (self.step,) * (self.step > 0.0):
             near = np.rint(moved / step) * step
             near = np.where((near == 0.0) & (before != 0.0), np.sign(moved) * step, near)
             inside = (near >= max(self.low, self.least)) & (near <= min(self.top, self.largest))
@@ -167,14 +167,14 @@ def _candidates(
     yield outcomes, outcomes - means
     scaled = [domain.scaled(y, weight, m) for y, m, domain in aims]
     if any(values is not None for values in scaled):
-        kept = [y if s is None else d.rounded(s, y) for s, (y, _, d) in zip(scaled, aims, strict=True)]
-        moved = np.column_stack(kept)
+        rounded = [y if s is None else d.rounded(s, y) for s, (y, _, d) in zip(scaled, aims, strict=True)]
+        moved = np.column_stack(rounded)
         yield moved, np.column_stack([moved - means, _of_atoms(weight, moved, domains)])
         yield moved, moved - means
     anyhow = [moved_to(y, weight, m, domain.low, domain.top) for y, m, domain in aims]
-    if any(domain.whole for domain in domains):
-        whole = [_rounded(y, d.low, d.top) if d.whole else y for y, d in zip(anyhow, domains, strict=True)]
-        moved = np.column_stack(whole)
+    if any(domain.integer for domain in domains):
+        integers = [_rounded(y, d.low, d.top) if d.integer else y for y, d in zip(anyhow, domains, strict=True)]
+        moved = np.column_stack(integers)
         yield moved, moved - means
     moved = np.column_stack(anyhow)
     yield moved, moved - means
@@ -189,14 +189,14 @@ def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> 
     for values, domain in zip(outcomes.T, domains, strict=True):
         if domain.still(values).all():
             continue
-        held = [(values == atom).astype(np.float64) for atom in domain.atoms]
-        columns += [one - np.average(one, weights=weight) for one in held if one.any()]
+        indicators = [(values == atom).astype(np.float64) for atom in domain.atoms]
+        columns += [indicator - np.average(indicator, weights=weight) for indicator in indicators if indicator.any()]
     return np.column_stack(columns) if columns else np.empty((len(weight), 0))
 
 
 def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
     """Outcomes whose unweighted mean is `mean`; whole numbers have the nearest possible mean."""
-    if domain.whole:
+    if domain.integer:
         return _counted(outcome, mean, domain.low, domain.top)
     ones = np.ones(len(outcome))
     scaled = domain.scaled(outcome, ones, mean)
@@ -234,9 +234,9 @@ def _counted(outcome: Floats, mean: float, low: float, top: float) -> Floats:
 def _rounded(outcome: Floats, low: float, top: float) -> Floats:
     """Whole numbers with the nearest whole sum; outcomes with the largest fractions are rounded up."""
     down = np.clip(np.floor(outcome), np.ceil(low), np.floor(top))
-    left = round(float(outcome.sum() - down.sum()))
+    remainder = round(float(outcome.sum() - down.sum()))
     first = np.argsort(down - outcome, kind="stable")
-    first = first[down[first] < np.floor(top)][:left]
+    first = first[down[first] < np.floor(top)][:remainder]
     down[first] += 1.0
     return np.asarray(down)
 

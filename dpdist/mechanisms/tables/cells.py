@@ -1,4 +1,4 @@
-"""Public half of `tables`, for `query` and `post`: base cells from noisy sums, their errors, and synthetic records.
+"""Public half of `tables`: base cells estimated from noisy sums, their errors, and synthetic records.
 
 The reference's records are released as donors. Publication computes prediction, limits and posterior anew from them and
 the noisy sums. Estimates of base cells are released, so that tables need none of it.
@@ -34,7 +34,7 @@ from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
 from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
-from dpdist.mechanisms.tables.system import NUMBER, Calibration, Reading, TableSystem
+from dpdist.mechanisms.tables.system import NUMBER, CommonFactors, Reading, TableSystem
 from dpdist.mechanisms.tables.words import AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.models.protocol import (
@@ -148,8 +148,8 @@ class ResidualCells(PublicModel):
                 *(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority),
                 tuple(
                     sorted(
-                        (columns.index(name), codes_of(crosstab.levels[name], kept))
-                        for name, kept in table.universe.items()
+                        (columns.index(name), codes_of(crosstab.levels[name], level_names))
+                        for name, level_names in table.universe.items()
                     )
                 ),
             )
@@ -327,7 +327,7 @@ class ResidualCells(PublicModel):
     def knows(self, learned: Learned) -> Self:
         """This model with what was learned, so that its system is not built again in this process."""
         model = replace(self.with_donors(learned.donors), of_trees=learned.system.of_trees)
-        _system_of(_Problem(digest(model._content), model, built=learned.system))
+        _system_of(_Problem(digest(model._content), model, system=learned.system))
         return model
 
     @property
@@ -337,17 +337,17 @@ class ResidualCells(PublicModel):
         donors = None if self.donors is None else replace(self.donors, copied=None)
         public = self.joint, self.bounds, self.public_weights, self.weight, self.of_counts, self.counts
         count = None if self.secret else self.count
-        shown = self.workload.tables, self.tables, self._worth, self.largest, self.learner, self.of_trees
-        return (self.codes, sizes, count, shown, self.nested, *public, donors)
+        tables = self.workload.tables, self.tables, self._worth, self.largest, self.learner, self.of_trees
+        return (self.codes, sizes, count, tables, self.nested, *public, donors)
 
     def built(self) -> TableSystem:
         """`system`, computed anew."""
         codes, reference = self.codes.astype(np.int64), self._reference
         tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Codes]()
-        crosses = codes if self.alike else reference.codes.astype(np.int64)
-        every = replace(self.workload, codes=crosses, count=np.ones(len(crosses)))
+        combinations = codes if self.alike else reference.codes.astype(np.int64)
+        workload = replace(self.workload, codes=combinations, count=np.ones(len(combinations)))
         for by in self.measured:
-            group = every.groups(by)
+            group = workload.groups(by)
             present, cell = np.unique(group[: len(codes)], return_inverse=True)
             place = np.full(int(group.max()) + 1, -1, dtype=np.int32)
             place[present] = np.arange(len(present))
@@ -376,7 +376,7 @@ class ResidualCells(PublicModel):
     def _worth(self) -> tuple[tuple[float, ...], ...]:
         """What squared errors of counts and of outcomes' means count for, by table."""
         pairs = zip(self.tables, self.statistics, strict=True)
-        return tuple(worth_of(table.priority, shown, self.outcomes, self.largest) for table, (_, shown) in pairs)
+        return tuple(worth_of(table.priority, statistics, self.outcomes, self.largest) for table, (_, statistics) in pairs)
 
     def _published(self) -> Iterator[PublishedTable]:
         for table, worth in zip(self.tables, self._worth, strict=True):
@@ -420,23 +420,25 @@ class ResidualCells(PublicModel):
     def knowing(self, theta: Draws) -> Self:
         """This model with the released counts of bins, where the job has no reference, or predictions of trees."""
         released = {"counts": "counts", "of_trees": "trees"}
-        known = {name: theta[key][0] for name, key in released.items() if key in theta.values}
-        return replace(self, **known) if known else self
+        parameters = {name: theta[key][0] for name, key in released.items() if key in theta.values}
+        return replace(self, **parameters) if parameters else self
 
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
         """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
         errors_of_tables = list[ErrorsOfCells]()
         for errors, (name, statistics) in zip(learned.system.errors, self.statistics, strict=True):
-            for one in statistics:
-                if one.name not in PREDICTED:
+            for statistic in statistics:
+                if statistic.name not in PREDICTED:
                     continue
-                k = 0 if one.name == "count" else 1 + self.outcomes.index(one.variable or self.outcomes[0])
-                error, alone, direct = errors.totals(k) if one.name == "total" else errors.means(k)
+                k = 0 if statistic.name == "count" else 1 + self.outcomes.index(statistic.variable or self.outcomes[0])
+                error, alone, direct = errors.totals(k) if statistic.name == "total" else errors.means(k)
                 # Rounding gives errors to counts of all records that have one weight.
-                least = 1e-6 * errors.figures.held * (one.name == "count")
+                least = 1e-6 * errors.figures.total_weight * (statistic.name == "count")
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    shown = [np.where(direct > least, value / direct, np.nan) for value in (error, alone)]
-                errors_of_tables.append(ErrorsOfCells(name, one, shown[0], shown[1], np.full(len(direct), np.inf)))
+                    relative = [np.where(direct > least, value / direct, np.nan) for value in (error, alone)]
+                errors_of_tables.append(
+                    ErrorsOfCells(name, statistic, relative[0], relative[1], np.full(len(direct), np.inf))
+                )
         return errors_of_tables
 
     def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
@@ -463,7 +465,7 @@ class ResidualCells(PublicModel):
         values |= {"beyond": system.beyond} if system.beyond is not None else {}
         values |= {"trees": system.at_crosses.of_trees} if self.learner != EFFECTS else {}
         theta = Draws({name: value[None] for name, value in values.items()})
-        _reading_of(replace(self._released(theta), known=reading))
+        _reading_of(replace(self._released(theta), answer=reading))
         return theta
 
     def sized(self, theta: Draws) -> Self:
@@ -529,14 +531,14 @@ class ResidualCells(PublicModel):
 
     def _sizes_of(self, limits: Sequence[TableLimits]) -> Floats:
         """Mean limits over cells, (measurement, coordinate): of weights, if these are measured, and of outcomes."""
-        return np.array([one.scale[:, not self.weighted :].mean(axis=0) for one in limits])
+        return np.array([table.scale[:, not self.weighted :].mean(axis=0) for table in limits])
 
     def _limits_in_turn(self, system: TableSystem, noisy: Floats) -> tuple[TableLimits, ...]:
         calibration = self.calibration(system, noisy)
         again = self.again(system, noisy)[1] if system.parts_again else ()
         return (calibration.first or system.first, *system.limits(calibration)[1], *again)
 
-    def calibration(self, system: TableSystem, noisy: Floats) -> Calibration:
+    def calibration(self, system: TableSystem, noisy: Floats) -> CommonFactors:
         """What the noisy sums of all records tell of a drift since the reference."""
         of_all = self._residuals(noisy[int(self.secret) :])[0] / UNIT
         return system.calibration(of_all, float(noisy[0, 0]) / UNIT if self.secret else None)
@@ -619,10 +621,10 @@ class ResidualCells(PublicModel):
         weight = self.calibration(system, theta["noisy"][0]).factors[0] * system.prediction.means[:, 0]
         size = theta["size"][0]
         count = size * theta["means"][0, :, 0]
-        drawn = np.sqrt(np.maximum(count * weight - count**2 / size, 0.0))[:, None] * rng.standard_normal(
+        deviations = np.sqrt(np.maximum(count * weight - count**2 / size, 0.0))[:, None] * rng.standard_normal(
             (len(size), draws)
         )
-        return np.asarray(drawn - np.outer(count, drawn.sum(axis=0) / max(float(count.sum()), 1e-300)))
+        return np.asarray(deviations - np.outer(count, deviations.sum(axis=0) / max(float(count.sum()), 1e-300)))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells under other noise, other errors of the prediction, and other drift, for standard errors only.
@@ -644,35 +646,37 @@ class ResidualCells(PublicModel):
         """
         if not isinstance(earlier, ResidualCells) or not self._shares_reference(earlier):
             return None
-        one, other = self._estimated(theta), earlier._estimated(of_earlier)
-        periods = common_history(one, other)
+        estimate, earlier_estimate = self._estimated(theta), earlier._estimated(of_earlier)
+        periods = common_history(estimate, earlier_estimate)
         if periods is None or self.donors is None:
             return None
         prior = replace(self, donors=replace(self.donors, history=periods)).released_system(theta).prior_of_periods
-        draws = min(each.posterior.draws(draws) for each in (one, other))
-        errors = errors_of_two(one, other, prior, draws, rng)
+        draws = min(each.posterior.draws(draws) for each in (estimate, earlier_estimate))
+        errors = errors_of_two(estimate, earlier_estimate, prior, draws, rng)
         pairs = (self, theta, errors.later), (earlier, of_earlier, errors.earlier)
-        drawn = [model._moved(own, draws, [(slice(0, draws), z)]) for model, own, z in pairs]
-        return DrawnTogether(drawn[0], drawn[1], sampled=learned_from(one, other))
+        cells = [model._moved(parameters, draws, [(slice(0, draws), z)]) for model, parameters, z in pairs]
+        return DrawnTogether(cells[0], cells[1], sampled=learned_from(estimate, earlier_estimate))
 
     def _estimated(self, theta: Draws) -> Estimated:
-        *history, own = self.history(theta)
+        *history, totals = self.history(theta)
         posterior, observed, _ = self.reading(theta)
-        return Estimated(posterior, tuple(history), own, mean_square_drift(posterior, observed))
+        return Estimated(posterior, tuple(history), totals, mean_square_drift(posterior, observed))
 
     def _shares_reference(self, other: ResidualCells) -> bool:
         """Whether both releases have the same reference records and measure the same tables of the same columns."""
         if self.alike or other.alike or self.secret or other.secret or {self.learner, other.learner} != {EFFECTS}:
             return False
-        one, another = (
+        definition, other_definition = (
             (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
             for each in (self, other)
         )
-        mine, its = (
+        records, other_records = (
             np.column_stack([part.of_records(part.codes), part.weight, part.outcomes])
             for part in (self._reference, other._reference)
         )
-        return one == another and np.array_equal(mine[np.lexsort(mine.T)], its[np.lexsort(its.T)])
+        return definition == other_definition and np.array_equal(
+            records[np.lexsort(records.T)], other_records[np.lexsort(other_records.T)]
+        )
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
@@ -711,14 +715,14 @@ class ResidualCells(PublicModel):
         predicted = self.posterior(theta).prior.prediction.means[: len(size)]
         weights, products = np.empty((draws, len(size))), np.empty((draws, len(size), len(self.outcomes)))
         of_counts: Floats | None = None
-        for few, z in parts:
+        for block, z in parts:
             z = z[: len(size)]
             if further is not None:
                 of_counts = further() if of_counts is None else of_counts
-                z[:, 0] += of_counts[:, few]
+                z[:, 0] += of_counts[:, block]
             totals = z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
-            weights[few] = means[:, 0] + z[:, 0].T / size
-            products[few] = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
+            weights[block] = means[:, 0] + z[:, 0].T / size
+            products[block] = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
         return Draws({"weights": weights, "products": products})
 
     def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
@@ -760,8 +764,8 @@ class _Problem:
     key: str
     model: ResidualCells
     theta: Draws | None = None
-    built: TableSystem | None = None
-    known: Reading | None = None
+    system: TableSystem | None = None
+    answer: Reading | None = None
     """The answer, where it is known."""
 
     def __hash__(self) -> int:
@@ -773,13 +777,13 @@ class _Problem:
 
 @lru_cache(maxsize=2)
 def _system_of(problem: _Problem) -> TableSystem:
-    return problem.built or problem.model.built()
+    return problem.system or problem.model.built()
 
 
 @lru_cache(maxsize=2)
 def _reading_of(problem: _Problem) -> Reading:
-    if problem.known is not None:
-        return problem.known
+    if problem.answer is not None:
+        return problem.answer
     assert problem.theta is not None
     problem.model.released_limits(problem.theta)
     return problem.model._reading(problem.model.released_system(problem.theta), problem.theta["noisy"][0])

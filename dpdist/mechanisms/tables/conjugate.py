@@ -1,4 +1,4 @@
-"""Symmetric positive definite systems by products alone: conjugate gradients that several right sides share.
+"""Block conjugate gradients: symmetric positive definite systems with several right-hand sides, solved by products alone.
 
 The sides of a block search one space (O'Leary 1980, in the form of Dubrulle 2001, whose residuals stay orthonormal). So a
 few eigenvalues far above the others, as drift and all records have them, cost a block one step, and not one step each.
@@ -49,7 +49,7 @@ def solved(times: Callable[[Floats], Floats], diagonal: Floats, right: Floats, t
     are not enough.
     """
     sides = right.reshape(len(right), -1)
-    blocks = [sides[:, few] for few in in_blocks(sides.shape[1], len(right))]
+    blocks = [sides[:, block] for block in in_blocks(sides.shape[1], len(right))]
     return np.concatenate(list(share_out(Block(times, diagonal, tolerance), blocks)), axis=1).reshape(right.shape)
 
 

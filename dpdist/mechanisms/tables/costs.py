@@ -1,4 +1,4 @@
-"""Projected time and memory of a run of `tables`, for `cells`: figures are fitted to runs of one thread."""
+"""Projected time and memory of a run of `tables`, by figures that were fitted to runs of one thread."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def projected_cost(
     """
     sums, cells, coordinates = float(number_of_sums), float(base_cells), 1 + outcomes
     factored = sums if sums <= MOST_DENSE else float(MOST_OF_DRIFT)
-    others = [pair for pair in combinations(range(len(sizes)), 2) if pair not in measured] if len(sizes) > 2 else []
-    pairs = sum(sizes[a] * sizes[b] for a, b in others)
+    further_pairs = [pair for pair in combinations(range(len(sizes)), 2) if pair not in measured] if len(sizes) > 2 else []
+    pairs = sum(sizes[a] * sizes[b] for a, b in further_pairs)
     # Random effects of the prediction: of columns, of tables' cells, and of pairs of columns.
-    every = sum(sizes) + number_of_sums // coordinates + min(pairs, MOST_EFFECTS)
-    effects = float(min(every, most_effects(base_cells)))
+    all_effects = sum(sizes) + number_of_sums // coordinates + min(pairs, MOST_EFFECTS)
+    effects = float(min(all_effects, most_effects(base_cells)))
     entries = cells * max(len(measured), 1) * (2 * coordinates - 1)
     tables = float(len(columns_of_tables))
     draws = DRAWS if sums <= MOST_DENSE else max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // int(sums + 2 * coordinates * cells))
@@ -43,8 +43,8 @@ def projected_cost(
     seconds = 2.5 + coordinates * (of_sums + of_effects) + products + 2.0e-4 * cells
     dense = (4.0 + 2.0 * coordinates) * factored**2 + (1.0 + secret + 2.0 * coordinates) * effects**2
     # Draws of two laws are there twice, and errors of one block of them.
-    drawn = 4.0 * draws * coordinates * cells + 12.0 * block * (sums + coordinates * cells)
-    memory = 3.0e8 + 8.0 * (dense + drawn + 4.0 * entries + tables * cells + 500.0 * cells) + 300.0 * records
+    draw_entries = 4.0 * draws * coordinates * cells + 12.0 * block * (sums + coordinates * cells)
+    memory = 3.0e8 + 8.0 * (dense + draw_entries + 4.0 * entries + tables * cells + 500.0 * cells) + 300.0 * records
     return Cost(seconds, records * 1.0e-5, int(memory), solver(number_of_sums, base_cells))
 
 

@@ -1,4 +1,4 @@
-"""A prediction by first noisy sums without a reference, log-linear in levels and cells of tables: for `system`.
+"""The log-linear prediction from first noisy sums where there is no reference: effects of levels and of tables' cells.
 
 E(w|x) is m exp(Σ β) over the effects of x, and E_w(y|x) likewise; outcomes of either sign have effects that add, in
 standard deviations. Effects are normal, with a variance by family: a column's levels, or a table's cells. Their posterior
@@ -57,7 +57,7 @@ class Families(NamedTuple):
         return cls(scipy.sparse.hstack(blocks).tocsr(), np.concatenate(families))
 
 
-class Sums(NamedTuple):
+class CoordinateSums(NamedTuple):
     """Noisy sums of one coordinate about a prediction, (row,), of the cells of `adding` (row, cell)."""
 
     adding: scipy.sparse.csr_array
@@ -73,7 +73,7 @@ class Effects(NamedTuple):
     root: Floats
 
     @classmethod
-    def of(cls, families: Families, sums: Sums, base: Floats, scatter: Floats, scaling: bool) -> Effects:
+    def of(cls, families: Families, sums: CoordinateSums, base: Floats, scatter: Floats, scaling: bool) -> Effects:
         """`base` (cell,) is what a relative effect of 1 adds, and `scatter` (cell,) the sampling variance without effects.
 
         Effects multiply if `scaling`; otherwise they add.
@@ -127,10 +127,10 @@ def drawn_together(values: Floats, part: float, scaling: bool) -> Floats:
 
 def _within(values: Floats, effects: Floats, count: Floats, scaling: bool) -> float:
     """The part of the variance of values' logarithms, or of the values, that effects of cells leave."""
-    seen = np.log(values[values > 0.0]) if scaling else values
+    sample = np.log(values[values > 0.0]) if scaling else values
     between = float(np.average((effects - np.average(effects, weights=count)) ** 2, weights=count))
-    every = float(seen.var()) if len(seen) else 0.0
-    return float(np.clip(1.0 - between / every, LEAST_PART, 1.0)) if every > 0.0 else 1.0
+    total = float(sample.var()) if len(sample) else 0.0
+    return float(np.clip(1.0 - between / total, LEAST_PART, 1.0)) if total > 0.0 else 1.0
 
 
 class NoisyCellSums(NamedTuple):
@@ -159,30 +159,30 @@ def predicted_by_sums(
     lowest: Floats,
     highest: Floats,
     measured: NoisyCellSums,
-    known: bool,
-    others: Sequence[ReferenceSample] = (),
+    weights_known: bool,
+    laws: Sequence[ReferenceSample] = (),
 ) -> PredictionBySums:
-    """The prediction after first sums, with its errors. `others` are further laws.
+    """The prediction after first sums, with its errors. `laws` are further laws.
 
-    `measured` are about the prediction `before`, which is the same for all cells. Weights are public if `known`.
+    `measured` are about the prediction `before`, which is the same for all cells. Weights are public if `weights_known`.
     """
     cells, (adding, about, observed, error) = np.arange(len(count)), measured
     means, parts = before.means.copy(), [1.0]
-    every, scaled = list[Effects | None]([None]), [True]
-    if not known:
+    by_coordinate, scaled = list[Effects | None]([None]), [True]
+    if not weights_known:
         base = count * means[:, 0]
         of_weight = Effects.of(
-            families, Sums(adding, observed[:, 0], error[:, 0]), base, count * before.spread[:, 0] ** 2, True
+            families, CoordinateSums(adding, observed[:, 0], error[:, 0]), base, count * before.spread[:, 0] ** 2, True
         )
         means[:, 0] = np.clip(means[:, 0] * np.exp(of_weight.of_cells), max(lowest[0], 1e-300), highest[0])
-        every[0], parts[0] = of_weight, _within(law.weight, of_weight.of_cells, count, True)
+        by_coordinate[0], parts[0] = of_weight, _within(law.weight, of_weight.of_cells, count, True)
     growth = means[:, 0] / before.means[:, 0]
     for k in range(1, means.shape[1]):
         predicted, scaling = before.means[:, k], bool(lowest[k] >= 0.0 and before.means[0, k] > 0.0)
         unit = predicted if scaling else np.full(len(cells), float(law.outcomes[:, k - 1].std()) or 1.0)
         heavier = adding @ (count * (means[:, 0] - before.means[:, 0]))
         lean = (predicted[0] - about[:, k - 1]) * heavier
-        sums = Sums(adding, observed[:, k] - lean, error[:, k])
+        sums = CoordinateSums(adding, observed[:, k] - lean, error[:, k])
         effects = Effects.of(
             families, sums, count * means[:, 0] * unit, count * (growth * before.spread[:, k]) ** 2, scaling
         )
@@ -190,21 +190,23 @@ def predicted_by_sums(
         means[:, k] = np.clip(moved, lowest[k], highest[k])
         of_size = effects.of_cells if scaling else unit * effects.of_cells
         parts.append(_within(law.outcomes[:, k - 1], of_size, count, scaling))
-        every.append(effects)
+        by_coordinate.append(effects)
         scaled.append(scaling)
 
-    def within(one: ReferenceSample) -> Prediction:
-        columns = [one.weight, *one.outcomes.T]
+    def within(sample: ReferenceSample) -> Prediction:
+        columns = [sample.weight, *sample.outcomes.T]
         weight, *outcomes = (drawn_together(*each) for each in zip(columns, parts, scaled, strict=True))
-        return of_one_law(ReferenceSample(one.codes, weight, np.column_stack(outcomes)), means, lowest, known)
+        return of_one_law(ReferenceSample(sample.codes, weight, np.column_stack(outcomes)), means, lowest, weights_known)
 
     after = within(law)
     loadings = [
-        Loadings.none(len(cells)) if one is None else _loadings(families.design, one.root, after, j, scaled[j], before)
-        for j, one in enumerate(every)
+        Loadings.none(len(cells)) if fit is None else _loadings(families.design, fit.root, after, j, scaled[j], before)
+        for j, fit in enumerate(by_coordinate)
     ]
     shared = tuple(loadings)
-    return PredictionBySums(replace(after, loadings=shared), tuple(replace(within(one), loadings=shared) for one in others))
+    return PredictionBySums(
+        replace(after, loadings=shared), tuple(replace(within(sample), loadings=shared) for sample in laws)
+    )
 
 
 def _loadings(

@@ -1,4 +1,4 @@
-"""Learners of the public model: mean values by cell of public columns, from sums over reference records. For `prediction`.
+"""Learners of the public model: main effects and boosted trees for means by cell of public columns, from reference records.
 
 A learner has folds of records, and predicts the cells of every fold by the records of the others. What a fold's records
 leave shows the learner's errors; `prediction` shrinks and states them in the same way for all members. `MainEffects` follow
@@ -62,8 +62,8 @@ class MainEffects:
     folds: int = 2
 
     def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
-        others = [cells.fitted((fold != k) * counts, (fold != k) * totals) for k in range(self.folds)]
-        return Fitted(cells.fitted(counts, totals), np.array(others), False)
+        cross_fits = [cells.fitted((fold != k) * counts, (fold != k) * totals) for k in range(self.folds)]
+        return Fitted(cells.fitted(counts, totals), np.array(cross_fits), False)
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class Trees:
         codes, with_records = cells.codes.astype(np.float64), len(cells.size)
         grown, losses = [self._grown(cells, counts, totals, fold != k) for k in range(self.folds)], np.zeros(1 + MOST_TREES)
         for k, (base, trees) in enumerate(grown):
-            count, total = (cells.added((fold == k) * one) for one in (counts, totals))
+            count, total = (cells.added((fold == k) * values) for values in (counts, totals))
             for number, mean in enumerate(_growing(base[:with_records], trees, codes[:with_records])):
                 losses[number] += deviance(count, total, mean)
         number = int(np.argmin(losses))
-        others = np.array([next(islice(_growing(base, trees, codes), number, None)) for base, trees in grown])
-        return Fitted(others.mean(axis=0), others, True)
+        cross_fits = np.array([next(islice(_growing(base, trees, codes), number, None)) for base, trees in grown])
+        return Fitted(cross_fits.mean(axis=0), cross_fits, True)
 
     def _grown(self, cells: ReferenceCells, counts: Floats, totals: Floats, rows: NDArray[np.bool_]) -> tuple[Floats, Any]:
         """Main effects by some records, (cell,), and trees by the same; None where these have nothing to split."""
@@ -90,8 +90,8 @@ class Trees:
         counts, totals = rows * counts, rows * totals
         base = cells.fitted(counts, totals)
         expected, predicted = cells.added(counts) * base[: len(cells.size)], counts * base[cells.place]
-        seen = expected > 0.0
-        if not seen.any() or not cells.columns:
+        present = expected > 0.0
+        if not present.any() or not cells.columns:
             return base, None
         # Trees count records by what they show of a mean: by its square over a record's variance.
         variance = max(float(((totals - predicted) ** 2).sum() / predicted.sum()), LEAST_VARIANCE * float(predicted.max()))
@@ -106,9 +106,9 @@ class Trees:
             early_stopping=False,
             random_state=0,
         )
-        codes, ratio = cells.codes[: len(cells.size)][seen], cells.added(totals)[seen] / expected[seen]
+        codes, ratio = cells.codes[: len(cells.size)][present], cells.added(totals)[present] / expected[present]
         with threadpool_limits(1):
-            return base, trees.fit(codes.astype(np.float64), ratio, sample_weight=expected[seen] / variance)
+            return base, trees.fit(codes.astype(np.float64), ratio, sample_weight=expected[present] / variance)
 
 
 def _growing(base: Floats, trees: Any, codes: Floats) -> Iterator[Floats]:
@@ -149,4 +149,4 @@ MAIN_EFFECTS, TREES = MainEffects(), Trees()
 
 def recalled(of_others: Floats) -> list[Learner]:
     """Learners by coordinate, from predictions that a release states, (coordinate, fold, cell): 0 where there are none."""
-    return [Recalled(one) if one.any() else MAIN_EFFECTS for one in of_others]
+    return [Recalled(predictions) if predictions.any() else MAIN_EFFECTS for predictions in of_others]

@@ -136,9 +136,9 @@ class TableLimits:
         The last step is of all records that may be. None needs limits beyond those of the public range.
         """
         coordinates = counts.shape[1] // STEPS_WIDER
-        shown = counts.reshape(len(counts), coordinates, STEPS_WIDER) > UNIT / coordinates / 2.0
+        has_records = counts.reshape(len(counts), coordinates, STEPS_WIDER) > UNIT / coordinates / 2.0
         step = np.zeros(self.scale.shape, dtype=np.int64)
-        step[:, -coordinates:] = (np.arange(1, STEPS_WIDER + 1) * shown).max(axis=2)
+        step[:, -coordinates:] = (np.arange(1, STEPS_WIDER + 1) * has_records).max(axis=2)
         most = np.full(step.shape, np.inf) if self.widest is None else self.widest
         scale = np.where(step < STEPS_WIDER, np.minimum(self.scale * WIDER**step, most), most)
         return replace(self, weight=scale[:, 0], outcome=scale[:, 1:])
@@ -174,9 +174,9 @@ def unpaired(sums: Floats) -> Floats:
 def predicted_means(cell: Ints, size: Floats, prediction: Prediction) -> Floats:
     """Predicted means of outcomes by cell of a table, (cell, outcome)."""
     weight = size * prediction.means[:, 0]
-    held = np.bincount(cell, weights=weight)
+    cell_weight = np.bincount(cell, weights=weight)
     sums = [np.bincount(cell, weights=weight * mean) for mean in prediction.means[:, 1:].T]
-    return np.asarray(np.column_stack([total / held for total in sums]))
+    return np.asarray(np.column_stack([total / cell_weight for total in sums]))
 
 
 def direct_variances(
@@ -190,8 +190,8 @@ def direct_variances(
     """
     weight, spread, number = prediction.means[:, 0], prediction.spread, np.maximum(adding @ size, 1e-300)
     average = adding @ (size * weight) / number
-    given = (1.0 - prediction.adds_weight) * number * average**2
-    columns = [adding @ (size * (spread[:, 0] ** 2 + weight**2)) - given]
+    of_numbers = (1.0 - prediction.adds_weight) * number * average**2
+    columns = [adding @ (size * (spread[:, 0] ** 2 + weight**2)) - of_numbers]
     square = spread[:, 0] ** 2 + weight**2
     for k in range(1, 1 + mean.shape[1]):
         m, about = prediction.means[:, k], mean[:, k - 1]
@@ -259,17 +259,19 @@ def residual_samples(
     # Errors of the prediction and planned drift move residuals of all records of a base cell.
     moves = np.hypot(errors * prediction.spread, drift * prediction.drifting)
     for begin in range(0, cells, AT_ONCE):
-        few = slice(begin, min(begin + AT_ONCE, cells))
-        place, share = _quantile_ranks(start[few], count[few], OWN)
-        drawn = z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
-        sample = np.concatenate([drawn, np.broadcast_to(pool_z, (len(drawn), *pool_z.shape))], axis=1)
-        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(drawn), POOLED))
-        shares = np.concatenate([count[few, None] * share, pooled], axis=1)
-        wanted = first[few, None] + steps * ends[few, None]
+        block = slice(begin, min(begin + AT_ONCE, cells))
+        place, share = _quantile_ranks(start[block], count[block], OWN)
+        quantiles = (
+            z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
+        )
+        sample = np.concatenate([quantiles, np.broadcast_to(pool_z, (len(quantiles), *pool_z.shape))], axis=1)
+        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(quantiles), POOLED))
+        shares = np.concatenate([count[block, None] * share, pooled], axis=1)
+        wanted = first[block, None] + steps * ends[block, None]
         base = by_cell[np.minimum(np.searchsorted(reach, wanted, side="right"), len(cell) - 1)]
         means = prediction.means[base]
         residual = sample * prediction.spread[base] + sign * moves[base]
-        weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[few, None, :]
+        weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
         total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
         if bounds is not None:
             low, high = bounds
@@ -277,13 +279,13 @@ def residual_samples(
             lighter = np.minimum(weight, most) / np.maximum(weight, 1e-300)
             weight, total = np.minimum(weight, most), total * lighter[..., None]
             total = np.clip(total, weight[..., None] * (low[1:] - centre), weight[..., None] * (high[1:] - centre))
-        taken = about.subtracted[base]
-        r, rho = weight - taken, total - taken[..., None] * (about.means[base, 1:] - centre)
+        offset = about.subtracted[base]
+        r, rho = weight - offset, total - offset[..., None] * (about.means[base, 1:] - centre)
         yield (
-            few,
+            block,
             np.concatenate([r[..., None], rho], axis=-1),
             shares,
-            np.asarray(count[few] + POOL_WORTH, dtype=np.float64),
+            np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
         )
 
 
@@ -327,32 +329,32 @@ def choose(
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)
     slope, unknown_mean = np.zeros_like(ends), None
     if unknown is not None or about is not None:
-        taken = (about or prediction).means[:, 0]
-        base_weight = np.bincount(cell, weights=size * taken, minlength=cells) / number
+        mean_weight = (about or prediction).means[:, 0]
+        base_weight = np.bincount(cell, weights=size * mean_weight, minlength=cells) / number
         unknown_mean = np.column_stack([np.maximum(base_weight, 1e-300), np.where(lowest[1:] >= 0.0, mean, 0.0)])
     bounds = None if unknown is None else (lowest, highest)
-    for few, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about):
+    for block, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about):
         share = share / share.sum(axis=1, keepdims=True)
-        sample, share = _with_tails(sample, share, len(prediction.residuals), ends[few])
-        law = number[few], records, prediction.adds_weight, None if unknown_mean is None else unknown_mean[few]
+        sample, share = _with_tails(sample, share, len(prediction.residuals), ends[block])
+        law = number[block], records, prediction.adds_weight, None if unknown_mean is None else unknown_mean[block]
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
-            start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, one, ends[few, 0]) for one in centres)]
-            tried = [ClippedResiduals.of(sample, share, one, *law) for one in start]
-            open_ = np.zeros_like(unit[few]) if unknown is None else unknown[few]
-            best = _best(tried, noise, unit[few], ends[few], cells > MOST_WITH_ALL_CENTRES, open_)
+            start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, level, ends[block, 0]) for level in centres)]
+            tried = [ClippedResiduals.of(sample, share, centre, *law) for centre in start]
+            open_ = np.zeros_like(unit[block]) if unknown is None else unknown[block]
+            best = _best(tried, noise, unit[block], ends[block], cells > MOST_WITH_ALL_CENTRES, open_)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
-            least = np.minimum(ends[few], NEGLIGIBLE * np.sqrt(direct[few] / noise))
-            centre[few], scale[few] = best[0], np.maximum(best[1], least)
+            least = np.minimum(ends[block], NEGLIGIBLE * np.sqrt(direct[block] / noise))
+            centre[block], scale[block] = best[0], np.maximum(best[1], least)
         else:
-            centre[few], scale[few] = fixed.centre[few], fixed.scale[few]
-        clipping = ClippedResiduals.of(sample, share, centre[few], *law)
-        ratios = clipping.ratios(scale[few])
-        loss[few] = clipping.variances(clipping.norm(ratios))[0]
-        slope[few] = clipping.slope(ratios, clipping.norm(ratios))
+            centre[block], scale[block] = fixed.centre[block], fixed.scale[block]
+        clipping = ClippedResiduals.of(sample, share, centre[block], *law)
+        ratios = clipping.ratios(scale[block])
+        loss[block] = clipping.variances(clipping.norm(ratios))[0]
+        slope[block] = clipping.slope(ratios, clipping.norm(ratios))
         of_pool = slice(OWN, OWN + POOLED)
-        pooled, worth = _lost(sample[:, of_pool], centre[few], scale[few], prediction.adds_weight), share[:, of_pool]
-        pool[few] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
+        pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
+        pool[block] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
     beyond = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction)
     if fixed is not None and about is not None:
         return replace(fixed, beyond=beyond, loss=loss, slope=slope)
@@ -371,14 +373,19 @@ def _best(
 ) -> tuple[Floats, Floats]:
     """Centres and limits, (cell, 1 + outcome), of the least predicted risk, from residuals about the tried centres."""
     risk, scale = _descend(about[0], noise, direct, ends, unknown)
-    centre, others = about[0].centre, about[1:]
-    if one_more and others:
-        risks = np.array([one.risk(one.norm(one.ratios(scale)), scale, noise, direct, unknown) for one in others])
-        others = [ClippedResiduals.chosen(others, risks.argmin(axis=0))]
-    for one in others:
-        value, limit = _descend(one, noise, direct, ends, unknown)
+    centre, candidates = about[0].centre, about[1:]
+    if one_more and candidates:
+        risks = np.array(
+            [
+                candidate.risk(candidate.norm(candidate.ratios(scale)), scale, noise, direct, unknown)
+                for candidate in candidates
+            ]
+        )
+        candidates = [ClippedResiduals.chosen(candidates, risks.argmin(axis=0))]
+    for candidate in candidates:
+        value, limit = _descend(candidate, noise, direct, ends, unknown)
         better = value < risk
-        risk, centre = np.where(better, value, risk), np.where(better, one.centre, centre)
+        risk, centre = np.where(better, value, risk), np.where(better, candidate.centre, centre)
         scale = np.where(better[:, None], limit, scale)
     return centre, scale
 
@@ -397,9 +404,9 @@ def _beyond(
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
     of_about, weight = about.at_reference[inside, 0], means[:, 0] + residual[:, 0]
-    taken = (1.0 - about.adds_weight) * of_about[:, 0]
-    r, total = weight - taken, residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
-    rho = total - taken[:, None] * (of_about[:, 1:] - mean[cell])
+    offset = (1.0 - about.adds_weight) * of_about[:, 0]
+    r, total = weight - offset, residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
+    rho = total - offset[:, None] * (of_about[:, 1:] - mean[cell])
     lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
@@ -454,17 +461,17 @@ def _with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tu
     largest = np.maximum(np.abs(sample).max(axis=1), NEARLY_NONE * ends)
     extra, parts = [], []
     steps = (np.arange(BEYOND) + 0.5) / BEYOND
-    one = 1.0 / (records + 1.0)
+    tail_share = 1.0 / (records + 1.0)
     for k in range(coordinates):
         ratio = np.maximum(ends[:, k] / np.maximum(largest[:, k], 1e-300), 1.0)[:, None]
         size, worth = largest[:, k, None] * ratio**steps, ratio ** (-TAIL * (steps - steps[0]))
-        worth = worth / worth.sum(axis=1, keepdims=True) * one
+        worth = worth / worth.sum(axis=1, keepdims=True) * tail_share
         for sign in (1.0,) if k == 0 else (1.0, -1.0):
             place = np.zeros((cells, BEYOND, coordinates))
             place[..., k] = sign * size
             extra.append(place)
             parts.append(worth if k == 0 else worth / 2.0)
-    shares = np.concatenate([share * (1.0 - coordinates * one), *parts], axis=1)
+    shares = np.concatenate([share * (1.0 - coordinates * tail_share), *parts], axis=1)
     return np.concatenate([sample, *extra], axis=1), shares
 
 
@@ -514,9 +521,9 @@ class ClippedResiduals(NamedTuple):
         moved = np.moveaxis(sample, 2, 0).copy()
         moved[0] -= centre[:, None]
         first = share * moved
-        seen = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
-        across = (first * sample[..., 0])[:, :, : OWN + POOLED] if adds_weight else np.zeros((0, *seen.shape))
-        weight = np.column_stack([seen.sum(axis=1), (seen * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
+        products = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
+        across = (first * sample[..., 0])[:, :, : OWN + POOLED] if adds_weight else np.zeros((0, *products.shape))
+        weight = np.column_stack([products.sum(axis=1), (products * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
         second = first * moved
         sums = first.sum(axis=2), second.sum(axis=2)
         relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
@@ -545,7 +552,7 @@ class ClippedResiduals(NamedTuple):
         if not len(self.across):
             return np.asarray(sum(ratios))
         part = ratios[0] / max(len(ratios) - 1, 1)
-        return np.asarray(sum(np.maximum(part, one) for one in ratios[1:]))
+        return np.asarray(sum(np.maximum(part, ratio) for ratio in ratios[1:]))
 
     def slope(self, ratios: Sequence[Floats], norm: Floats) -> Floats:
         """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
@@ -560,33 +567,33 @@ class ClippedResiduals(NamedTuple):
     def variances(self, norm: Floats) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
         lost, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
-        seen, ahead = OWN + POOLED, self.number + self.number**2 / self.records
+        body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
-            mean, product = _dot(first[:, :seen], lost[..., :seen]), second * lost
-            inside, tail = _dot(product[..., :seen], lost[..., :seen]), _dot(product[..., seen:], lost[..., seen:])
+            mean, product = _dot(first[:, :body], lost[..., :body]), second * lost
+            inside, tail = _dot(product[..., :body], lost[..., :body]), _dot(product[..., body:], lost[..., body:])
             if len(self.across):
                 # What is clipped goes with the count: only what is left of it is uncertain.
                 part = mean / np.maximum(self.weight[:, 0], 1e-300)
-                uncertain = inside - 2.0 * part * _dot(self.across[k], lost[..., :seen]) + part**2 * self.weight[:, 1]
+                uncertain = inside - 2.0 * part * _dot(self.across[k], lost[..., :body]) + part**2 * self.weight[:, 1]
             else:
                 uncertain = inside - mean**2
             loss = np.maximum(uncertain, 0.0) * ahead + tail * self.number
-            kept = self.square[k] - 2.0 * product.sum(axis=-1) + inside + tail
+            variance = self.square[k] - 2.0 * product.sum(axis=-1) + inside + tail
             if k == 0:
-                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, seen:], lost[..., seen:]))
-                kept = kept + self.centre * of_centre
-            columns.append((loss, np.maximum(kept, 0.0) * self.number))
+                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], lost[..., body:]))
+                variance = variance + self.centre * of_centre
+            columns.append((loss, np.maximum(variance, 0.0) * self.number))
         clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
         return clipped, kept_of
 
     def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
         """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
-        loss, kept = self.variances(norm)
-        kept, added = kept + unknown, noise * scale**2
+        loss, variance = self.variances(norm)
+        variance, added = variance + unknown, noise * scale**2
         if self.relative.any():
-            seen = (1.0 - self.slope(self.ratios(scale), norm)) ** 2
-            loss, added = loss / seen, added / seen
-        return np.asarray(((kept * added / np.maximum(kept + added, 1e-300) + loss) / direct).sum(axis=-1))
+            response = (1.0 - self.slope(self.ratios(scale), norm)) ** 2
+            loss, added = loss / response, added / response
+        return np.asarray(((variance * added / np.maximum(variance + added, 1e-300) + loss) / direct).sum(axis=-1))
 
 
 def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
@@ -597,8 +604,8 @@ def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
     return np.array([part / np.maximum(part.sum(axis=1, keepdims=True), 1e-300) for part in parts])
 
 
-def _dot(one: Floats, other: Floats) -> Floats:
-    return np.asarray(np.einsum("...s,...s->...", one, other))
+def _dot(left: Floats, right: Floats) -> Floats:
+    return np.asarray(np.einsum("...s,...s->...", left, right))
 
 
 def _descend(

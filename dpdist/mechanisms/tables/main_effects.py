@@ -1,4 +1,4 @@
-"""Reference records, their cells and those of a file by public columns, and log-linear main effects by sums over them."""
+"""Cells of reference records and of a file by public columns, and log-linear main effects fitted to sums over them."""
 
 from __future__ import annotations
 
@@ -116,17 +116,17 @@ class ReferenceCells(NamedTuple):
     ) -> ReferenceCells:
         both = np.concatenate([reference.codes, cells.astype(np.int32)])
         group, first = grouped(list(both.T)) if both.shape[1] else (np.zeros(len(both), dtype=np.int64), np.zeros(1, int))
-        every = both[first]
+        combinations = both[first]
         place, of_file = np.split(group, [len(reference.codes)])
         place, records = reference.of_records(place), len(reference.weight)
-        number = np.bincount(place, minlength=len(every))
+        number = np.bincount(place, minlength=len(combinations))
         order = np.argsort(number == 0, kind="stable")
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order))
         size = number[order][: int((number > 0).sum())].astype(np.float64)
-        every = every[order]
-        design, index = one_hot(every, sizes), families(tables, every)
-        return cls(rank[place], rank[of_file], size, every, design, index, interactions(every, records))
+        combinations = combinations[order]
+        design, index = one_hot(combinations, sizes), families(tables, combinations)
+        return cls(rank[place], rank[of_file], size, combinations, design, index, interactions(combinations, records))
 
     def added(self, values: Floats) -> Floats:
         """Sums of records' values by cell with records, (cell,)."""

@@ -1,4 +1,4 @@
-"""Errors of two releases of `tables` that learned from one reference, drawn together, for the error of a change.
+"""Joint draws of the errors of two `tables` releases with one reference, from which the error of a change follows.
 
 A release P estimates residual sums z_P = n e + d_P + s_P: e is the error of the reference's prediction per record, d_P the
 drift since the reference, and s_P the sampling error of the records. With rows M_P, errors of observations η_P and the
@@ -30,7 +30,7 @@ import numpy as np
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, Prior
+from dpdist.mechanisms.tables.posterior import Drift, Posterior, ResidualPrior
 
 
 class Estimated(NamedTuple):
@@ -38,7 +38,7 @@ class Estimated(NamedTuple):
 
     posterior: Posterior
     history: tuple[PeriodTotals, ...]
-    own: PeriodTotals
+    totals: PeriodTotals
     drift: Drift
     """Root mean square sizes of drift since the period before."""
 
@@ -57,37 +57,39 @@ def common_history(later: Estimated, earlier: Estimated) -> tuple[PeriodTotals, 
     """Periods since the reference up to the later release, among them the earlier one; None if the releases have no such
     history in common.
     """
-    of_later, of_earlier = ([one.period for one in release.history] for release in (later, earlier))
+    of_later, of_earlier = ([totals.period for totals in release.history] for release in (later, earlier))
     if learned_from(later, earlier):
-        further = later.history[of_later.index(earlier.own.period) + 1 :]
-        periods = (*earlier.history, earlier.own, *further)
+        further = later.history[of_later.index(earlier.totals.period) + 1 :]
+        periods = (*earlier.history, earlier.totals, *further)
     elif of_later == of_earlier:
-        periods = (*earlier.history, earlier.own)
+        periods = (*earlier.history, earlier.totals)
     else:
         return None
-    by_period = {one.period: one for one in periods}
-    shared = all(one.period in by_period and _same(one, by_period[one.period]) for one in later.history)
+    by_period = {totals.period: totals for totals in periods}
+    shared = all(totals.period in by_period and _same(totals, by_period[totals.period]) for totals in later.history)
     return periods if shared else None
 
 
 def learned_from(later: Estimated, earlier: Estimated) -> bool:
-    return any(one.period == earlier.own.period for one in later.history)
+    return any(totals.period == earlier.totals.period for totals in later.history)
 
 
-def _same(one: PeriodTotals, other: PeriodTotals) -> bool:
+def _same(totals: PeriodTotals, other: PeriodTotals) -> bool:
     """Whether totals are the same; the first remembered period counts those before it, too."""
     names = ("codes", "row", "total", "variance")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+    return all(np.array_equal(getattr(totals, name), getattr(other, name)) for name in names)
 
 
-def errors_of_two(later: Estimated, earlier: Estimated, prior: Prior, draws: int, rng: np.random.Generator) -> ErrorsOfTwo:
+def errors_of_two(
+    later: Estimated, earlier: Estimated, prior: ResidualPrior, draws: int, rng: np.random.Generator
+) -> ErrorsOfTwo:
     """`prior` is the law of the later release's file and of all periods of `common_history`."""
     periods = common_history(later, earlier)
     assert periods is not None
     chained = learned_from(later, earlier)
-    own = len(later.own.count)
-    ends = np.cumsum([own, *(len(one.count) for one in periods)])
-    places = {one.period: np.arange(*ends[k : k + 2]) for k, one in enumerate(periods)}
+    number = len(later.totals.count)
+    ends = np.cumsum([number, *(len(totals.count) for totals in periods)])
+    places = {totals.period: np.arange(*ends[k : k + 2]) for k, totals in enumerate(periods)}
     last, place = later.drift, len(earlier.history)
     common = earlier.drift if chained else _smaller(later.posterior.prior.drift[-1], earlier.posterior.prior.drift[-1])
     drift = list(prior.moving(later.posterior.prior.drift[-1]).drift)
@@ -96,19 +98,19 @@ def errors_of_two(later: Estimated, earlier: Estimated, prior: Prior, draws: int
     deviated, sampled = prior.deviated(draws, rng), prior.sampled(draws, rng)
     if not chained:
         alone = _less(earlier.drift, common)
-        deviated[places[earlier.own.period]] += _drifted(earlier.posterior.prior, alone, draws, rng)
-    sampled[:own] = 0.0
-    of_file = earlier.posterior.prior.sampled(draws, rng)[: len(earlier.own.count)]
-    sampled[places[earlier.own.period]] = of_file if chained else 0.0
+        deviated[places[earlier.totals.period]] += _drifted(earlier.posterior.prior, alone, draws, rng)
+    sampled[:number] = 0.0
+    of_file = earlier.posterior.prior.sampled(draws, rng)[: len(earlier.totals.count)]
+    sampled[places[earlier.totals.period]] = of_file if chained else 0.0
 
-    noise = {one.period: _noise(one, earlier.posterior, draws, rng) for one in periods}
+    noise = {totals.period: _noise(totals, earlier.posterior, draws, rng) for totals in periods}
     of_own = earlier.posterior.disturbed(rng.standard_normal((len(earlier.posterior.noise), draws)), rng)
-    of_own = of_own[: len(of_own) - sum(len(noise[one.period]) for one in earlier.history)]
-    noise[earlier.own.period] = of_own[_as_totals(earlier.own, len(of_own))]
+    of_own = of_own[: len(of_own) - sum(len(noise[totals.period]) for totals in earlier.history)]
+    noise[earlier.totals.period] = of_own[_as_totals(earlier.totals, len(of_own))]
     found = []
-    for release, at in ((later, np.arange(own)), (earlier, places[earlier.own.period])):
-        here = np.concatenate([at, *(places[one.period] for one in release.history)])
-        before = [noise[one.period] for one in release.history]
+    for release, at in ((later, np.arange(number)), (earlier, places[earlier.totals.period])):
+        here = np.concatenate([at, *(places[totals.period] for totals in release.history)])
+        before = [noise[totals.period] for totals in release.history]
         if release is earlier:
             observed = np.concatenate([of_own, *before])
         else:
@@ -120,8 +122,8 @@ def errors_of_two(later: Estimated, earlier: Estimated, prior: Prior, draws: int
     return ErrorsOfTwo(*found)
 
 
-def _smaller(one: Drift, other: Drift) -> Drift:
-    return Drift(*map(tuple, np.minimum(np.array(one), np.array(other)).tolist()))
+def _smaller(drift: Drift, other: Drift) -> Drift:
+    return Drift(*map(tuple, np.minimum(np.array(drift), np.array(other)).tolist()))
 
 
 def _less(drift: Drift, common: Drift) -> Drift:
@@ -129,7 +131,7 @@ def _less(drift: Drift, common: Drift) -> Drift:
     return Drift(*map(tuple, rest.tolist()))
 
 
-def _drifted(prior: Prior, drift: Drift, draws: int, rng: np.random.Generator) -> Floats:
+def _drifted(prior: ResidualPrior, drift: Drift, draws: int, rng: np.random.Generator) -> Floats:
     """Draws of drift of these sizes in the last period of a release, of the file's cells, (cell, 1 + outcome, draw)."""
     cells, last = len(prior.size), len(prior.since)
     first = cells if prior.earlier is None else int((prior.earlier.period == last).sum())

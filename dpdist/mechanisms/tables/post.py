@@ -1,4 +1,4 @@
-"""Public parts of `tables`, for `publish`: model, texts, and every measurement cell by cell, with its limits."""
+"""The public parts of `tables` in its registration: model, texts, and every measurement cell by cell, with its limits."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
     cells, within = [*[()] * model.secret, (), *model.tables_in_turn], _of_stratum(release, stratum)
     for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=True)):
         of_number = model.secret and number == 0
-        shown = ["records"] if of_number else statistics
+        labels = ["records"] if of_number else statistics
         yield Figures(
             cells=[within | cell for cell in model.groups(by)],
-            statistics=shown,
-            values=sums[:, : len(shown)],
-            scales=[model.joint.share("", part).scale] * len(shown),
+            statistics=labels,
+            values=sums[:, : len(labels)],
+            scales=[model.joint.share("", part).scale] * len(labels),
             limits=_without_limits if of_number else partial(limits, number - model.secret),
             law=LAW_NAMES[model.joint.law],
             table=name,

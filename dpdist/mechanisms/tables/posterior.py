@@ -81,7 +81,7 @@ class PeriodCells(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prior:
+class ResidualPrior:
     """Law of z before the measurement. `terms` (cross, term) are drift's terms.
 
     z_0 of a secret number of records is Σ w − n̂ m_w, with the predicted number n̂. Its variance has that of the number
@@ -100,7 +100,7 @@ class Prior:
     earlier: PeriodCells | None = None
 
     @classmethod
-    def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> Prior:
+    def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> ResidualPrior:
         """`levels` are the levels of every column, and `cells` the cells of every table, by cross."""
         base, indices = np.arange(len(sizes.count), dtype=np.int32), (*levels, *cells)
         sums = [np.bincount(index, weights=sizes.count) for index in indices]
@@ -110,21 +110,23 @@ class Prior:
             terms = np.flatnonzero(records >= least)
             place = np.full(len(records), -1, dtype=np.int32)
             place[terms] = np.arange(len(terms))
-            some = base[place[index] >= 0]
-            block = (np.ones(len(some)), (some, place[index[some]]))
+            members = base[place[index] >= 0]
+            block = (np.ones(len(members)), (members, place[index[members]]))
             blocks.append(scipy.sparse.csr_array(block, shape=(len(base), len(terms))))
         return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr())
 
-    def drifting(self, cells: float, common: float) -> Prior:
+    def drifting(self, cells: float, common: float) -> ResidualPrior:
         """This law with drift of these sizes in every coordinate."""
         return self.moving(Drift((cells,) * self.coordinates, (common,) * self.coordinates))
 
-    def moving(self, drift: Drift) -> Prior:
+    def moving(self, drift: Drift) -> ResidualPrior:
         """This law with this drift in one period, and so much more since totals of several periods before."""
-        every = (Drift(*(tuple(root * size for size in sizes) for sizes in drift)) for root in np.sqrt(self.since).tolist())
-        return replace(self, drift=tuple(every))
+        drifts = (
+            Drift(*(tuple(root * size for size in sizes) for sizes in drift)) for root in np.sqrt(self.since).tolist()
+        )
+        return replace(self, drift=tuple(drifts))
 
-    def spreading(self, spread: Floats) -> Prior:
+    def spreading(self, spread: Floats) -> ResidualPrior:
         """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
         of_crosses = np.concatenate([spread, self.prediction.spread[len(spread) :]])
         prediction, earlier = replace(self.prediction, spread=of_crosses), self.earlier
@@ -132,7 +134,7 @@ class Prior:
             earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[len(spread) :]]))
         return replace(self, prediction=prediction, earlier=earlier)
 
-    def sized(self, sizes: Sizes, weight: float, growth: float) -> Prior:
+    def sized(self, sizes: Sizes, weight: float, growth: float) -> ResidualPrior:
         """This law with other secret numbers of records of the file, `growth` times the reference's, and its `weight`."""
         earlier, file = self.earlier, len(sizes.count)
         if earlier is None:
@@ -168,7 +170,7 @@ class Prior:
         spread, cross = self.prediction.spread, self.records.indices.astype(np.int64)
         of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
         of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
-        by_record = (of_residuals[0].beside(of_numbers), *of_residuals[1:])
+        by_record = (of_residuals[0].plus(of_numbers), *of_residuals[1:])
         return tuple(load.of_cells(cross).scaled(self.size) for load in by_record)
 
     @cached_property
@@ -177,7 +179,7 @@ class Prior:
         of_residuals = self.prediction.spread * self.prediction.alone
         of_numbers = self.prediction.means[:, 0] / self.sizes.count * self.sizes.alone
         deviations = np.column_stack([np.hypot(of_residuals[:, 0], of_numbers), of_residuals[:, 1:]])
-        return tuple((self.records @ scipy.sparse.diags_array(one)).tocsr() for one in deviations.T)
+        return tuple((self.records @ scipy.sparse.diags_array(deviation)).tocsr() for deviation in deviations.T)
 
     @cached_property
     def relative(self) -> Floats:
@@ -319,11 +321,11 @@ class Posterior:
     they clip in every table.
     """
 
-    prior: Prior
+    prior: ResidualPrior
     rows: Rows
     noise: Floats
     clipped: scipy.sparse.csr_array | None = None
-    erring: Prior | None = None
+    erring: ResidualPrior | None = None
     """The law with the drift that errors have, where that by which sums are shrunk is another."""
     laplace: bool = False
     """True if noise is Laplace, whose tails are heavier than those of a normal law."""
@@ -335,10 +337,10 @@ class Posterior:
 
     def under(self, noise: Floats, clipped: scipy.sparse.csr_array | None = None) -> Posterior:
         """The posterior with other error variances of the same rows, and with other shared ones if they are given."""
-        other = replace(self, noise=noise, clipped=self.clipped if clipped is None else clipped)
+        copy = replace(self, noise=noise, clipped=self.clipped if clipped is None else clipped)
         if self.dense:
-            other.__dict__.update(covariance=self.covariance, reached=self.reached)
-        return other
+            copy.__dict__.update(covariance=self.covariance, reached=self.reached)
+        return copy
 
     def with_tails(self, observed: Floats) -> Posterior:
         """The posterior with larger variances of Laplace noise where it is far out, by what rows show of it: r beyond √2
@@ -444,8 +446,10 @@ class Posterior:
         for (period, j, *typical), (*_, tau, common) in zip(self.prior.moves, self.erring.moves, strict=True):
             more = np.maximum(np.square([tau, common]) - np.square(typical), 0.0)
             for drift, extra in ((self.prior.drifts, more[0]), (self.prior.moved, more[1])):
-                left, seen = (drift(one, j, period).reshape(one[0].shape[0], -1) for one in (rows, self.rows))
-                variance += extra * ((left - gain.T @ seen) ** 2).sum(axis=1)
+                of_estimates, of_sums = (
+                    drift(matrices, j, period).reshape(matrices[0].shape[0], -1) for matrices in (rows, self.rows)
+                )
+                variance += extra * ((of_estimates - gain.T @ of_sums) ** 2).sum(axis=1)
         return variance
 
     def draws(self, wanted: int) -> int:
@@ -467,7 +471,7 @@ class Posterior:
             return
         blocks = in_blocks(draws, len(self.noise))
         seeds = rng.integers(2**63, size=len(blocks)).tolist()
-        pieces = [(seed, few.stop - few.start) for seed, few in zip(seeds, blocks, strict=True)]
+        pieces = [(seed, block.stop - block.start) for seed, block in zip(seeds, blocks, strict=True)]
         yield from zip(blocks, share_out(_DrawnBlock(replace(self), draw), pieces), strict=True)
 
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
@@ -558,7 +562,7 @@ def _smooth(values: Floats, place: Floats) -> Floats:
     return total / weight
 
 
-def lone_variances(prior: Prior, rows: Rows) -> Floats:
+def lone_variances(prior: ResidualPrior, rows: Rows) -> Floats:
     """Variances of rows before the measurement without shared errors and drift, (row,)."""
     numbers = range(prior.coordinates)
     sampled = sum(rows[j].multiply(rows[k]).tocsr() @ prior.diagonal(j, k) for j in numbers for k in numbers)
@@ -566,7 +570,7 @@ def lone_variances(prior: Prior, rows: Rows) -> Floats:
     return np.asarray(np.asarray(sampled) + np.asarray(alone).ravel())
 
 
-def prior_variances(prior: Prior, rows: Rows) -> Floats:
+def prior_variances(prior: ResidualPrior, rows: Rows) -> Floats:
     """Variances of rows before the measurement, (row,)."""
     variance: Floats = (prior.factors(rows) ** 2).sum(axis=1)
     for period, j, tau, common in prior.moves:
@@ -577,7 +581,7 @@ def prior_variances(prior: Prior, rows: Rows) -> Floats:
 
 
 def learned(
-    prior: Prior,
+    prior: ResidualPrior,
     rows: Rows,
     observed: Floats,
     noise: Floats,
@@ -588,15 +592,17 @@ def learned(
 
     A size of the largest likelihood would follow the noise where that hides any drift.
     """
-    known = _Likelihoods.of(prior, rows, observed, noise, clipped, laplace)
-    sizes = [_typical(list(law), list(law.values())) for law in known.laws]
+    likelihoods = _Likelihoods.of(prior, rows, observed, noise, clipped, laplace)
+    sizes = [_typical(list(law), list(law.values())) for law in likelihoods.laws]
     for _ in range(SWEEPS):
         # Common drift first: it would otherwise be taken for that of all levels.
         for j in reversed(range(len(sizes))):
-            sizes[j] = _typical(*known.weights(j, sizes))
-    laws = [known.weights(j, sizes) for j in range(len(sizes))]
+            sizes[j] = _typical(*likelihoods.weights(j, sizes))
+    laws = [likelihoods.weights(j, sizes) for j in range(len(sizes))]
     errors = [_covering(grid, weight) for grid, weight in laws]
-    shrinking, erring = (Drift(tuple(one[: prior.coordinates]), tuple(one[prior.coordinates :])) for one in (sizes, errors))
+    shrinking, erring = (
+        Drift(tuple(values[: prior.coordinates]), tuple(values[prior.coordinates :])) for values in (sizes, errors)
+    )
     return Posterior(prior.moving(shrinking), rows, noise, clipped, prior.moving(erring), laplace)
 
 
@@ -606,11 +612,11 @@ def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
     Where noise hides a drift, it may be many times as large as a typical one. A change between periods errs by it.
     """
     prior = posterior.prior
-    known = _Likelihoods.of(prior, posterior.rows, observed, posterior.noise, posterior.clipped, posterior.laplace)
+    likelihoods = _Likelihoods.of(prior, posterior.rows, observed, posterior.noise, posterior.clipped, posterior.laplace)
     sizes = [*prior.drift[-1].cells, *prior.drift[-1].common]
     squares = list[float]()
     for j in range(len(sizes)):
-        grid, weight = known.weights(j, sizes)
+        grid, weight = likelihoods.weights(j, sizes)
         squares.append(float(np.sqrt(np.average(grid**2, weights=weight))))
     return Drift(tuple(squares[: prior.coordinates]), tuple(squares[prior.coordinates :]))
 
@@ -631,36 +637,42 @@ class _Likelihoods(NamedTuple):
     @classmethod
     def of(
         cls,
-        prior: Prior,
+        prior: ResidualPrior,
         rows: Rows,
         observed: Floats,
         noise: Floats,
         clipped: scipy.sparse.csr_array | None,
         laplace: bool,
     ) -> _Likelihoods:
-        few = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
-        shown, values, numbers = [row[few] for row in rows], observed[few], range(prior.coordinates)
-        plain = prior.covariance(shown, shown) + errors_of(noise[few], None if clipped is None else clipped[few])
+        selection = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
+        selected_rows, values, numbers = [row[selection] for row in rows], observed[selection], range(prior.coordinates)
+        plain = prior.covariance(selected_rows, selected_rows) + errors_of(
+            noise[selection], None if clipped is None else clipped[selection]
+        )
         periods = list(enumerate(prior.since, start=1))
-        levels = [sum(since * squared(prior.drifts(shown, j, period)) for period, since in periods) for j in numbers]
-        common = [np.column_stack([np.sqrt(since) * prior.moved(shown, j, k) for k, since in periods]) for j in numbers]
+        levels = [
+            sum(since * squared(prior.drifts(selected_rows, j, period)) for period, since in periods) for j in numbers
+        ]
+        common = [
+            np.column_stack([np.sqrt(since) * prior.moved(selected_rows, j, k) for k, since in periods]) for j in numbers
+        ]
         laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
         if prior.sizes.secret:
             laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
         parts = levels + [squared(part) for part in common]
-        deviation = np.sqrt(np.maximum(laplace * (noise - squares_of(clipped))[few], 0.0))
+        deviation = np.sqrt(np.maximum(laplace * (noise - squares_of(clipped))[selection], 0.0))
         far = _far_rows(plain, [plain + sum(parts)] if deviation.any() else [], values, deviation)
         return cls(laws, values, plain, parts, common, scipy.sparse.diags_array(deviation).tocsc()[:, far].toarray())
 
     def weights(self, j: int, sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Sizes of one drift with their probabilities, up to a factor, given the sizes of the others."""
-        others = self.plain + sum(sizes[k] ** 2 * part for k, part in enumerate(self.parts) if k != j)
+        covariance = self.plain + sum(sizes[k] ** 2 * part for k, part in enumerate(self.parts) if k != j)
         grid, coordinates = np.array(list(self.laws[j])), len(self.common)
         if j < coordinates:
-            each = (_log_likelihoods(others + tau**2 * self.parts[j], self.values, self.far) for tau in grid)
+            each = (_log_likelihoods(covariance + tau**2 * self.parts[j], self.values, self.far) for tau in grid)
             logs = np.concatenate(list(each))
         else:
-            logs = _log_likelihoods(others, self.values, self.far, self.common[j - coordinates], grid**2)
+            logs = _log_likelihoods(covariance, self.values, self.far, self.common[j - coordinates], grid**2)
         return grid, np.exp(logs - logs.max()) * np.array(list(self.laws[j].values()))
 
 
@@ -669,12 +681,12 @@ def squared(factors: Floats) -> Floats:
     return factors @ factors.T
 
 
-def _far_rows(plain: Floats, others: Sequence[Floats], values: Floats, deviation: Floats) -> Ints:
+def _far_rows(plain: Floats, alternatives: Sequence[Floats], values: Floats, deviation: Floats) -> Ints:
     """Rows whose Laplace noise is likelier than not beyond √2 standard deviations under one of several covariances, the
     farthest `MOST_FAR` of each.
     """
     rows = list[Ints]()
-    for covariance in (plain, *others) if others else ():
+    for covariance in (plain, *alternatives) if alternatives else ():
         unit = np.sqrt(np.diag(covariance))
         relative = scipy.linalg.cho_factor(covariance / np.outer(unit, unit), lower=True, check_finite=False)
         size = deviation / unit * np.abs(scipy.linalg.cho_solve(relative, values / unit, check_finite=False))
@@ -695,7 +707,7 @@ def _covering(sizes: Floats, weight: Floats) -> float:
     return float(np.interp(0.9, inside, ends)) / NOMINAL
 
 
-def _signal(prior: Prior, rows: Rows) -> Floats:
+def _signal(prior: ResidualPrior, rows: Rows) -> Floats:
     """Squared sums that a relative drift of 1 in every period adds to rows, (row,)."""
     periods = range(1, 1 + len(prior.since))
     return np.asarray(sum(prior.moved(rows, j, k) ** 2 for j in range(prior.coordinates) for k in periods))
@@ -729,21 +741,23 @@ def _loss(product: Floats) -> float:
     `product` are inner products of the sums and of noise of one standard deviation in far rows, (1 + far one, 1 + far one).
     """
     square, slope, curvature = product[0, 0], product[1:, 0], product[1:, 1:]
-    taken, sign, price = np.zeros(len(slope)), np.zeros(len(slope)), np.sqrt(2.0)
+    far_noise, sign, price = np.zeros(len(slope)), np.zeros(len(slope)), np.sqrt(2.0)
     for _ in range(2 * len(slope)):
-        gradient = np.where(sign == 0.0, slope - curvature @ taken, 0.0)
+        gradient = np.where(sign == 0.0, slope - curvature @ far_noise, 0.0)
         most = int(np.abs(gradient).argmax())
         if abs(gradient[most]) <= price * (1.0 + 1e-9):
             break
         sign[most] = np.sign(gradient[most])
-        while len(some := np.flatnonzero(sign)):
-            aim = np.linalg.solve(curvature[np.ix_(some, some)], slope[some] - price * sign[some])
-            wrong, before = aim * sign[some] <= 0.0, taken[some]
+        while len(active := np.flatnonzero(sign)):
+            aim = np.linalg.solve(curvature[np.ix_(active, active)], slope[active] - price * sign[active])
+            wrong, before = aim * sign[active] <= 0.0, far_noise[active]
             # A step ends where the first of them would change its sign.
             length = float((before[wrong] / (before[wrong] - aim[wrong])).min()) if wrong.any() else 1.0
-            taken[some] = before + length * (aim - before)
+            far_noise[active] = before + length * (aim - before)
             if not wrong.any():
                 break
-            sign[some[wrong & (np.abs(taken[some]) <= 1e-9 * (1.0 + np.abs(before)))]] = 0.0
-            taken[sign == 0.0] = 0.0
-    return float(0.5 * square - taken @ slope + 0.5 * taken @ curvature @ taken + price * np.abs(taken).sum())
+            sign[active[wrong & (np.abs(far_noise[active]) <= 1e-9 * (1.0 + np.abs(before)))]] = 0.0
+            far_noise[sign == 0.0] = 0.0
+    return float(
+        0.5 * square - far_noise @ slope + 0.5 * far_noise @ curvature @ far_noise + price * np.abs(far_noise).sum()
+    )

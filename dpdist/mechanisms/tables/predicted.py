@@ -1,4 +1,4 @@
-"""Published cells of `tables` as the prediction has them, and their predicted errors: for `system` and plans."""
+"""Predicted values of published cells, and their predicted errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dpdist.mechanisms.tables.workload import AddedCells
 
 
 class PredictedCells(NamedTuple):
-    """Published cells as the prediction has them: counts (cell,), means (cell, outcome), and direct variances of counts
-    and of means times counts given numbers of records, (cell, 1 + outcome).
+    """Published cells as the prediction has them: total weights (cell,), means (cell, outcome), and direct variances of
+    counts and of means times counts given numbers of records, (cell, 1 + outcome).
 
     `sampled` (cell, 1 + outcome) are direct variances of counts and totals, which have those of numbers of records as well.
     """
 
     cells: AddedCells
-    held: Floats
+    total_weight: Floats
     mean: Floats
     direct: Floats
     sampled: Floats
@@ -28,13 +28,13 @@ class PredictedCells(NamedTuple):
     @classmethod
     def of(cls, published: AddedCells, count: Floats, prediction: Prediction) -> PredictedCells:
         weight = count * prediction.means[:, 0]
-        held = np.maximum(published @ weight, 1e-300)
-        mean = np.column_stack([published @ (weight * one) / held for one in prediction.means[:, 1:].T])
+        total_weight = np.maximum(published @ weight, 1e-300)
+        mean = np.column_stack([published @ (weight * outcome) / total_weight for outcome in prediction.means[:, 1:].T])
         direct = direct_variances(published, count, mean, prediction)
         squares = direct_variances(published, count, np.zeros_like(mean), prediction)[:, 1:]
-        of_totals = np.maximum(squares - (held[:, None] * mean) ** 2 / count.sum(), 0.0)
+        of_totals = np.maximum(squares - (total_weight[:, None] * mean) ** 2 / count.sum(), 0.0)
         sampled = np.column_stack([sampled_variances(published, count, prediction), of_totals])
-        return cls(published, held, mean, direct, sampled)
+        return cls(published, total_weight, mean, direct, sampled)
 
     @property
     def unit(self) -> Floats:

@@ -76,7 +76,7 @@ class Prediction:
     @property
     def without_factors(self) -> Prediction:
         """The prediction with variances of shared errors alone."""
-        return replace(self, loadings=tuple(one.without_factors for one in self.loadings))
+        return replace(self, loadings=tuple(load.without_factors for load in self.loadings))
 
     @property
     def weights_known(self) -> bool:
@@ -110,7 +110,7 @@ class Prediction:
             self,
             means=self.means[:cells],
             spread=self.spread[:cells],
-            loadings=tuple(one.of_cells(np.arange(cells)) for one in self.loadings),
+            loadings=tuple(load.of_cells(np.arange(cells)) for load in self.loadings),
             alone=self.alone[:cells],
             places=np.where(self.places < cells, self.places, -1),
         )
@@ -135,18 +135,18 @@ class Prediction:
         return replace(self, means=means, spread=spread, at_reference=at_reference)
 
 
-def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, known: bool = False) -> Prediction:
+def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_known: bool = False) -> Prediction:
     """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes.
 
     Spreads go with the mean weight, and with means of outcomes that are never negative by their bounds `lowest` (1 +
-    outcome,); that of rare values goes with the root of their mean. Weights are public if `known`.
+    outcome,); that of rare values goes with the root of their mean. Weights are public if `weights_known`.
     """
     records, mean = len(sample.weight), max(float(sample.weight.mean()), 1e-300)
     outcomes = np.average(sample.outcomes, weights=np.maximum(sample.weight, 1e-300), axis=0)
     relative = sample.weight[:, None] / mean * np.column_stack([np.ones(records), sample.outcomes - outcomes])
     relative[:, 0] -= 1.0
     spread = np.sqrt((relative**2).mean(axis=0))
-    if not known:
+    if not weights_known:
         spread[0] = max(spread[0], SMALLEST)
     residuals = relative / np.where(spread > 0.0, spread, 1.0)
     rising = (lowest[1:] >= 0.0) & (outcomes > 0.0)
@@ -177,9 +177,9 @@ class Spread(NamedTuple):
         ends = np.unique(np.quantile(prediction, np.linspace(0.0, 1.0, BINS + 1)))
         place = np.clip(np.searchsorted(ends, prediction, side="right") - 1, 0, max(len(ends) - 2, 0))
         number = np.bincount(place, minlength=1)
-        whole = squares.mean()
+        grand_mean = squares.mean()
         # Bins of few records are mixed with all records, as if these were another 10.
-        mean = (np.bincount(place, weights=squares) + 10.0 * whole) / (number + 10.0)
+        mean = (np.bincount(place, weights=squares) + 10.0 * grand_mean) / (number + 10.0)
         centres = np.bincount(place, weights=prediction) / np.maximum(number, 1)
         used = number > 0
         return cls(centres[used], np.sqrt(mean[used]))
@@ -209,12 +209,12 @@ def _coordinate(
     cells: ReferenceCells,
     weight: Floats,
     outcome: Floats | None,
-    given: _Coordinate | None,
+    of_weight: _Coordinate | None,
     bounds: tuple[float, float],
     learner: Learner,
 ) -> _Coordinate:
-    """Prediction of weights if there is no outcome, or of an outcome `given` the prediction of weights."""
-    (low, high), predicted = bounds, None if given is None else given.means
+    """Prediction of weights if there is no outcome, or of an outcome given `of_weight`, the prediction of weights."""
+    (low, high), predicted = bounds, None if of_weight is None else of_weight.means
     place, order = cells.place, np.random.default_rng(0).permutation(len(cells.place))
     half, fold, folds = order % 2, order % learner.folds, learner.folds
     counts, totals = (np.ones(len(place)), weight) if outcome is None else (weight, weight * (outcome - low))
@@ -244,17 +244,19 @@ def _coordinate(
     crossed = remainder(of_others) / unit[place]
     with_records, group = len(cells.size), folds * place + fold
     count = np.bincount(group, minlength=folds * with_records).astype(np.float64)
-    some = np.flatnonzero(count)
-    mean = (np.bincount(group, weights=crossed, minlength=folds * with_records)[some] / count[some]).astype(np.float64)
-    squares = np.bincount(group, weights=crossed**2, minlength=folds * with_records)[some].astype(np.float64)
+    nonempty = np.flatnonzero(count)
+    mean = (np.bincount(group, weights=crossed, minlength=folds * with_records)[nonempty] / count[nonempty]).astype(
+        np.float64
+    )
+    squares = np.bincount(group, weights=crossed**2, minlength=folds * with_records)[nonempty].astype(np.float64)
     of_folds = [
-        (np.repeat(index[:with_records], folds) * folds + np.tile(np.arange(folds), with_records))[some]
+        (np.repeat(index[:with_records], folds) * folds + np.tile(np.arange(folds), with_records))[nonempty]
         for index in cells.families
     ]
-    variance = components(mean, count[some], squares, of_folds)
+    variance = components(mean, count[nonempty], squares, of_folds)
     # Totals are fitted, so that heavy cells' records count most in the error of all cells.
-    held, spreads_of = cells.size * relative_to[:with_records], unit[:with_records]
-    level = float(np.sqrt((held * relative_to[:with_records] * spreads_of**2).sum()) / held.sum())
+    weights, spreads_of = cells.size * relative_to[:with_records], unit[:with_records]
+    level = float(np.sqrt((weights * relative_to[:with_records] * spreads_of**2).sum()) / weights.sum())
     single = [int(index.max()) + 1 for index in cells.families[: cells.columns]]
     least_of_levels = 2.0 * level**2 / float(cells.size @ spreads_of**2 / len(place)) * np.array(single)
     variance[: len(single)] = np.maximum(variance[: len(single)], least_of_levels)
@@ -263,8 +265,8 @@ def _coordinate(
     followed = np.zeros_like(variance)
     if fitted.crossed:
         # Fits to other folds follow what they share with a record: residuals of all folds together show less of errors.
-        left = components(*of_cells[:2], cells.added(z**2), [index[:with_records] for index in cells.families])
-        followed[len(single) :] = np.maximum(variance - left, 0.0)[len(single) :]
+        joint_variance = components(*of_cells[:2], cells.added(z**2), [index[:with_records] for index in cells.families])
+        followed[len(single) :] = np.maximum(variance - joint_variance, 0.0)[len(single) :]
         variance = variance - followed
     variance = least_components(*of_cells, len(single), variance)
 
@@ -279,23 +281,25 @@ def _coordinate(
     step, least_mean = unit, np.full(len(base), low)
     if outcome is None:
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
-    ratio = np.ones(len(place)) if given is None else weight / given.means[place]
+    ratio = np.ones(len(place)) if of_weight is None else weight / of_weight.means[place]
     # Where a yes is rare, outcomes of one variance leave many small residuals and a few large ones.
     usual = np.ones(len(place)) if outcome is None else Spread.of(base[place], np.abs(z))(base[place]) ** 2
     usual = np.maximum(usual, SMALLEST)
     size = (relative_to * unit)[place]
-    effects, own = corrected(effects, z, ratio, size, usual, place, half, cells.interactions, cells.families)
+    effects, variances = corrected(effects, z, ratio, size, usual, place, half, cells.interactions, cells.families)
     effects = effects.erring(cells.families, followed)
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
     own_part = np.minimum(effects.influence[place], MOST_INFLUENCE)
     moved = own_part / (1.0 - own_part) * (z - ratio * effects.shift[place])
     without = np.clip(at_records + step[place] * (effects.shift[place] - moved), least_mean[place], high)
-    deviation = np.sqrt(own)
+    deviation = np.sqrt(variances)
     remaining = weight - without if outcome is None else weight * (outcome - without)
     unit = unit * deviation
     spread, spreads = (
-        (unit * means, unit[place] * without) if given is None else (unit * given.means, unit[place] * given.without)
+        (unit * means, unit[place] * without)
+        if of_weight is None
+        else (unit * of_weight.means, unit[place] * of_weight.without)
     )
     shared, alone = effects.loading.scaled(1.0 / deviation), effects.alone / deviation
     return _Coordinate(
@@ -328,18 +332,18 @@ def predict(
     public bounds of weight and outcomes, (1 + outcome,). `weight` (cell,) are public weights, which reference records then
     have as well. `learners` are those of weight and outcomes, main effects if there are none.
     """
-    every = ReferenceCells.of(reference, cells, sizes, tables)
+    all_cells = ReferenceCells.of(reference, cells, sizes, tables)
     of_weights, *of_outcomes = learners or [MAIN_EFFECTS] * len(lowest)
     ends = list(zip(lowest.tolist(), highest.tolist(), strict=True))
     if weight is None:
-        of_weight = _coordinate(every, reference.weight, None, None, ends[0], of_weights)
+        of_weight = _coordinate(all_cells, reference.weight, None, None, ends[0], of_weights)
     else:
-        of_weight = _known(every, reference.weight, weight)
+        of_weight = _known(all_cells, reference.weight, weight)
     coordinates = [of_weight] + [
-        _coordinate(every, reference.weight, outcome, of_weight, bounds, learner)
+        _coordinate(all_cells, reference.weight, outcome, of_weight, bounds, learner)
         for outcome, bounds, learner in zip(reference.outcomes.T, ends[1:], of_outcomes, strict=True)
     ]
-    z = np.column_stack([one.residuals for one in coordinates])
+    z = np.column_stack([coordinate.residuals for coordinate in coordinates])
     # The spread is that of residuals about the final prediction.
     scale = np.sqrt((z**2).mean(axis=0))
     scale[scale <= 0.0] = 1.0
@@ -348,23 +352,23 @@ def predict(
         correlation = np.nan_to_num(np.corrcoef(z, rowvar=False).reshape(z.shape[1], z.shape[1]))
     np.fill_diagonal(correlation, 1.0)
     means, spread, spreads = (
-        np.column_stack([one.means for one in coordinates]),
-        np.column_stack([one.spread for one in coordinates]) * scale,
-        np.column_stack([one.spreads for one in coordinates]) * scale,
+        np.column_stack([coordinate.means for coordinate in coordinates]),
+        np.column_stack([coordinate.spread for coordinate in coordinates]) * scale,
+        np.column_stack([coordinate.spreads for coordinate in coordinates]) * scale,
     )
-    shape = next((one.of_trees.shape for one in coordinates if one.of_trees is not None), (0,))
+    shape = next((coordinate.of_trees.shape for coordinate in coordinates if coordinate.of_trees is not None), (0,))
     back = np.full(len(means), -1)
-    back[every.of_file] = np.arange(len(cells))
+    back[all_cells.of_file] = np.arange(len(cells))
     return Prediction(
-        *(means[every.of_file], spread[every.of_file]),
+        *(means[all_cells.of_file], spread[all_cells.of_file]),
         tuple(
-            one.loading.of_cells(every.of_file).scaled(np.full(len(cells), 1.0 / by))
-            for one, by in zip(coordinates, scale, strict=True)
+            coordinate.loading.of_cells(all_cells.of_file).scaled(np.full(len(cells), 1.0 / by))
+            for coordinate, by in zip(coordinates, scale, strict=True)
         ),
-        np.column_stack([one.alone for one in coordinates])[every.of_file] / scale,
-        *(correlation, z, back[every.place]),
-        np.stack([np.column_stack([one.without for one in coordinates]), spreads], axis=1),
-        np.array([np.zeros(shape) if one.of_trees is None else one.of_trees for one in coordinates]),
+        np.column_stack([coordinate.alone for coordinate in coordinates])[all_cells.of_file] / scale,
+        *(correlation, z, back[all_cells.place]),
+        np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
+        np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
     )
 
 
@@ -375,17 +379,19 @@ def learners_of(
     tables: Sequence[Sequence[int]],
     lowest: Floats,
     highest: Floats,
-    known: bool,
+    weights_known: bool,
 ) -> Sequence[Learner]:
     """Learners of weight and outcomes by the job's name for them; `best` are those of the least cross-fitted deviance.
 
-    Other arguments are those of `predict`; weights are public if `known`.
+    Other arguments are those of `predict`; weights are public if `weights_known`.
     """
     if name != "best" or len(reference.weight) < FEWEST_OF_CHOICE:
         return [TREES if name == "trees" else MAIN_EFFECTS] * len(lowest)
     members: tuple[Learner, ...] = (MAIN_EFFECTS, TREES)
-    of_members = [deviances([one] * len(lowest), reference, sizes, tables, lowest, highest, known) for one in members]
-    return [members[int(np.argmin(one))] for one in np.transpose(of_members)]
+    of_members = [
+        deviances([member] * len(lowest), reference, sizes, tables, lowest, highest, weights_known) for member in members
+    ]
+    return [members[int(np.argmin(losses))] for losses in np.transpose(of_members)]
 
 
 def deviances(
@@ -395,7 +401,7 @@ def deviances(
     tables: Sequence[Sequence[int]],
     lowest: Floats,
     highest: Floats,
-    known: bool,
+    weights_known: bool,
 ) -> Floats:
     """Cross-fitted Poisson deviances of weights, and of outcomes above their lowest value by weight, (1 + outcome,).
 
@@ -408,15 +414,15 @@ def deviances(
     weight = np.zeros(len(codes))
     weight[place] = reference.weight
     for side in (0, 1):
-        fitted, held = half != side, half == side
+        fitted, test = half != side, half == side
         records = reference.weight[fitted], reference.outcomes[fitted], place[fitted].astype(np.int32)
         sample, cells = ReferenceSample(codes, *records), codes.astype(np.int64)
-        fit = predict(sample, cells, sizes, tables, lowest, highest, weight if known else None, learners)
-        means, of_records = fit.means[place[held]], reference.weight[held]
-        for j in range(int(known), len(lowest)):
+        fit = predict(sample, cells, sizes, tables, lowest, highest, weight if weights_known else None, learners)
+        means, of_records = fit.means[place[test]], reference.weight[test]
+        for j in range(int(weights_known), len(lowest)):
             low = lowest[j] if j else 0.0
             count = of_records if j else np.ones(len(of_records))
-            values = count * (reference.outcomes[held, j - 1] - low) if j else of_records
+            values = count * (reference.outcomes[test, j - 1] - low) if j else of_records
             least = LEAST_SHARE * values.sum() / max(float(count.sum()), 1e-300)
             total[j] += deviance(count, values, np.maximum(means[:, j] - low, least))
     return total

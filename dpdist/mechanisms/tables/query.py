@@ -1,4 +1,4 @@
-"""Confidential half of `tables`, for `engine`: noisy sums of residuals from a public prediction, by tables' cells."""
+"""Confidential half of `tables`: noisy sums of residuals from a public prediction, by table cell."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class BinCounts(Summing):
         return self.bins.counts(records.weight, records.outcomes)
 
 
-class Tables(NoisySums[Settings, ResidualCells]):
+class ResidualTables(NoisySums[Settings, ResidualCells]):
     """Tables by difference measurement: strict, pure with δ = 0 or zCDP (docs/methods.md, §9d)."""
 
     spec, sums = Settings, ResidualCells
@@ -188,9 +188,9 @@ class Tables(NoisySums[Settings, ResidualCells]):
         system = model.system
         parts = model.parts(system)
         part(PREDICTED)
-        spent = sum(parts) + len(system.tables) * system.part_beyond
-        if min(parts) <= 0 or spent > 1:
-            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(spent)}")
+        sum_of_parts = sum(parts) + len(system.tables) * system.part_beyond
+        if min(parts) <= 0 or sum_of_parts > 1:
+            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum_of_parts)}")
 
         def measured(exact: Floats, number: int, limits: TableLimits | None, prediction: Prediction) -> Measurement:
             name = model.names[number]
@@ -213,28 +213,30 @@ class Tables(NoisySums[Settings, ResidualCells]):
         part(LIMITED)
         if limits and system.part_beyond:
             exact = yield Pass(CountsBeyond(*rows, calibrated, limits), "sum")
-            ends, counts = np.cumsum([len(one.size) for one in limits])[:-1], list[Floats]()
-            for number, (one, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=len(parts) + 1):
+            ends, counts = np.cumsum([len(table.size) for table in limits])[:-1], list[Floats]()
+            for number, (table, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=len(parts) + 1):
                 name = f"records beyond limits of {model.names[number - len(parts) + model.secret]}"
-                defined = Defined.by_content((one.cell, one.mean, one.scale, calibrated.means, calibrated.subtracted, name))
+                defined = Defined.by_content(
+                    (table.cell, table.mean, table.scale, calibrated.means, calibrated.subtracted, name)
+                )
                 counts.append((yield defined.sums(sums, joint.share(name, system.part_beyond), number)))
             system = system.widened(np.concatenate(counts))
             calibrated, limits = model.limits(system, np.concatenate(noisy))
         # Where all tables are of all records, the first sums are all.
         if limits:
             exact = yield Pass(ResidualSums(*rows, calibrated, limits), "sum")
-            ends = np.cumsum([len(one.size) for one in limits])[:-1]
-            for one, sums in zip(limits, np.split(exact, ends), strict=True):
-                answer = yield measured(sums, len(noisy), one, calibrated)
+            ends = np.cumsum([len(table.size) for table in limits])[:-1]
+            for table, sums in zip(limits, np.split(exact, ends), strict=True):
+                answer = yield measured(sums, len(noisy), table, calibrated)
                 noisy.append(answer)
         if limits and system.parts_again:
             by_sums, limits = model.again(system, np.concatenate(noisy))
             exact = yield Pass(ResidualSums(*rows, by_sums.prediction, limits), "sum")
-            for one, sums in zip(limits, np.split(exact, ends), strict=True):
-                answer = yield measured(sums, len(noisy), one, by_sums.prediction)
+            for table, sums in zip(limits, np.split(exact, ends), strict=True):
+                answer = yield measured(sums, len(noisy), table, by_sums.prediction)
                 noisy.append(answer)
         theta = model.estimated(system, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
 
 
-MECHANISMS: dict[str, Mechanism] = {"tables": Tables()}
+MECHANISMS: dict[str, Mechanism] = {"tables": ResidualTables()}

@@ -1,4 +1,4 @@
-"""Random effects of cells: best linear unbiased prediction, and the errors that cells share. For `prediction` and `sizes`.
+"""Random effects of cells: best linear unbiased prediction, and the errors that cells share.
 
 Effects of cells of tables, of pairs of columns and of base cells shrink what a fit of main effects leaves. Variance
 components solve the moment equations of products of residuals of two distinct records (MINQUE(0), non-negative). Cells
@@ -63,12 +63,12 @@ class Loadings:
 
     @classmethod
     def of_precision(
-        cls, design: scipy.sparse.csr_array, first: Floats, across: scipy.sparse.csr_array, others: Floats
+        cls, design: scipy.sparse.csr_array, first: Floats, across: scipy.sparse.csr_array, rest: Floats
     ) -> Loadings:
         """From the effects' precision: its diagonal for the `first` ones, (first,), (first, other), and (other, other)."""
         slope = scipy.sparse.diags_array(1.0 / first) @ across
-        triangle = scipy.linalg.cholesky(others - (across.T @ slope).toarray(), lower=True)
-        lower = scipy.linalg.solve_triangular(triangle, np.eye(len(others)), lower=True).T
+        triangle = scipy.linalg.cholesky(rest - (across.T @ slope).toarray(), lower=True)
+        lower = scipy.linalg.solve_triangular(triangle, np.eye(len(rest)), lower=True).T
         lone, root = 1.0 / np.sqrt(first), np.concatenate([-(slope @ lower), lower])
         variance = np.asarray(design[:, : len(first)].power(2) @ lone**2)
         at_once = max(ENTRIES // 20 // max(root.shape[1], 1), 1)
@@ -98,11 +98,11 @@ class Loadings:
     def of_cells(self, cells: Ints) -> Loadings:
         return replace(self, design=self.design[cells], variance=self.variance[cells])
 
-    def beside(self, other: Loadings) -> Loadings:
+    def plus(self, other: Loadings) -> Loadings:
         """Sums of these errors and of the others, which are independent."""
         first, second = len(self.lone), len(other.lone)
         blocks = [self.design[:, :first], other.design[:, :second], self.design[:, first:], other.design[:, second:]]
-        roots = [np.split(one.root, [len(one.lone)]) for one in (self, other)]
+        roots = [np.split(loadings.root, [len(loadings.lone)]) for loadings in (self, other)]
         parts = [scipy.linalg.block_diag(*pair) for pair in zip(*roots, strict=True)]
         lone = np.concatenate([self.lone, other.lone])
         return Loadings(scipy.sparse.hstack(blocks).tocsr(), lone, np.concatenate(parts), self.variance + other.variance)
@@ -144,25 +144,25 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
 
     single = [(k,) for k in range(columns)]
     wanted = dict.fromkeys([*few_first(single), *few_first({tuple(sorted(set(by))) for by in tables}.difference(single))])
-    kept, effects, largest = list[Ints](), 0, 0
+    indices, effects, largest = list[Ints](), 0, 0
     for by in wanted:
-        if (0 < len(by) < columns or columns == 1) and len(kept) < number:
+        if (0 < len(by) < columns or columns == 1) and len(indices) < number:
             index = cell_index(codes[:, list(by)])
             cells = int(index.max()) + 1
             # The family of most effects has a diagonal precision of its own.
             if effects + cells - max(largest, cells) <= most:
-                kept.append(index)
+                indices.append(index)
                 effects, largest = effects + cells, max(largest, cells)
             elif len(by) > 1:
                 break
-    others = few_first(set(combinations(range(columns), 2)).difference(wanted))
-    for by in others if columns > 2 else ():
+    further_pairs = few_first(set(combinations(range(columns), 2)).difference(wanted))
+    for by in further_pairs if columns > 2 else ():
         index = cell_index(codes[:, list(by)])
         effects += int(index.max()) + 1
-        if effects > min(MOST_EFFECTS, most) or len(kept) >= number:
+        if effects > min(MOST_EFFECTS, most) or len(indices) >= number:
             break
-        kept.append(index)
-    return kept
+        indices.append(index)
+    return indices
 
 
 def interactions(codes: Ints, records: int) -> list[Ints]:
@@ -176,8 +176,8 @@ def interactions(codes: Ints, records: int) -> list[Ints]:
     }
     sets = [by for by in sorted(number, key=number.__getitem__) if len(by) < codes.shape[1] and number[by] <= MOST_CROSSED]
     most = min(records // 2, most_effects(len(codes)))
-    few = [cell for by in sets[:MOST_CROSSES] if int((cell := cell_index(codes[:, list(by)])).max()) < most]
-    return sorted(few, key=lambda cell: int(cell.max()))
+    indices = [cell for by in sets[:MOST_CROSSES] if int((cell := cell_index(codes[:, list(by)])).max()) < most]
+    return sorted(indices, key=lambda cell: int(cell.max()))
 
 
 def cell_index(codes: Ints) -> Ints:
@@ -197,26 +197,26 @@ def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints
     component is that of groups. Products within a cell count by the precision of the cell's mean, learned in a first round.
     `distinct` is 1 if products are of two records, and 0 for Poisson counts, whose squares are their numbers.
     """
-    every = [*index, np.arange(len(mean))]
-    numbers = [np.bincount(family, weights=size) for family in every]
-    totals = [np.bincount(family, weights=mean * size) for family in every]
-    own_squares = [np.bincount(family, weights=squares) for family in every]
+    all_families = [*index, np.arange(len(mean))]
+    numbers = [np.bincount(family, weights=size) for family in all_families]
+    totals = [np.bincount(family, weights=mean * size) for family in all_families]
+    own_squares = [np.bincount(family, weights=squares) for family in all_families]
     crossings = dict[tuple[int, int], Floats]()
-    for j, family in enumerate(every):
-        for k, other in enumerate(every[: j + 1]):
+    for j, family in enumerate(all_families):
+        for k, other in enumerate(all_families[: j + 1]):
             both, first = np.unique(family * (int(other.max()) + 1) + other, return_inverse=True, return_index=True)[1:]
             shared = np.bincount(first.reshape(-1), weights=size)
             pairs = shared * shared - distinct * shared
             for key, cell in (((j, k), family), ((k, j), other)):
                 crossings[key] = np.bincount(cell[both], weights=pairs).astype(np.float64, copy=False)
-    variance = np.full(len(every), 0.01)
+    variance = np.full(len(all_families), 0.01)
     for _ in range(ROUNDS):
         worth = [1.0 / (1.0 + number * tau) ** 2 for number, tau in zip(numbers, variance, strict=True)]
-        left, right = np.zeros((len(every), len(every))), np.zeros(len(every))
+        left, right = np.zeros((len(all_families), len(all_families))), np.zeros(len(all_families))
         for j, (number, total, square) in enumerate(zip(numbers, totals, own_squares, strict=True)):
             right[j] = worth[j] @ (total * total - square)
             scale = 1.0 / np.sqrt(max(float(worth[j] ** 2 @ (number * number - distinct * number)), 1e-300))
-            left[j] = [worth[j] @ crossings[j, k] for k in range(len(every))]
+            left[j] = [worth[j] @ crossings[j, k] for k in range(len(all_families))]
             left[j], right[j] = left[j] * scale, right[j] * scale
         variance = scipy.optimize.nnls(left, right)[0]
     return variance
@@ -241,8 +241,8 @@ class RandomEffects(NamedTuple):
             if of_family > 0.0:
                 rows, count = np.arange(len(family)), int(family.max()) + 1
                 design = scipy.sparse.csr_array((np.full(len(rows), np.sqrt(of_family)), (rows, family)))
-                every = np.full(len(rows), of_family)
-                loading = loading.beside(Loadings(design, np.ones(count), np.zeros((count, 0)), every))
+                variances = np.full(len(rows), of_family)
+                loading = loading.plus(Loadings(design, np.ones(count), np.zeros((count, 0)), variances))
         return self._replace(loading=loading, alone=np.hypot(self.alone, np.sqrt(variance[-1])))
 
 
@@ -257,9 +257,11 @@ def effects_of(
     base, with_records = float(variance[-1]), len(mean)
     # The family of most effects is the first: alone, its precision is diagonal.
     used.sort(key=lambda family: -int(family[0].max()))
-    every = np.arange(rows, dtype=np.int32)
+    positions = np.arange(rows, dtype=np.int32)
     blocks = [
-        scipy.sparse.csr_array((np.full(rows, tau), (every, cells.astype(np.int32))), shape=(rows, int(cells.max()) + 1))
+        scipy.sparse.csr_array(
+            (np.full(rows, tau), (positions, cells.astype(np.int32))), shape=(rows, int(cells.max()) + 1)
+        )
         for cells, tau in used
     ]
     design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()
@@ -270,11 +272,11 @@ def effects_of(
     unseen = np.maximum(total - np.asarray(design_seen.power(2).sum(axis=1)).ravel(), 0.0)
     within = 1.0 / (1.0 / size + base)
     records = design_seen[:with_records]
-    one, others = records[:, :first], records[:, first:]
-    weighted = scipy.sparse.diags_array(within) @ others
+    head, tail = records[:, :first], records[:, first:]
+    weighted = scipy.sparse.diags_array(within) @ tail
     loading = Loadings.of_precision(
-        *(design_seen, 1.0 + one.power(2).T @ within, (one.T @ weighted).tocsr()),
-        np.eye(others.shape[1]) + (others.T @ weighted).toarray(),
+        *(design_seen, 1.0 + head.power(2).T @ within, (head.T @ weighted).tocsr()),
+        np.eye(tail.shape[1]) + (tail.T @ weighted).toarray(),
     )
     shift = np.asarray(design_seen @ loading.covariance(np.asarray(records.T @ (within * mean))))
     shrinkage = base / (base + 1.0 / size)
@@ -285,7 +287,7 @@ def effects_of(
     alone = np.sqrt(base * (1.0 - from_records) + unseen)
     if level is not None:
         common = Loadings(scipy.sparse.csr_array(level[:, None]), np.zeros(0), np.ones((1, 1)), level**2)
-        loading = loading.beside(common)
+        loading = loading.plus(common)
     return RandomEffects(shift, loading.scaled(1.0 - from_records), alone, influence)
 
 
@@ -305,8 +307,8 @@ def least_components(mean: Floats, size: Floats, index: Sequence[Ints], columns:
             number = np.bincount(family, weights=size)
             number, total = number[number > 0.0], np.bincount(family, weights=remainder)[number > 0.0]
             # A mean that effects of this variance have shrunk was so much larger.
-            shown = total / number * (1.0 + variance[k] * number)
-            variance[k] = max(variance[k], _of_means(shown, 1.0 / number, freedom[k] - 2))
+            mean_squares = total / number * (1.0 + variance[k] * number)
+            variance[k] = max(variance[k], _of_means(mean_squares, 1.0 / number, freedom[k] - 2))
         if (variance <= 1.1 * before).all():
             break
     return variance
@@ -348,7 +350,7 @@ def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence
         cell, ratio, count = family[place], size / (usual * scale[place]), int(family.max()) + 1
         centre = max(float(ratio.mean()), 1e-300)
         uncertain = float(((ratio / centre - 1.0) ** 2).mean())
-        parts = [_log_sizes(cell[some], ratio[some] / centre, count, least) for some in (half, ~half)]
+        parts = [_log_sizes(cell[side], ratio[side] / centre, count, least) for side in (half, ~half)]
         (of_one, first), (of_other, second) = parts
         number = np.where((first > 0.0) & (second > 0.0), first + second, 0.0)
         records = max(float(number.sum()), 1e-300)
@@ -378,7 +380,7 @@ def corrected(
     usual: Floats,
     place: Ints,
     half: Ints,
-    crosses: Sequence[Ints],
+    interaction_cells: Sequence[Ints],
     index: Sequence[Ints],
 ) -> tuple[RandomEffects, Floats]:
     """Effects after what they leave of cells whose records vary little, and records' variances about cells' means, (cell,).
@@ -390,21 +392,23 @@ def corrected(
     residuals at its prediction.
     """
     shift, loading, alone, influence = effects
-    some = slice(None, None, -(-len(z) // MOST_CHOOSING))
-    left, gains = list(crosses), np.full(len(crosses), np.inf)
+    sample = slice(None, None, -(-len(z) // MOST_CHOOSING))
+    candidates, gains = list(interaction_cells), np.full(len(interaction_cells), np.inf)
     while True:
-        remainder, fresh = z - ratio * shift[place], np.zeros(len(left), dtype=bool)
-        while left and not fresh[first := int(gains.argmax())]:
+        remainder, current = z - ratio * shift[place], np.zeros(len(candidates), dtype=bool)
+        while candidates and not current[first := int(gains.argmax())]:
             # Gains fall as others are chosen, so that most need not be found again.
-            gains[first] = _explained(left[first][place[some]], remainder[some], ratio[some], usual[some], half[some])
-            fresh[first] = True
-        more = bool(left) and gains[first] > LEAST_GAIN
-        family = left.pop(first) if more else np.arange(len(shift))
+            gains[first] = _explained(
+                candidates[first][place[sample]], remainder[sample], ratio[sample], usual[sample], half[sample]
+            )
+            current[first] = True
+        more = bool(candidates) and gains[first] > LEAST_GAIN
+        family = candidates.pop(first) if more else np.arange(len(shift))
         cell, count = family[place], int(family.max()) + 1
         between = _between(*_of_halves(cell, remainder, ratio, usual, half, count))
-        own = _Means.of(cell, remainder, ratio, usual, count)
-        trust, number = between / (between + own.error + 1e-300), np.maximum(own.number, 1.0)
-        shift, variance = shift + (trust * own.mean)[family], trust * (1.0 - trust) * between
+        cell_means = _Means.of(cell, remainder, ratio, usual, count)
+        trust, number = between / (between + cell_means.error + 1e-300), np.maximum(cell_means.number, 1.0)
+        shift, variance = shift + (trust * cell_means.mean)[family], trust * (1.0 - trust) * between
         influence = influence + (1.0 - influence) * (trust / number)[family][: len(influence)]
         loading = loading.scaled(np.sqrt(1.0 - trust**2)[family])
         # A mean over several cells mends the errors of each by its part of the records.
@@ -416,7 +420,7 @@ def corrected(
         gains = np.delete(gains, first)
         block = (np.sqrt(variance)[family], (np.arange(len(family)), family))
         noise = scipy.sparse.csr_array(block, shape=(len(family), count))
-        loading = loading.beside(Loadings(noise, np.ones(count), np.zeros((count, 0)), variance[family]))
+        loading = loading.plus(Loadings(noise, np.ones(count), np.zeros((count, 0)), variance[family]))
     residuals = (z - ratio * shift[place]) / (1.0 - np.minimum(influence[place], MOST_INFLUENCE))
     variances = own_variances(residuals, usual, place, index, len(shift))
     # Where laws are skewed, precision goes with small means. So the total is fitted again, by the cells that show least.
@@ -430,7 +434,7 @@ class _Means(NamedTuple):
     """Cells' mean remainders by some of the records, (cell,) each."""
 
     mean: Floats
-    own: Floats
+    variance: Floats
     """Variances of a record about its cell's mean, by what records differ from it; infinite without a record."""
     total: Floats
     """Sums of records' ratios."""
@@ -444,13 +448,13 @@ class _Means(NamedTuple):
         mean = np.bincount(cell, weights=remainder, minlength=cells) / np.where(present, total, 1.0)
         of_record = number[cell]
         about = (remainder - ratio * mean[cell]) * np.sqrt(of_record / np.maximum(of_record - 1.0, 1.0))
-        own = own_variances(np.where(of_record > 1.0, about, remainder), usual, cell, [np.arange(cells)], cells)
-        return cls(mean, np.where(present, own, np.inf), total.astype(np.float64), number)
+        variance = own_variances(np.where(of_record > 1.0, about, remainder), usual, cell, [np.arange(cells)], cells)
+        return cls(mean, np.where(present, variance, np.inf), total.astype(np.float64), number)
 
     @property
     def error(self) -> Floats:
         """Variances of means, (cell,)."""
-        return np.asarray(self.own * np.maximum(self.number, 1.0) / np.where(self.total > 0.0, self.total, 1.0) ** 2)
+        return np.asarray(self.variance * np.maximum(self.number, 1.0) / np.where(self.total > 0.0, self.total, 1.0) ** 2)
 
 
 def _of_halves(cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, half: Ints, cells: int) -> list[_Means]:
@@ -468,20 +472,20 @@ def _explained(cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, half
     between, gain = _between(*of_halves), 0.0
     for side, opposite in zip((half == 0, half == 1), reversed(of_halves), strict=True):
         effect = between / (between + opposite.error + 1e-300) * opposite.mean
-        before, own = remainder[side], opposite.own[cell[side]]
+        before, variance = remainder[side], opposite.variance[cell[side]]
         after = before - ratio[side] * effect[cell[side]]
-        gain += float((np.log1p(before**2 / own) - np.log1p(after**2 / own)).sum())
+        gain += float((np.log1p(before**2 / variance) - np.log1p(after**2 / variance)).sum())
     return gain / len(cell)
 
 
-def _between(one: _Means, other: _Means) -> float:
+def _between(left: _Means, right: _Means) -> float:
     """The variance of true means, by products of those of both halves, in which precise cells count most.
 
     A half's precision goes with its mean where laws are skewed, but not with the other half's.
     """
-    errors = np.stack([one.error, other.error])
+    errors = np.stack([left.error, right.error])
     both = np.isfinite(errors).all(axis=0)
-    product, errors, between = (one.mean * other.mean)[both], errors[:, both], 0.0
+    product, errors, between = (left.mean * right.mean)[both], errors[:, both], 0.0
     for _ in range(ROUNDS):
         worth = (1.0 / np.maximum(between + errors, 1e-12) ** 2).sum(axis=0)
         between = max(float(worth @ product) / max(float(worth.sum()), 1e-300), 0.0)

@@ -1,4 +1,4 @@
-"""Round values that many records share, such as 24,000: how synthetic records and quantiles keep them.
+"""Round values that many records share, such as 24,000, in synthetic records and quantiles.
 
 Moving a reference's shape to released means would move its round values too. But people round to the same values each year.
 So ties are first spread evenly, which removes them. A quantile of the spread shape is then replaced by the value

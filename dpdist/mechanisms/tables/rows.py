@@ -1,4 +1,4 @@
-"""Rows that are linear in base cells' residual sums z: those of measured tables, and of published cells. For `posterior`.
+"""Linear functions ("rows") of base cells' residual sums z: cells of measured tables, and published cells.
 
 Measured rows are matrices by coordinate. Published rows are operations, for most base cells are in many published cells.
 """
@@ -74,8 +74,8 @@ class FigureRows:
     def matrix(self) -> Rows:
         """Rows of z, (row, cell) by coordinate."""
         prediction = self.predicted
-        every = stacked([rows_about(cells.matrix, mean, prediction) for cells, mean in self.tables])
-        return placed_in(every, 0, self.size)
+        rows = stacked([rows_about(cells.matrix, mean, prediction) for cells, mean in self.tables])
+        return placed_in(rows, 0, self.size)
 
     @cached_property
     def coordinate(self) -> Ints:
@@ -115,9 +115,9 @@ class FigureRows:
         for added, mean in self.tables:
             weight = added @ of_weight
             parts.append(weight)
-            for k, (_, both, own) in enumerate(quadratic, start=1):
+            for k, (_, both, of_outcome) in enumerate(quadratic, start=1):
                 m, about = self.predicted[:, k], mean[:, k - 1]
-                constant, linear = added @ (m**2 * of_weight + 2.0 * m * both + own), added @ (m * of_weight + both)
+                constant, linear = added @ (m**2 * of_weight + 2.0 * m * both + of_outcome), added @ (m * of_weight + both)
                 parts.append(np.maximum(constant - 2.0 * about * linear + about**2 * weight, 0.0))
         return np.concatenate(parts)
 

@@ -1,4 +1,4 @@
-"""For `tables.query` and `cells`: sensitivity of sums of residuals over the cells of several tables.
+"""Sensitivity of sums of residuals over the cells of several tables, with its proof.
 
 In every measured table a record is in one cell, and adds u = ((r − c)/L, ρ_1/H_1, …, ρ_K/H_K) to its sums, times min(1,
 1/‖u‖₁). r, ρ, c, L and H follow from its own values and public numbers: the prediction, the limits, and for tables

@@ -1,4 +1,4 @@
-"""Parts of the budget by measurement, at which the published figures' predicted errors are least: for `system`.
+"""Optimal parts of the budget by measurement: those of the least predicted error of the published figures.
 
 Let R be the sum of published figures' predicted variances in direct variances, by priority, and v_t(s_t) the variance of
 noise on a contribution's sum in table t with the part s_t. Let c_t be the derivative of R by v_t, times v_t(1). The best
@@ -73,12 +73,12 @@ class Target(NamedTuple):
         return np.asarray(self.weight * (squares / max(float(squares.max()), 1e-300)) ** (power - 1.0))
 
 
-def worth_of(priority: float, shown: Sequence[Statistic], outcomes: Sequence[str], largest: bool) -> tuple[float, ...]:
+def worth_of(priority: float, statistics: Sequence[Statistic], outcomes: Sequence[str], largest: bool) -> tuple[float, ...]:
     """What squared errors of counts and of outcomes' means of a table count for: its priority, divided among statistics."""
     number = np.zeros(1 + len(outcomes))
-    for one in shown:
-        outcome = one.variable or outcomes[0]
-        number[0 if one.name == "count" or outcome not in outcomes else 1 + outcomes.index(outcome)] += 1.0
+    for statistic in statistics:
+        outcome = statistic.variable or outcomes[0]
+        number[0 if statistic.name == "count" or outcome not in outcomes else 1 + outcomes.index(outcome)] += 1.0
     return tuple((number * priority / (number.max() if largest else number.sum())).tolist())
 
 
@@ -102,8 +102,8 @@ def part_beyond(joint: NoisyQuery, tables: int, coordinates: int, counts: int) -
 
 def equal_parts(tables: int, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:
     """The least part of all records, and equal ones of the tables."""
-    others = (float(sum_of_parts) - float(FIRST)) / max(tables, 1)
-    return whole_parts(np.array([float(FIRST), *[others] * tables]), sum_of_parts)
+    of_table = (float(sum_of_parts) - float(FIRST)) / max(tables, 1)
+    return whole_parts(np.array([float(FIRST), *[of_table] * tables]), sum_of_parts)
 
 
 def in_turn(parts: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
@@ -151,7 +151,7 @@ def best_parts(
         squares = _Squares(replace(equal), now, target.rows, root)
         probes = signs.shape[1]
         blocks = [slice(0, probes)] if now.dense else in_blocks(probes, len(now.noise))
-        slopes = sum(share_out(squares, [signs[:, few] for few in blocks]), np.zeros(len(now.noise))) / probes
+        slopes = sum(share_out(squares, [signs[:, block] for block in blocks]), np.zeros(len(now.noise))) / probes
         wanted = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
         if not (np.isfinite(wanted).all() and wanted.sum() > 0.0):
             return parts
@@ -170,8 +170,8 @@ class _Squares:
     root: Floats
 
     def __call__(self, signs: NDArray[np.int8]) -> Floats:
-        seen = self.equal.across(self.rows, self.root, signs)
-        return np.asarray((self.now.solve(seen, OF_DRAWS) ** 2).sum(axis=1))
+        covariance = self.equal.across(self.rows, self.root, signs)
+        return np.asarray((self.now.solve(covariance, OF_DRAWS) ** 2).sum(axis=1))
 
 
 def _signs(rows: int, probes: int) -> NDArray[np.int8]:

@@ -1,4 +1,4 @@
-"""Numbers of records of base cells, public or predicted: the only place of `tables` that knows which.
+"""Numbers of records of base cells, public or predicted. No other module of `tables` knows which.
 
 Where they are secret, every cross of levels is a base cell. A reference of N records has n of them in a cell, which is
 Poisson with mean N p (1 + e). p is the product of the columns' shares. e has random effects of columns, tables' cells,
@@ -58,8 +58,8 @@ class Sizes:
         index, expected = families(tables, codes), records * independent(reference)
         # Shares of the other half, so that numbers by level do not cancel.
         halves = [np.bincount(place[half == side], minlength=cells).astype(np.float64) for side in (0, 1)]
-        others = [part.sum() * independent(reference[half != side]) for side, part in enumerate(halves)]
-        counted, size = np.concatenate(halves), np.concatenate(others)
+        expectation = [part.sum() * independent(reference[half != side]) for side, part in enumerate(halves)]
+        counted, size = np.concatenate(halves), np.concatenate(expectation)
         twice = [np.concatenate([2 * family, 2 * family + 1]) for family in index]
         variance = components(counted / size - 1.0, size, counted, twice, distinct=0.0)
         effects = effects_of(np.bincount(place, minlength=cells) / expected - 1.0, expected, index, variance, cells)

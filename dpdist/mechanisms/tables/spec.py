@@ -1,4 +1,4 @@
-"""Job section of `tables`, read by `query` and `cells`: the law of noise, and what is refused."""
+"""The job section of `tables`: its keys, and the jobs that it refuses."""
 
 from __future__ import annotations
 

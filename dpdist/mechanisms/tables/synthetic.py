@@ -1,4 +1,4 @@
-"""For `cells`: synthetic records and distributions, from public donors moved to estimated means.
+"""Synthetic records and distributions: public donor records, moved to estimated means.
 
 First, one common scale moves outcomes of all cells, so that donors have the tables' grand mean. This removes drift
 between periods. The remaining differences are mostly sampling error and noise. Exponentially tilted weights of the donors
@@ -133,11 +133,11 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     `counts` are released counts (cell,), to which donors are weighted; `means` are released means (cell, outcome).
     Heaped values do not move, and round figures stay round. If no scale gives the mean, the outcome does not change.
     """
-    held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
-    present = held > 0
+    donor_weight = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
+    present = donor_weight > 0
     if not counts[present].any():  # far too low noise: there is no weight, so no mean to agree with
         return donors
-    weight = donors.weight * np.divide(counts, held, out=np.zeros_like(held), where=present)[donors.cell]
+    weight = donors.weight * np.divide(counts, donor_weight, out=np.zeros_like(donor_weight), where=present)[donors.cell]
     aims = np.average(means[present], weights=counts[present], axis=0)
     moved = []
     for values, aim, domain in zip(donors.outcomes.T, aims, domains, strict=True):
@@ -156,12 +156,12 @@ MOST_SHARES = 1_000_000
 class Transported:
     """The points (weight, outcome) of every outcome and cell, (point, 2) each.
 
-    `standing` (cell,) is the number of records that a cell's points represent.
+    `records` (cell,) is the number of records that a cell's points represent.
     """
 
     cells: DonorCells
     points: Sequence[Sequence[Floats]]
-    standing: Floats
+    records: Floats
     rounded_values: Sequence[RoundedValues | None] = ()
     """Rounded values of every outcome in the reference's records; None if these are not released."""
 
@@ -201,8 +201,8 @@ class Transported:
         cell, shares = self.cells.design.pattern[row].astype(np.int64), np.empty((len(theta), len(row)))
         at_once = max(1, MOST_SHARES // len(theta))
         for start in range(0, len(row), at_once):
-            few = slice(start, start + at_once)
-            shares[:, few] = self._moved(cell[few], theta["means"][:, cell[few], 1 + outcome], value[few], outcome)
+            block = slice(start, start + at_once)
+            shares[:, block] = self._moved(cell[block], theta["means"][:, cell[block], 1 + outcome], value[block], outcome)
         if "shape" in theta.values:
             shares = shares + theta["shape"][:, cell] * self.errors(cell, value, outcome)
         low, top = self.cells.bounds[outcome]
@@ -231,7 +231,7 @@ class Transported:
         below = np.where(reached > first, running[:, reached - 1], 0.0) / (points.begin[cell + 1] - first)
         square = below[0] * (1.0 - 2.0 * share) + 2.0 * slope * below[1]
         square += share**2 * means[0, cell] - 2.0 * share * slope * means[1, cell] + slope**2 * means[2, cell]
-        return np.where(size > 0.0, np.sqrt(np.maximum(square, 0.0)), 0.0) / np.sqrt(self.standing[cell])
+        return np.where(size > 0.0, np.sqrt(np.maximum(square, 0.0)), 0.0) / np.sqrt(self.records[cell])
 
     @cached_property
     def _squares(self) -> list[tuple[_Steps, Floats, Floats]]:
@@ -240,17 +240,17 @@ class Transported:
 
         v is a weight over the cell's mean weight. u is an outcome's distance from the mean, over the cell's size.
         """
-        made = []
+        squares = []
         for cells, means, sizes in zip(self.points, self._means, self.sizes, strict=True):
-            running, whole = [], []
+            running, moments = [], []
             for points, mean, size in zip(cells, means, sizes, strict=True):
                 weight, outcome = points[np.argsort(points[:, 1], kind="stable")].T
                 square = (weight / weight.mean()) ** 2
                 u = (outcome - mean) / size if size > 0.0 else np.zeros(len(outcome))
                 running.append(np.cumsum([square, square * u], axis=1))
-                whole.append([square.mean(), (square * u).mean(), (square * u**2).mean()])
-            made.append((_Steps.of(cells), np.concatenate(running, axis=1), np.array(whole).T))
-        return made
+                moments.append([square.mean(), (square * u).mean(), (square * u**2).mean()])
+            squares.append((_Steps.of(cells), np.concatenate(running, axis=1), np.array(moments).T))
+        return squares
 
 
 def rounded_values_of(release: ReleaseView) -> list[RoundedValues | None]:
@@ -277,11 +277,11 @@ class OfDonors(Transported):
     def of_cells(cls, release: ReleaseView, cells: DonorCells, stratum: int) -> Self:
         """The distributions of a release with donors."""
         donors = release.donors[release.crosstab.stratum_labels[stratum]].by_cell(cells.codes)
-        held = [donors.of_cell(cell) for cell in range(len(cells.codes))]
+        members = [donors.of_cell(cell) for cell in range(len(cells.codes))]
         weight, outcomes = donors.records.weight, donors.records.outcomes.T
-        points = [[np.column_stack([weight[few], values[few]]) for few in held] for values in outcomes]
-        standing = np.array([len(few) for few in held], dtype=np.float64)
-        return cls(cells, points, standing, rounded_values_of(release), theta=release.theta(cells, stratum, 0))
+        points = [[np.column_stack([weight[index], values[index]]) for index in members] for values in outcomes]
+        number = np.array([len(index) for index in members], dtype=np.float64)
+        return cls(cells, points, number, rounded_values_of(release), theta=release.theta(cells, stratum, 0))
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         centre = super().until(self.theta, row, value, outcome)
@@ -302,7 +302,7 @@ class OfDonors(Transported):
     @cached_property
     def _released_sizes(self) -> Floats:
         """`sizes` after the move: released means of outcomes that a move scales, which may be far below the donors'."""
-        cells = np.arange(len(self.standing))
+        cells = np.arange(len(self.records))
         scaled = np.array([self._scaled(cells, outcome) for outcome in range(len(self.points))])
         return np.where(scaled, np.maximum(self.theta["means"][0, :, 1:].T, 0.0), self.sizes)
 

@@ -1,4 +1,4 @@
-"""Measured tables of a file, what public data teach of them, and estimates from noisy sums: for `query` and `post`.
+"""The measured tables of a file: what the reference predicts of them, their limits, and estimates from their noisy sums.
 
 All records are one table without columns, measured first with limits wide enough for drift. Its noisy sums calibrate
 the prediction from which records' residuals in the other tables are taken. The posterior stays about the reference's
@@ -36,7 +36,7 @@ from dpdist.mechanisms.tables.limits import (
     following,
 )
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, Prior, learned
+from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, ResidualPrior, learned
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
 from dpdist.mechanisms.tables.prediction import Prediction, learners_of, of_one_law, predict
 from dpdist.mechanisms.tables.random_effects import Loadings
@@ -73,7 +73,7 @@ PLANNED = (0.005, 0.015)
 the file has not drifted, because noise hides it."""
 
 
-class Calibration(NamedTuple):
+class CommonFactors(NamedTuple):
     """Factors of weights and outcomes since the reference, shrunk by the noise, and the relative deviation they leave.
 
     `growth` is the factor on numbers of records where they are secret. `first` are the limits of the first sums, with
@@ -186,30 +186,30 @@ class TableSystem:
 
     def sharing(self, parts: tuple[Fraction, ...]) -> TableSystem:
         """This system with these parts of the budget."""
-        other = self.under(self.joint)
-        other.__dict__["parts"] = parts
-        return other
+        copy = self.under(self.joint)
+        copy.__dict__["parts"] = parts
+        return copy
 
     def widened(self, beyond: Floats) -> TableSystem:
         """This system with limits that noisy numbers of records beyond them widen, (cell, coordinate × step)."""
-        other = replace(self, beyond=beyond)
-        other.__dict__.update({**self.sharing(self.parts).__dict__, "beyond": beyond, "_limits_known": {}})
-        return other
+        copy = replace(self, beyond=beyond)
+        copy.__dict__.update({**self.sharing(self.parts).__dict__, "beyond": beyond, "_limits_known": {}})
+        return copy
 
     def under(self, joint: NoisyQuery) -> TableSystem:
         """This system with another budget: what does not depend on noise stays."""
         of_all = ("at_crosses", "prediction", "informed", "numbers", "_prior", "prior", "_limits_known")
-        other = replace(self, joint=joint)
-        other.__dict__.update({name: getattr(self, name) for name in of_all})
+        copy = replace(self, joint=joint)
+        copy.__dict__.update({name: getattr(self, name) for name in of_all})
         further = ("figures", "target", "rows_of_totals", "at_equal")
         of_figures = {name: self.__dict__[name] for name in further if name in self.__dict__}
         if joint is not self.joint and "at_equal" in of_figures:
-            before = other.__dict__["before"] = of_figures.pop("at_equal").posterior
+            before = copy.__dict__["before"] = of_figures.pop("at_equal").posterior
             # Best parts of many sums take long, and are nearly the same under other budgets.
-            if "parts" in self.__dict__ and not before.dense and self._rest == other._rest:
-                other.__dict__["parts"] = self.parts
-        other.__dict__.update(of_figures)
-        return other
+            if "parts" in self.__dict__ and not before.dense and self._rest == copy._rest:
+                copy.__dict__["parts"] = self.parts
+        copy.__dict__.update(of_figures)
+        return copy
 
     @cached_property
     def before(self) -> Posterior | None:
@@ -219,20 +219,20 @@ class TableSystem:
     @cached_property
     def figures(self) -> tuple[PredictedCells, ...]:
         """Published cells by table, as they are predicted."""
-        tables = [one.cells for one in self.published] or [
+        tables = [table.cells for table in self.published] or [
             AddedCells.of(scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))))
             for _, cell in self.tables
         ]
-        return tuple(PredictedCells.of(one, self.numbers.count, self.informed) for one in tables)
+        return tuple(PredictedCells.of(cells, self.numbers.count, self.informed) for cells in tables)
 
     @cached_property
     def target(self) -> Target:
         """Counts and means of all published cells."""
-        worths = [one.worth for one in self.published] or [np.ones(len(self.lowest))] * len(self.tables)
+        worths = [table.worth for table in self.published] or [np.ones(len(self.lowest))] * len(self.tables)
         weights = list[Floats]()
         for figures, worth in zip(self.figures, worths, strict=True):
-            relative = np.column_stack([np.ones(len(figures.held)), figures.mean**2])
-            positive = figures.unit > 1e-9 * figures.held[:, None] ** 2 * relative
+            relative = np.column_stack([np.ones(len(figures.total_weight)), figures.mean**2])
+            positive = figures.unit > 1e-9 * figures.total_weight[:, None] ** 2 * relative
             weight = worth * np.where(positive, 1.0 / np.where(positive, figures.unit, 1.0), 0.0)
             weights.append((weight if self.largest else weight / np.maximum(positive.sum(axis=0), 1)).T.ravel())
         rows = self._rows((figures.cells, figures.mean) for figures in self.figures)
@@ -241,7 +241,7 @@ class TableSystem:
     @cached_property
     def rows_of_totals(self) -> FigureRows:
         """Rows of counts and totals of all published cells."""
-        return self._rows((one.cells, np.zeros_like(one.mean)) for one in self.figures)
+        return self._rows((figures.cells, np.zeros_like(figures.mean)) for figures in self.figures)
 
     def _rows(self, tables: Iterable[tuple[AddedCells, Floats]]) -> FigureRows:
         """Rows of residuals about the reference's prediction."""
@@ -250,7 +250,7 @@ class TableSystem:
     @cached_property
     def combinations(self) -> tuple[Ints, list[Ints]]:
         """Codes of base cells, then of further crosses of earlier periods; and the cross of every earlier base cell."""
-        return union_of_codes(self.codes, [one.codes for one in self.later])
+        return union_of_codes(self.codes, [totals.codes for totals in self.later])
 
     @property
     def root(self) -> PeriodTotals | None:
@@ -288,8 +288,8 @@ class TableSystem:
     def _known_weights(self, codes: Ints, periods: Sequence[PeriodTotals], places: Sequence[Ints]) -> Floats:
         """Public weights of crosses: the file's, then those that periods state, (cross,)."""
         weight = np.ones(len(codes))
-        for one, cross in zip(periods, places, strict=True):
-            weight[cross] = one.weight
+        for totals, cross in zip(periods, places, strict=True):
+            weight[cross] = totals.weight
         if self.weight is not None:
             weight[: len(self.codes)] = self.weight
         return weight
@@ -299,10 +299,10 @@ class TableSystem:
         """What the first period's noisy sums tell of crosses, if the chain began without a reference."""
         if self.root is None:
             return None
-        crosses = self.combinations[0]
-        codes, (cross,) = union_of_codes(crosses, [self.root.codes])
-        known, weight = self.weight is not None, None
-        if known:
+        combinations = self.combinations[0]
+        codes, (cross,) = union_of_codes(combinations, [self.root.codes])
+        weights_known, weight = self.weight is not None, None
+        if weights_known:
             weight = self._known_weights(codes, self.later, self.combinations[1])
             weight[cross] = self.root.weight
         before = self._of_one_law(codes, weight)
@@ -311,13 +311,13 @@ class TableSystem:
         families = Families.of([*codes.T, *indices], count)
         sums = _cell_sums(self.root, cross, before)
         by_sums = predicted_by_sums(
-            self.reference, before, families, count, self.lowest, self.highest, sums, known, self.laws
+            self.reference, before, families, count, self.lowest, self.highest, sums, weights_known, self.laws
         )
-        every = [one.within(len(crosses)) for one in (by_sums.prediction, *by_sums.by_law)]
-        if known:
-            weight = self._known_weights(crosses, self.later, self.combinations[1])
-            every = [one.weighing(weight) for one in every]
-        return PredictionBySums(every[0], tuple(every[1:]))
+        predictions = [prediction.within(len(combinations)) for prediction in (by_sums.prediction, *by_sums.by_law)]
+        if weights_known:
+            weight = self._known_weights(combinations, self.later, self.combinations[1])
+            predictions = [prediction.weighing(weight) for prediction in predictions]
+        return PredictionBySums(predictions[0], tuple(predictions[1:]))
 
     def _of_one_law(self, codes: Ints, weight: Floats | None) -> Prediction:
         law, ones = self.reference, np.ones(len(codes))
@@ -348,13 +348,13 @@ class TableSystem:
         """Rows of earlier periods' totals, residual sums about the reference's prediction, variances of their errors."""
         rows, values, errors = list[Rows](), list[Floats](), list[Floats]()
         place, cells, first = len(self.codes), len(self._prior.size), int(self.weight is not None)
-        for one, cross in zip(self.later, self.combinations[1], strict=True):
+        for totals, cross in zip(self.later, self.combinations[1], strict=True):
             means = self.at_crosses.means[cross].copy()
             if self.weight is not None:
-                means[:, 0] = one.weight
+                means[:, 0] = totals.weight
             prediction = replace(self.at_crosses, means=means)
             # Where numbers are secret, residual sums are about those of a file of the reference's size.
-            about_numbers = replace(one, count=self.numbers.count[cross]) if self.secret else one
+            about_numbers = replace(totals, count=self.numbers.count[cross]) if self.secret else totals
             adding, about, observed, error = _cell_sums(about_numbers, np.arange(len(cross)), prediction)
             of_history = placed_in(rows_about(adding, about, prediction), place, cells)
             rows.append([part[first * len(about) :] for part in of_history])
@@ -422,7 +422,7 @@ class TableSystem:
         """Variances of errors of a prediction without a reference, in sums over cells, (cell, 1 + outcome)."""
         relative = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]))
         errors = np.where(relative > 0.0, relative * prediction.spread, self.wide * prediction.drifting)
-        return np.column_stack([np.bincount(cell, weights=self.count * one) ** 2 for one in errors.T])
+        return np.column_stack([np.bincount(cell, weights=self.count * error) ** 2 for error in errors.T])
 
     def growth(self, number: float) -> tuple[float, float]:
         """The factor on the reference's number of records by a noisy number, shrunk by the noise, and its variance."""
@@ -432,7 +432,7 @@ class TableSystem:
         trust = spread / (spread + error)
         return float(np.clip(1.0 + trust * relative, LEAST_GROWTH, MOST_GROWTH)), trust * error
 
-    def calibration(self, sums: Floats, number: float | None = None) -> Calibration:
+    def calibration(self, sums: Floats, number: float | None = None) -> CommonFactors:
         """From the first noisy sums, (1 + outcome,), and the noisy number of records, where it is secret."""
         if number is None:
             return self._calibration(self.first, sums, 1.0, 0.0)
@@ -444,7 +444,7 @@ class TableSystem:
             calibration = self._calibration(limits, sums, growth, error)
         return calibration
 
-    def _calibration(self, limits: TableLimits, sums: Floats, growth: float, error: float) -> Calibration:
+    def _calibration(self, limits: TableLimits, sums: Floats, growth: float, error: float) -> CommonFactors:
         """`growth` has the variance `error`."""
         prediction = self.informed
         moved, hidden = self._residual_sums(limits, prediction, sums[None], prediction)[0], limits.hidden[0]
@@ -455,8 +455,8 @@ class TableSystem:
         predicted = float(self.numbers.count @ prediction.means[:, 0])
         weight = growth * predicted
         moved[0] += predicted - weight
-        held = max(weight + moved[0], 0.1 * weight)
-        relative = np.concatenate([moved[:1] / weight, moved[1:] / held])
+        total_weight = max(weight + moved[0], 0.1 * weight)
+        relative = np.concatenate([moved[:1] / weight, moved[1:] / total_weight])
         # An outcome whose mean is 0 has no relative drift: its error is then beyond all trust.
         scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-100)])
         relative, variance = relative / scale, errors / (weight * scale) ** 2
@@ -472,9 +472,9 @@ class TableSystem:
         # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
         outcomes = self.numbers.count @ prediction.spread[:, 1:] / predicted
         part = np.concatenate([[1.0], scale[1:] / np.hypot(scale[1:], outcomes)])
-        return Calibration(factors, float((np.sqrt(trust * variance) * part).max()), growth, limits)
+        return CommonFactors(factors, float((np.sqrt(trust * variance) * part).max()), growth, limits)
 
-    def limits(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
+    def limits(self, calibration: CommonFactors) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction and the limits of every table."""
         budget = self.parts, self.joint.law, self.joint.scale
         key = (*budget, *calibration.factors.tolist(), calibration.deviation, calibration.growth)
@@ -487,10 +487,10 @@ class TableSystem:
     @property
     def _light(self) -> TableSystem:
         """This system without tables, with the prediction and numbers of records alone: for limits of given tables."""
-        other = replace(self, tables=(), placed=(), published=(), laws=(), history=())
-        other.__dict__["numbers"] = replace(self.numbers, shared=Loadings.none(len(self.count)))
-        other.__dict__["prediction"] = self.prediction.without_factors
-        return other
+        copy = replace(self, tables=(), placed=(), published=(), laws=(), history=())
+        copy.__dict__["numbers"] = replace(self.numbers, shared=Loadings.none(len(self.count)))
+        copy.__dict__["prediction"] = self.prediction.without_factors
+        return copy
 
     @cached_property
     def _limits_known(self) -> dict[tuple[object, ...], tuple[Prediction, tuple[TableLimits, ...]]]:
@@ -502,7 +502,7 @@ class TableSystem:
         if len(self.codes) >= LARGE:
             return_memory()
 
-    def _limits_of(self, calibration: Calibration) -> tuple[Prediction, tuple[TableLimits, ...]]:
+    def _limits_of(self, calibration: CommonFactors) -> tuple[Prediction, tuple[TableLimits, ...]]:
         self._return_memory()
         calibrated = self.informed.rescaled(calibration.factors)
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
@@ -513,13 +513,13 @@ class TableSystem:
         limiting = _Limiting(self._light, calibrated.without_factors, drift, calibration.growth, narrow)
         of_tables = list(share_out(limiting, pieces))
         if self.beyond is not None:
-            ends = np.cumsum([len(one.size) for one in of_tables])[:-1]
+            ends = np.cumsum([len(table.size) for table in of_tables])[:-1]
             counts = np.split(self.beyond, ends)
-            of_tables = [one.widened(of_table) for one, of_table in zip(of_tables, counts, strict=True)]
+            of_tables = [table.widened(of_table) for table, of_table in zip(of_tables, counts, strict=True)]
         return calibrated, tuple(of_tables)
 
     @cached_property
-    def _prior(self) -> Prior:
+    def _prior(self) -> ResidualPrior:
         """The law of z before the measurement, with spreads that the reference shows, and without drift."""
         if not self.later:
             return self._prior_about(self.prediction)
@@ -529,34 +529,35 @@ class TableSystem:
         period = np.concatenate([np.full(len(place), k) for k, place in enumerate(places, start=1)])
         pairs = list(zip(self.later, places, strict=True))
         factors = [
-            one.weight / self.at_crosses.means[place, 0] if self.secret else np.ones(len(place)) for one, place in pairs
+            totals.weight / self.at_crosses.means[place, 0] if self.secret else np.ones(len(place))
+            for totals, place in pairs
         ]
-        scatter = [one.scatter / factor[:, None] for one, factor in zip(self.later, factors, strict=True)]
+        scatter = [totals.scatter / factor[:, None] for totals, factor in zip(self.later, factors, strict=True)]
         earlier = PeriodCells(
             cross,
             np.concatenate([np.full(len(self.codes), 1 + len(places)), period]),
-            np.concatenate([self.numbers.count, *(one.count for one in self.later)]),
+            np.concatenate([self.numbers.count, *(totals.count for totals in self.later)]),
             np.concatenate([self.prediction.spread, *scatter]),
-            np.array([*(one.since for one in self.later), 1.0]),
+            np.array([*(totals.since for totals in self.later), 1.0]),
         )
         if not self.secret:
             sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
-            return replace(Prior.of(self.at_crosses, sizes, list(codes.T), cells), earlier=earlier)
+            return replace(ResidualPrior.of(self.at_crosses, sizes, list(codes.T), cells), earlier=earlier)
         growth = float(self.later[-1].count.sum() / self.numbers.count.sum())
         weight = np.concatenate([np.ones(len(self.codes)), *factors])
-        law = Prior.of(self.at_crosses, self.numbers, list(codes.T), cells)
+        law = ResidualPrior.of(self.at_crosses, self.numbers, list(codes.T), cells)
         return replace(law, earlier=earlier, weight=weight, growth=growth)
 
-    def _prior_about(self, prediction: Prediction) -> Prior:
-        return Prior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
+    def _prior_about(self, prediction: Prediction) -> ResidualPrior:
+        return ResidualPrior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
 
     @property
-    def prior_of_periods(self) -> Prior:
+    def prior_of_periods(self) -> ResidualPrior:
         """The law of z of the file and of earlier periods, with spreads that the reference shows."""
         return self._prior
 
     @cached_property
-    def prior(self) -> Prior:
+    def prior(self) -> ResidualPrior:
         """The law of z before the measurement, for a file of the reference's size if numbers of records are secret."""
         earlier = self._prior.earlier
         if earlier is None:
@@ -577,61 +578,64 @@ class TableSystem:
         """
         predictions = (self.informed, *[calibrated] * len(limits))
         parts = self.parts[: 1 + len(limits)]
-        for one, taken, noisy, part in zip((of_all or self.first, *limits), predictions, sums, parts, strict=True):
-            yield self._residuals(one, taken, noisy, self.prediction, part)
+        for table, origin, noisy, part in zip((of_all or self.first, *limits), predictions, sums, parts, strict=True):
+            yield self._residuals(table, origin, noisy, self.prediction, part)
 
     def _residuals(
-        self, limits: TableLimits, taken: Prediction, noisy: Floats, about: Prediction, part: Fraction
+        self, limits: TableLimits, origin: Prediction, noisy: Floats, about: Prediction, part: Fraction
     ) -> tuple[TableLimits, Floats, Floats]:
-        """`residuals` of one measurement from the prediction `taken`, `about` another one."""
-        seen = 1.0 - limits.slope
-        value = self._residual_sums(limits, taken, noisy, about) - limits.expected
-        return limits, limits.expected + value / seen, (self.noise(part) * limits.scale**2 + limits.loss) / seen**2
+        """`residuals` of one measurement from the prediction `origin`, `about` another one."""
+        response = 1.0 - limits.slope
+        value = self._residual_sums(limits, origin, noisy, about) - limits.expected
+        return limits, limits.expected + value / response, (self.noise(part) * limits.scale**2 + limits.loss) / response**2
 
     def read(
-        self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats], calibration: Calibration
+        self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats], calibration: CommonFactors
     ) -> Reading:
         """The posterior of measurements, whose limits clip what the law that sums show lets expect.
 
         Arguments are those of `observed` and `posterior`.
         """
-        every = (calibration.first or self.first, *limits)
+        all_limits = (calibration.first or self.first, *limits)
 
-        def observed_under(every: tuple[TableLimits, ...]) -> tuple[Rows, Floats, Floats, scipy.sparse.csr_array]:
-            rows, observed, errors = self.observed(calibrated, every[1:], sums, every[0])
-            return rows, observed, errors, self.clipped(every[1:], every[0], calibrated)
+        def observed_under(all_limits: tuple[TableLimits, ...]) -> tuple[Rows, Floats, Floats, scipy.sparse.csr_array]:
+            rows, observed, errors = self.observed(calibrated, all_limits[1:], sums, all_limits[0])
+            return rows, observed, errors, self.clipped(all_limits[1:], all_limits[0], calibrated)
 
-        rows, observed, errors, clipped = observed_under(every)
+        rows, observed, errors, clipped = observed_under(all_limits)
         posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         if self.secret or self.alike or self.beyond is not None:
-            return Reading(posterior.with_tails(observed), observed, every)
+            return Reading(posterior.with_tails(observed), observed, all_limits)
         for step in range(2 * STEPS):
             if step == STEPS:
                 posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
-            every, before = self._following(every, calibrated, posterior.deviation(observed)[: len(self.count)]), observed
-            rows, observed, errors, clipped = observed_under(every)
+            all_limits, before = (
+                self._following(all_limits, calibrated, posterior.deviation(observed)[: len(self.count)]),
+                observed,
+            )
+            rows, observed, errors, clipped = observed_under(all_limits)
             posterior = posterior.under(errors, clipped)
             if (np.abs(observed - before) <= SETTLED * np.sqrt(errors)).all():
                 break
-        return Reading(posterior.with_tails(observed), observed, every)
+        return Reading(posterior.with_tails(observed), observed, all_limits)
 
     def _following(
-        self, every: Sequence[TableLimits], calibrated: Prediction, deviation: Floats
+        self, limits: Sequence[TableLimits], calibrated: Prediction, deviation: Floats
     ) -> tuple[TableLimits, ...]:
         """Limits of all measurements, with what they clip where the law has moved by sums, (cell, 1 + outcome)."""
         self._return_memory()
         before, count = self.prediction, self.count[:, None]
         law = before.shifted(deviation / count, self.lowest, self.highest)
-        taken, weight = before.means, law.means[:, :1]
-        moved = count * np.column_stack([weight - taken[:, :1], weight * (law.means[:, 1:] - taken[:, 1:])])
+        means, weight = before.means, law.means[:, :1]
+        moved = count * np.column_stack([weight - means[:, :1], weight * (law.means[:, 1:] - means[:, 1:])])
         everywhere, followed = np.zeros(len(self.reference.weight), dtype=np.int32), list[TableLimits]()
         light = before.without_factors, law.without_factors, self.informed.without_factors, calibrated.without_factors
         clipping = _Following(*light, self.count, self.highest, self.lowest)
-        pieces = list(zip(every, (everywhere, *self._placed_records), (True, *[False] * len(self.tables)), strict=True))
-        for one, clipped in zip(every, share_out(clipping, pieces), strict=True):
-            sums = [moved[:, 0], *((taken[:, 1:] - one.mean[one.cell]) * moved[:, :1] + moved[:, 1:]).T]
-            added = [np.bincount(one.cell, weights=part, minlength=len(one.size)) for part in sums]
+        pieces = list(zip(limits, (everywhere, *self._placed_records), (True, *[False] * len(self.tables)), strict=True))
+        for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
+            sums = [moved[:, 0], *((means[:, 1:] - table.mean[table.cell]) * moved[:, :1] + moved[:, 1:]).T]
+            added = [np.bincount(table.cell, weights=part, minlength=len(table.size)) for part in sums]
             followed.append(replace(clipped, expected=np.column_stack(added).astype(np.float64)))
         return tuple(followed)
 
@@ -648,9 +652,9 @@ class TableSystem:
         `of_all`. Public weights have no row.
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
-        for one, value, error in self.residuals(calibrated, limits, sums, of_all):
-            hidden = None if self.alike else one.hidden
-            of_table = placed_in(rows_of(one.cell, one.mean, self.prediction, hidden), 0, len(self._prior.size))
+        for table, value, error in self.residuals(calibrated, limits, sums, of_all):
+            hidden = None if self.alike else table.hidden
+            of_table = placed_in(rows_of(table.cell, table.mean, self.prediction, hidden), 0, len(self._prior.size))
             rows.append([row[first * len(value) :] for row in of_table])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
@@ -686,14 +690,16 @@ class TableSystem:
     ) -> tuple[PredictionBySums, tuple[TableLimits, ...]]:
         base = np.arange(len(self.codes))
         families = Families.of([*self.codes.T, *(cell for _, cell in self.tables)], self.count)
-        every = list(self.residuals(calibrated, limits, sums))
-        adding = [scipy.sparse.csr_array((np.ones(len(base)), (one.cell, base))) for one, *_ in every]
-        columns = (np.concatenate(parts) for parts in zip(*((one.mean, *rest) for one, *rest in every), strict=True))
+        residuals = list(self.residuals(calibrated, limits, sums))
+        adding = [scipy.sparse.csr_array((np.ones(len(base)), (table.cell, base))) for table, *_ in residuals]
+        columns = (
+            np.concatenate(parts) for parts in zip(*((table.mean, *rest) for table, *rest in residuals), strict=True)
+        )
         measured = NoisyCellSums(scipy.sparse.vstack(adding).tocsr(), *columns)
         ends = self.lowest, self.highest
-        known = self.weight is not None
+        weights_known = self.weight is not None
         before = self.reference, self.prediction, families, self.count
-        by_sums = predicted_by_sums(*before, *ends, measured, known, self.laws)
+        by_sums = predicted_by_sums(*before, *ends, measured, weights_known, self.laws)
         of_tables = zip(self.tables, self._placed_records, self.parts_again, strict=True)
         again = [
             self._limits(cell, placed, by_sums.prediction, part, PLANNED_DRIFT, 1.0)
@@ -709,8 +715,8 @@ class TableSystem:
         The last factors are of the law: another one has other clipped parts in all cells.
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
-        for one, value, error in self.residuals_again(by_sums, limits, sums):
-            rows.append([row[first * len(value) :] for row in rows_of(one.cell, one.mean, by_sums.prediction)])
+        for table, value, error in self.residuals_again(by_sums, limits, sums):
+            rows.append([row[first * len(value) :] for row in rows_of(table.cell, table.mean, by_sums.prediction)])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
         laws = self._laws(by_sums, by_sums.prediction, limits)
@@ -722,22 +728,28 @@ class TableSystem:
         self, by_sums: PredictionBySums, limits: Sequence[TableLimits], sums: Sequence[Floats]
     ) -> Iterator[tuple[TableLimits, Floats, Floats]]:
         """`residuals` of the second measurements, about the prediction by the first."""
-        for one, noisy, part in zip(limits, sums, self.parts_again, strict=True):
-            yield self._residuals(one, by_sums.prediction, noisy, by_sums.prediction, part)
+        for table, noisy, part in zip(limits, sums, self.parts_again, strict=True):
+            yield self._residuals(table, by_sums.prediction, noisy, by_sums.prediction, part)
 
-    def _laws(self, by_sums: PredictionBySums, taken: Prediction, limits: Sequence[TableLimits]) -> Floats:
-        """Factors of what limits clip by the law, of residuals from the prediction `taken`, (row, law): another law has
+    def _laws(self, by_sums: PredictionBySums, origin: Prediction, limits: Sequence[TableLimits]) -> Floats:
+        """Factors of what limits clip by the law, of residuals from the prediction `origin`, (row, law): another law has
         other clipped parts in all cells.
         """
         first, factors = int(self.weight is not None), list[Floats]()
         cells, before = len(self.codes), by_sums.prediction.spread
-        ratio = np.divide(taken.spread, before[:cells], out=np.zeros_like(taken.spread), where=taken.spread > 0.0)
-        others = [replace(taken, spread=one.spread[:cells] * ratio, residuals=one.residuals) for one in by_sums.by_law]
-        for one in limits:
+        ratio = np.divide(origin.spread, before[:cells], out=np.zeros_like(origin.spread), where=origin.spread > 0.0)
+        predictions = [
+            replace(origin, spread=prediction.spread[:cells] * ratio, residuals=prediction.residuals)
+            for prediction in by_sums.by_law
+        ]
+        for table in limits:
             placed, part = np.full(0, -1), self.parts[0]
-            beyond = [self._limits(one.cell, placed, other, part, PLANNED_DRIFT, 1.0, one).beyond for other in others]
-            moved = np.array([each - one.beyond for each in beyond]).reshape(len(beyond), *one.beyond.shape)
-            moved *= one.size[:, None] / np.sqrt(max(len(beyond), 1)) / (1.0 - one.slope)
+            beyond = [
+                self._limits(table.cell, placed, prediction, part, PLANNED_DRIFT, 1.0, table).beyond
+                for prediction in predictions
+            ]
+            moved = np.array([each - table.beyond for each in beyond]).reshape(len(beyond), *table.beyond.shape)
+            moved *= table.size[:, None] / np.sqrt(max(len(beyond), 1)) / (1.0 - table.slope)
             factors.append(np.array([each[:, first:].T.ravel() for each in moved]).reshape(len(beyond), -1).T)
         return np.concatenate(factors)
 
@@ -753,26 +765,32 @@ class TableSystem:
         """What later periods learn from this one. `of_all` is that of `observed`; `growth` is the factor of secret numbers
         of records times that of weights, since the reference.
         """
-        every = [(self.prediction, *one) for one in self.residuals(calibrated, limits, sums[: 1 + len(limits)], of_all)]
+        measurements = [
+            (self.prediction, *residuals)
+            for residuals in self.residuals(calibrated, limits, sums[: 1 + len(limits)], of_all)
+        ]
         if self.parts_again:
             by_sums, again = self.again(calibrated, limits, sums[: 1 + len(limits)])
-            every += [(by_sums.prediction, *one) for one in self.residuals_again(by_sums, again, sums[1 + len(limits) :])]
+            measurements += [
+                (by_sums.prediction, *residuals)
+                for residuals in self.residuals_again(by_sums, again, sums[1 + len(limits) :])
+            ]
             calibrated = by_sums.prediction
         spread = calibrated.spread
         if self.beyond is not None:
             spread = np.maximum(spread, self._shown(limits))
         row, about, total, variance, first = list[Ints](), list[Floats](), list[Floats](), list[Floats](), 0
-        for prediction, one, value, error in every:
+        for prediction, table, value, error in measurements:
             weight, outcomes = self.numbers.count * prediction.means[:, 0], prediction.means[:, 1:]
-            columns = [weight, *(weight[:, None] * (outcomes - one.mean[one.cell])).T]
-            predicted = [np.bincount(one.cell, weights=column, minlength=len(one.size)) for column in columns]
-            row.append(first + one.cell)
-            about.append(one.mean)
+            columns = [weight, *(weight[:, None] * (outcomes - table.mean[table.cell])).T]
+            predicted = [np.bincount(table.cell, weights=column, minlength=len(table.size)) for column in columns]
+            row.append(first + table.cell)
+            about.append(table.mean)
             if self.secret:
-                value, error = _with_hidden(one.hidden, value, error)
+                value, error = _with_hidden(table.hidden, value, error)
             total.append(np.column_stack(predicted) + value)
             variance.append(error)
-            first += len(one.size)
+            first += len(table.size)
         return PeriodTotals(
             *(period, self.codes, self.numbers.count * growth, np.array(row)),
             np.concatenate(about),
@@ -784,9 +802,9 @@ class TableSystem:
     def _residual_sums(self, limits: TableLimits, prediction: Prediction, noisy: Floats, about: Prediction) -> Floats:
         """Sums of residuals `about` a prediction, (cell, 1 + outcome), by noisy sums of those from another one."""
         mean, count = limits.mean[limits.cell], self.numbers.count[:, None]
-        taken, weight = prediction.subtracted[:, None], about.means[:, :1]
+        offset, weight = prediction.subtracted[:, None], about.means[:, :1]
         gained = count * np.column_stack(
-            [taken - weight, taken * (prediction.means[:, 1:] - mean) - weight * (about.means[:, 1:] - mean)]
+            [offset - weight, offset * (prediction.means[:, 1:] - mean) - weight * (about.means[:, 1:] - mean)]
         )
         cells = len(limits.size)
         added = [np.bincount(limits.cell, weights=column, minlength=cells) for column in gained.T]
@@ -794,8 +812,8 @@ class TableSystem:
 
     def noises(self, limits: Sequence[TableLimits]) -> list[Floats]:
         """Variances of the noise in the rows of every measurement, (row,) each."""
-        every = zip((self.first, *limits), self.parts, strict=True)
-        return [(self.noise(part) * one.scale**2)[:, int(self.weight is not None) :].T.ravel() for one, part in every]
+        pairs = zip((self.first, *limits), self.parts, strict=True)
+        return [(self.noise(part) * table.scale**2)[:, int(self.weight is not None) :].T.ravel() for table, part in pairs]
 
     def clipped(
         self, limits: Sequence[TableLimits], of_all: TableLimits | None = None, calibrated: Prediction | None = None
@@ -805,8 +823,8 @@ class TableSystem:
         """
         factors = self._factors((of_all or self.first, *limits))
         if self.by_sums is not None:
-            taken = calibrated or self.informed
-            laws = self._laws(self.by_sums, taken, (of_all or self.first, *limits))
+            origin = calibrated or self.informed
+            laws = self._laws(self.by_sums, origin, (of_all or self.first, *limits))
             factors = scipy.sparse.hstack([factors, scipy.sparse.csr_array(laws)]).tocsr()
         earlier = scipy.sparse.csr_array((len(self._remembered[1]) if self.later else 0, factors.shape[1]))
         return scipy.sparse.vstack([factors, earlier]).tocsr()
@@ -815,11 +833,11 @@ class TableSystem:
         """Factors of what these limits clip, by row and by base cell's coordinate."""
         cells, first, root = len(self.codes), int(self.weight is not None), np.sqrt(self.numbers.count)
         coordinates, factors = len(self.lowest) - first, list[scipy.sparse.csr_array]()
-        for one in measured:
-            of_record = (np.sqrt(one.loss / one.size[:, None]) / (1.0 - one.slope))[one.cell, first:]
-            adding = scipy.sparse.csr_array((np.ones(cells), (one.cell, np.arange(cells))))
-            every = scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr()
-            factors.append(every @ scipy.sparse.diags_array((of_record * root[:, None]).T.ravel()))
+        for table in measured:
+            of_record = (np.sqrt(table.loss / table.size[:, None]) / (1.0 - table.slope))[table.cell, first:]
+            adding = scipy.sparse.csr_array((np.ones(cells), (table.cell, np.arange(cells))))
+            by_coordinate = scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr()
+            factors.append(by_coordinate @ scipy.sparse.diags_array((of_record * root[:, None]).T.ravel()))
         return scipy.sparse.vstack(factors).tocsr()
 
     def posterior(
@@ -827,7 +845,7 @@ class TableSystem:
         rows: Rows,
         observed: Floats,
         errors: Floats,
-        calibration: Calibration | None = None,
+        calibration: CommonFactors | None = None,
         refined: Prediction | None = None,
         clipped: scipy.sparse.csr_array | None = None,
     ) -> Posterior:
@@ -839,8 +857,8 @@ class TableSystem:
         if refined is not None:
             return learned(self._prior_about(refined), rows, observed, errors, clipped, self.laplace)
         if calibration is not None and self.beyond is not None:
-            shown = self._shown(self.limits(calibration)[1])
-            prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], shown))
+            spread = self._shown(self.limits(calibration)[1])
+            prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], spread))
         if self.secret and calibration is not None:
             weight = float(calibration.factors[0])
             growth = calibration.growth * weight
@@ -851,7 +869,7 @@ class TableSystem:
         """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
         in all.
         """
-        of_tables = [(one.scale / 2.0 / np.sqrt(one.size)[:, None])[one.cell] for one in limits]
+        of_tables = [(table.scale / 2.0 / np.sqrt(table.size)[:, None])[table.cell] for table in limits]
         return np.asarray(np.min(of_tables, axis=0)) * (self.prediction.spread > 0.0)
 
     @cached_property
@@ -860,9 +878,9 @@ class TableSystem:
         system = self.sharing(equal_parts(len(self.tables), self._rest))
         nothing = np.zeros(len(self.lowest))
         # How far a calibration deviates follows from its noise, and not from what it finds.
-        calibrated, limits = system.limits(Calibration(nothing + 1.0, system.calibration(nothing).deviation))
-        every = [np.zeros((len(one.size), len(self.lowest))) for one in (system.first, *limits)]
-        rows, _, errors = system.observed(calibrated, limits, every)
+        calibrated, limits = system.limits(CommonFactors(nothing + 1.0, system.calibration(nothing).deviation))
+        sums = [np.zeros((len(table.size), len(self.lowest))) for table in (system.first, *limits)]
+        rows, _, errors = system.observed(calibrated, limits, sums)
         self._return_memory()
         before, clipped = self.before, system.clipped(limits, calibrated=calibrated)
         posterior = Posterior(self.prior.drifting(*PLANNED), rows, errors, clipped)
@@ -883,7 +901,7 @@ class TableSystem:
     @cached_property
     def errors(self) -> tuple[PredictedErrors, ...]:
         """Predicted errors of published cells, by table."""
-        size = [len(one.held) * len(self.lowest) for one in self.figures]
+        size = [len(figures.total_weight) * len(self.lowest) for figures in self.figures]
         ends, count = np.cumsum(size)[:-1], self.numbers.count
         of_means, of_totals = (
             [part.reshape(len(self.lowest), -1).T for part in np.split(self.planned.variances(rows), ends)]
@@ -894,8 +912,8 @@ class TableSystem:
         errors = list[PredictedErrors]()
         for figures, means, totals in zip(self.figures, of_means, of_totals, strict=True):
             with np.errstate(divide="ignore", invalid="ignore"):
-                few = figures.cells @ of_reference
-                ratio = np.where(few > 0.0, figures.cells @ count / few, np.nan)
+                records = figures.cells @ of_reference
+                ratio = np.where(records > 0.0, figures.cells @ count / records, np.nan)
             errors.append(PredictedErrors(figures, means, totals, ratio))
         return tuple(errors)
 
@@ -953,23 +971,23 @@ def _with_hidden(hidden: Floats, value: Floats, variance: Floats) -> tuple[Float
     return np.column_stack([count, rest]), np.column_stack([of_count, errors])
 
 
-def equal_rows(one: Rows, other: Rows) -> bool:
+def equal_rows(rows: Rows, other: Rows) -> bool:
     """Whether rows are the same."""
-    pairs = [(a, b) for a, b in zip(one, other, strict=True)]
+    pairs = [(a, b) for a, b in zip(rows, other, strict=True)]
     return all(a.shape == b.shape and a.nnz == b.nnz and abs(a - b).nnz == 0 for a, b in pairs)
 
 
-def union_of_codes(codes: Ints, others: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
+def union_of_codes(codes: Ints, further_codes: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
     """Codes of crosses, these first, then further ones of others; and the cross of every row of the others."""
-    if not others:
+    if not further_codes:
         return codes, []
-    every, place = np.unique(np.concatenate([codes, *others]), axis=0, return_inverse=True)
-    first, *rest = np.split(place.reshape(-1), np.cumsum([len(codes), *map(len, others)])[:-1])
-    number = np.full(len(every), -1)
+    combinations, place = np.unique(np.concatenate([codes, *further_codes]), axis=0, return_inverse=True)
+    first, *rest = np.split(place.reshape(-1), np.cumsum([len(codes), *map(len, further_codes)])[:-1])
+    number = np.full(len(combinations), -1)
     number[first] = np.arange(len(first))
     further = np.flatnonzero(number < 0)
     number[further] = len(first) + np.arange(len(further))
-    return np.concatenate([codes, every[further]]), [number[one] for one in rest]
+    return np.concatenate([codes, combinations[further]]), [number[cross] for cross in rest]
 
 
 def _cell_sums(period: PeriodTotals, cross: Ints, prediction: Prediction) -> NoisyCellSums:

@@ -1,4 +1,4 @@
-"""Texts of `tables`, for its `post`: of the statement, and definitions of measurements."""
+"""Texts of `tables` in the statement, and definitions of its measurements."""
 
 from __future__ import annotations
 
@@ -147,22 +147,22 @@ class TablesWords(Words):
 
         If all are below it, at most one release in a hundred is stopped: noise passes SEEN scales with probability .003.
         """
-        found = list[AtBound]()
+        at_bounds = list[AtBound]()
         if not release.job.on_histograms:
             return None
         for stratum in range(len(release.crosstab.stratum_labels)):
             model: Any = release.model(stratum)
             at_bound = model.at_weight_bound(release.theta(model, stratum, 0))
-            found += [] if at_bound is None else [at_bound]
-        if not found or not 0.0 < found[0].high - found[0].low < float("inf"):
+            at_bounds += [] if at_bound is None else [at_bound]
+        if not at_bounds or not 0.0 < at_bounds[0].high - at_bounds[0].low < float("inf"):
             return None
-        records, counted, weight = (sum(one[k] for one in found) for k in (0, 1, 3))
-        noise, low, top = SEEN * sum(one.scale**2 for one in found) ** 0.5, found[0].low, found[0].high
-        named = {"weight": release.job.survey.weight, "top": top}
+        records, counted, weight = (sum(counts[k] for counts in at_bounds) for k in (0, 1, 3))
+        noise, low, top = SEEN * sum(counts.scale**2 for counts in at_bounds) ** 0.5, at_bounds[0].low, at_bounds[0].high
+        names = {"weight": release.job.survey.weight, "top": top}
         if counted >= max(noise, AT_THE_BOUND * records):
-            return SATURATED.format(share=100.0 * min(counted / records, 1.0), **named)
+            return SATURATED.format(share=100.0 * min(counted / records, 1.0), **names)
         hidden, place = noise > AT_THE_BOUND * records, (weight / records - low) / (top - low)
-        return PERHAPS_SATURATED.format(**named) if hidden and place >= NEAR_THE_BOUND else None
+        return PERHAPS_SATURATED.format(**names) if hidden and place >= NEAR_THE_BOUND else None
 
     def density_of(self, release: ReleaseView) -> str:
         density = DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES

@@ -1,4 +1,4 @@
-"""For `cells`: base cells that occur, tables over their columns, and sparse matrices that add cells up.
+"""Base cells that occur in a file, the tables over their columns, and sparse matrices that add cells up.
 
 A base cell is a combination of all columns of the tables. Only combinations that occur in the file are listed, so empty
 combinations cost nothing. The rows of a table's published cells are in the order of `core.records.cross`.
@@ -87,11 +87,15 @@ class Workload:
     def measured(self) -> tuple[tuple[int, ...], ...]:
         """The largest column sets of tables: those that no other table's set contains."""
         sets = list(dict.fromkeys(self._separated(table.by, table.universe) for table in self.tables))
-        whole = [self._with_universes(columns) for columns in sets]
-        kept = [
-            one for one in sets if not any(one != other and one <= held for other, held in zip(sets, whole, strict=True))
+        with_universes = [self._with_universes(columns) for columns in sets]
+        maximal_sets = [
+            columns
+            for columns in sets
+            if not any(
+                columns != other and columns <= superset for other, superset in zip(sets, with_universes, strict=True)
+            )
         ]
-        return tuple(tuple(sorted(columns)) for columns in kept)
+        return tuple(tuple(sorted(columns)) for columns in maximal_sets)
 
     def named(self, by: Sequence[int]) -> str:
         """The name of a set of columns."""
@@ -123,8 +127,8 @@ class Workload:
 
         Base cells outside the table's universe are in none. A column of the universe has its levels alone.
         """
-        kept, inside = dict(table.universe), self._inside(table.universe).astype(bool)
-        levels = [np.asarray(kept.get(column, range(self.sizes[column]))) for column in table.by]
+        universe, inside = dict(table.universe), self._inside(table.universe).astype(bool)
+        levels = [np.asarray(universe.get(column, range(self.sizes[column]))) for column in table.by]
         columns = ((of_column, self.codes[inside, k]) for k, of_column in zip(table.by, levels, strict=True))
         codes = [np.searchsorted(*pair).astype(np.int32) for pair in columns]
         key = np.zeros(int(inside.sum()), dtype=np.int64)
@@ -137,22 +141,22 @@ class Workload:
             for code, size, summed in zip(codes, sizes, total, strict=True):
                 row = row * size + (size - 1 if summed else code[first])
             rows.append(row)
-        targets, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
+        targets, cells = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
         matrix = (np.ones(len(targets)), (targets, np.tile(np.arange(len(first), dtype=np.int32), len(rows))))
         groups = np.full(len(self), -1, dtype=np.int32)
         groups[inside] = group.reshape(-1)
-        return AddedCells(scipy.sparse.csr_array(matrix, shape=(every, len(first))), groups)
+        return AddedCells(scipy.sparse.csr_array(matrix, shape=(cells, len(first))), groups)
 
 
 @dataclass(frozen=True, eq=False)
 class AddedCells:
     """Sums of base cells (published cell, cell) as a product: sums of groups of base cells, and sums of these.
 
-    The base cells of a group are in the same published cells. `shown` is (published cell, group). `group` (cell,) is the
-    group of every cell, -1 of those in none.
+    The base cells of a group are in the same published cells. `published` is (published cell, group). `group` (cell,) is
+    the group of every cell, -1 of those in none.
     """
 
-    shown: scipy.sparse.csr_array
+    published: scipy.sparse.csr_array
     group: Codes
 
     @classmethod
@@ -166,22 +170,22 @@ class AddedCells:
         inside = self.group >= 0
         pointer = np.concatenate([[0], np.cumsum(inside)]).astype(np.int32)
         matrix = (np.ones(pointer[-1]), self.group[inside], pointer)
-        return scipy.sparse.csr_array(matrix, shape=(len(self.group), self.shown.shape[1]))
+        return scipy.sparse.csr_array(matrix, shape=(len(self.group), self.published.shape[1]))
 
     def __len__(self) -> int:
-        return int(self.shown.shape[0])
+        return int(self.published.shape[0])
 
     def __matmul__(self, values: Floats) -> Floats:
         """Sums of values of base cells, (cell,) or (cell, side)."""
-        return np.asarray(self.shown @ (self._groups.T @ values))
+        return np.asarray(self.published @ (self._groups.T @ values))
 
     def back(self, values: Floats) -> Floats:
         """The transposed matrix times values of published cells, (published cell,) or (published cell, side)."""
-        return np.asarray(self._groups @ (self.shown.T @ values))
+        return np.asarray(self._groups @ (self.published.T @ values))
 
     @property
     def matrix(self) -> scipy.sparse.csr_array:
-        return scipy.sparse.csr_array(self.shown @ self._groups.T)
+        return scipy.sparse.csr_array(self.published @ self._groups.T)
 
 
 def indicator(groups: Ints) -> scipy.sparse.csr_array:
